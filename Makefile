@@ -1,0 +1,31 @@
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+
+.PHONY: run test test-all lint install clean
+
+run: install          ## train a small GPT on this machine with the plan that Trainyard finds
+	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
+
+test: install         ## the default test suite
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: install     ## the default suite and the long tests
+	$(BIN)/python -m pytest
+
+lint: install         ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt "torch"
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""Plan, simulate and run deep-learning work on PyTorch."""

@@ -1,0 +1,1 @@
+"""How long and how big: seconds of ops and collectives."""

@@ -1,0 +1,1 @@
+"""The discrete-event core and its Timeline."""

@@ -1,0 +1,1 @@
+"""What machines are: devices, links, clusters, presets, measuring this one."""

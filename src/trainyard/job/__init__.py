@@ -1,0 +1,1 @@
+"""Level 1: one model on many devices."""

@@ -1,0 +1,1 @@
+"""Real models, a screen each."""
