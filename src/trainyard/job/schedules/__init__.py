@@ -1,0 +1,78 @@
+"""Published pipeline schedules, one generator each, and what checks and times them.
+
+Example
+-------
+>>> schedule = make_schedule("one_f_one_b", num_ranks=2, num_microbatches=2)
+>>> print(schedule, end="")
+one_f_one_b stages=2 microbatches=2
+0: 0F0 0F1 0B0 0B1
+1: 1F0 1B0 1F1 1B1
+>>> dry_run(schedule, {"F": 1.0, "B": 2.0}).makespan_s
+9.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from trainyard.job.schedule import Schedule
+from trainyard.job.schedules.breadth_first import breadth_first
+from trainyard.job.schedules.checking import check
+from trainyard.job.schedules.dry_run import DryRun, dry_run
+from trainyard.job.schedules.gpipe import gpipe
+from trainyard.job.schedules.interleaved import interleaved
+from trainyard.job.schedules.one_f_one_b import one_f_one_b
+from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
+
+__all__ = [
+    "SCHEDULES",
+    "DryRun",
+    "breadth_first",
+    "check",
+    "dry_run",
+    "gpipe",
+    "interleaved",
+    "make_schedule",
+    "one_f_one_b",
+    "zb_v",
+    "zero_bubble_h1",
+    "zero_bubble_h2",
+]
+
+SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = MappingProxyType(
+    {
+        "gpipe": gpipe,
+        "breadth_first": breadth_first,
+        "one_f_one_b": one_f_one_b,
+        "interleaved": interleaved,
+        "zero_bubble_h1": zero_bubble_h1,
+        "zero_bubble_h2": zero_bubble_h2,
+        "zb_v": zb_v,
+    }
+)
+"""Generators by name; each takes the numbers of ranks, microbatches and stages per rank."""
+
+
+def make_schedule(name: str, num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 1) -> Schedule:
+    """Make a published schedule by its name.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SCHEDULES`.
+    num_ranks, num_microbatches, num_stages_per_rank : int
+        At least 1 each; some schedules ask for more, and say so.
+
+    Returns
+    -------
+    Schedule
+
+    Raises
+    ------
+    ValueError
+        On an unknown name or a count the schedule does not allow.
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"unknown schedule {name!r}; the known ones are {', '.join(sorted(SCHEDULES))}")
+    return SCHEDULES[name](num_ranks, num_microbatches, num_stages_per_rank)

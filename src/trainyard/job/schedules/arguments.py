@@ -1,0 +1,36 @@
+"""What the schedule generators ask of their arguments."""
+
+from __future__ import annotations
+
+
+def require_counts(num_ranks: int, num_microbatches: int, num_stages_per_rank: int) -> None:
+    """Refuse counts below 1.
+
+    Raises
+    ------
+    ValueError
+        Says which count, and what was given.
+    """
+    counts = {
+        "num_ranks": num_ranks,
+        "num_microbatches": num_microbatches,
+        "num_stages_per_rank": num_stages_per_rank,
+    }
+    for what, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{what} must be at least 1, got {count}")
+
+
+def require_stages_per_rank(name: str, given: int, allowed: int) -> None:
+    """Refuse another number of stages per rank than the one a schedule is defined for.
+
+    Raises
+    ------
+    ValueError
+        Says what the schedule needs, and what takes other numbers.
+    """
+    if given != allowed:
+        raise ValueError(
+            f"{name} places {allowed} stage(s) on a rank, got num_stages_per_rank={given}; "
+            f"pass {allowed}, or use 'interleaved' or 'breadth_first', which take any number"
+        )
