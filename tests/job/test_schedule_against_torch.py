@@ -36,8 +36,8 @@ def ours(schedule: Schedule) -> list[list[str]]:
 def test_one_stage_per_rank(name: str, theirs: str, p: int, extra: int) -> None:
     m = p + extra
     order = bare(theirs, _num_stages=p, _n_microbatches=m)._get_pipeline_order()
-    # torch 2.13 numbers the last rank's forwards of 1F1B from 1, one further than there are microbatches; what is
-    # compared is the order.
+    # torch 2.13 numbers the last rank's forwards of 1F1B from 1, one further than there are microbatches; the
+    # order is what is compared.
     forwards = [a.microbatch_index for a in order[p - 1] if a is not None and a.computation_type.value == "F"]
     order[p - 1] = [
         a._replace(microbatch_index=a.microbatch_index - forwards[0])
