@@ -1,0 +1,214 @@
+"""Sharding: the same program as one rank of a mesh axis runs it, with explicit collectives.
+
+Axes are lowered one after the other: what is local with respect to the first axis is the whole for the next.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from trainyard.program import spmd
+from trainyard.program.algebra.local import Offset, local_call
+from trainyard.program.algebra.placement import Partial, Placement, Replicate, Shard, local_shape
+from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.program import Output, Program, output_args, tensors_of
+from trainyard.program.propagate import Assignment, Axis, propagate
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A program on one axis.
+
+    Attributes
+    ----------
+    program : what every rank of the axis runs; shapes are a rank's own.
+    inputs : placement of every input by path.
+    outputs : placement in which every output comes out, in the order of ``program.outputs``.
+    """
+
+    program: Program
+    inputs: Mapping[str, Placement]
+    outputs: tuple[Placement, ...]
+
+
+def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Sharded:
+    """Cut a program over the ranks of one axis.
+
+    Parameters
+    ----------
+    program : the whole.
+    axis : its ranks.
+    wanted : placements that the plan names (see ``propagate``).
+    """
+    assignment = propagate(program, axis, wanted)
+    return _Emitter(program, assignment).run()
+
+
+class _Emitter:
+    """Writes the local graph, op by op."""
+
+    def __init__(self, program: Program, assignment: Assignment) -> None:
+        self.program = program
+        self.assignment = assignment
+        self.axis = assignment.axis
+        self.graph = fx.Graph()
+        self.current: dict[fx.Node, tuple[Placement, fx.Node]] = {}
+        self.moved: dict[tuple[fx.Node, Placement, str], fx.Node] = {}
+
+    def run(self) -> Sharded:
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "call_function":
+                self._op(node)
+        results, placements = self._outputs()
+        self.graph.output(tuple(results))
+        module = fx.GraphModule(self.program.graph_module, self.graph)
+        local = Program(
+            self.program.name,
+            module,
+            self.program.inputs,
+            self.program.outputs,
+            self.program.num_rows,
+            self.program.aliases,
+        )
+        inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
+        return Sharded(local, inputs, placements)
+
+    def _placeholder(self, node: fx.Node) -> None:
+        (placement,) = self.assignment.made[node]
+        new = self.graph.placeholder(node.name)
+        new.meta = dict(node.meta)
+        new.meta["val"] = _empty_part(node.meta["val"], placement, self.axis.size)
+        self.current[node] = (placement, new)
+
+    def _op(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            parent = self.current[node.args[0]][1]
+            self._finish(node, operator.getitem, (parent, node.args[1]), {})
+            return
+        choice = self.assignment.choice[node]
+        phase = node.meta["phase"]
+        parts = {
+            (id(source), need): self._as(source, need, phase)
+            for source, need in zip(tensor_args(node), choice.operands, strict=True)
+        }
+        needs = iter(choice.operands)
+
+        def local(argument: Any) -> Any:
+            if isinstance(argument, fx.Node):
+                if isinstance(argument.meta.get("val"), torch.Tensor):
+                    return parts[id(argument), next(needs)]
+                return self.current[argument][1]
+            if isinstance(argument, Offset):
+                return self._offset(argument, local, phase)
+            if isinstance(argument, list | tuple):
+                return type(argument)(local(a) for a in argument)
+            return argument
+
+        call = local_call(node, choice, self.axis.size)
+        args = tuple(local(a) for a in call.args)
+        self._finish(node, call.target, args, {k: local(v) for k, v in call.kwargs.items()})
+
+    def _finish(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        new = self.graph.create_node("call_function", target, args, kwargs, name=node.name)
+        new.meta = dict(node.meta)
+        made = self.assignment.made[node]
+        if spmd.is_scalar(node):
+            self.current[node] = (made[0] if made else Replicate(), new)
+            return
+        parts = [_empty_part(v, p, self.axis.size) for v, p in zip(tensors_of(node), made, strict=True)]
+        if isinstance(node.meta["val"], torch.Tensor):
+            new.meta["val"] = parts[0]
+            self.current[node] = (made[0], new)
+            settled = self.assignment.settled(node)
+            if settled != made[0]:
+                self.current[node] = (settled, self._as(node, settled, node.meta["phase"]))
+        else:
+            rest = iter(parts)
+            new.meta["val"] = tuple(
+                next(rest) if isinstance(v, torch.Tensor) else v for v in node.meta["val"]
+            )
+            self.current[node] = (Replicate(), new)
+
+    def _outputs(self) -> tuple[list[fx.Node | None], tuple[Placement, ...]]:
+        results: list[fx.Node | None] = []
+        placements: list[Placement] = []
+        for output, node in zip(self.program.outputs, output_args(self.program.graph), strict=True):
+            if node is None:
+                results.append(None)
+                placements.append(Replicate())
+                continue
+            placement, new = self.current[node]
+            need = self._needed_of(output)
+            if need is not None and need != placement:
+                placement, new = need, self._as(node, need, node.meta["phase"])
+            results.append(new)
+            placements.append(placement)
+        return results, tuple(placements)
+
+    def _needed_of(self, output: Output) -> Placement | None:
+        """A buffer's new value lies as the buffer does."""
+        if output.kind != "buffer":
+            return None
+        return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]
+
+    def _offset(self, offset: Offset, local: Any, phase: str) -> fx.Node:
+        own = self.graph.call_function(spmd.axis_offset, (self.axis.name, offset.scale))
+        own.meta = {"phase": phase, "layer": "", "val": None}
+        if isinstance(offset.base, int) and offset.base == 0:
+            return own
+        total = self.graph.call_function(operator.add, (local(offset.base), own))
+        total.meta = dict(own.meta)
+        return total
+
+    def _as(self, source: fx.Node, need: Placement, phase: str) -> fx.Node:
+        """The local node of a tensor in the placement that is needed, moved where it must be."""
+        have, node = self.current[source]
+        if have == need:
+            return node
+        reduced = isinstance(have, Partial)
+        # What was reduced once is used again; what was gathered forward is gathered again backward, not kept.
+        key = (source, need, "" if reduced else phase)
+        if key not in self.moved:
+            self.moved[key] = self._move(node, source, have, need, phase)
+        return self.moved[key]
+
+    def _move(
+        self, node: fx.Node, source: fx.Node, have: Placement, need: Placement, phase: str
+    ) -> fx.Node:
+        axis = self.axis
+        offset = self._offset(Offset(1), None, phase) if isinstance(have, Replicate) else None
+        if isinstance(have, Replicate) and isinstance(need, Shard):
+            target, args = spmd.take_part, (node, offset, need.dim, need.blocks, axis.size)
+        elif isinstance(have, Replicate):
+            target, args = spmd.keep_on_first, (node, offset)
+        elif isinstance(have, Partial) and isinstance(need, Replicate):
+            target, args = spmd.all_reduce, (node, axis.name, have.reduction)
+        elif isinstance(have, Partial) and isinstance(need, Shard) and have.reduction == "sum":
+            target, args = spmd.reduce_scatter, (node, axis.name, need.dim, need.blocks)
+        elif isinstance(have, Shard) and isinstance(need, Shard):
+            target, args = spmd.all_to_all, (node, axis.name, have.dim, have.blocks, need.dim, need.blocks)
+        elif isinstance(have, Shard) and isinstance(need, Replicate):
+            target, args = spmd.all_gather, (node, axis.name, have.dim, have.blocks)
+        else:
+            whole = self._move(node, source, have, Replicate(), phase)
+            return self._move(whole, source, Replicate(), need, phase)
+        new = self.graph.call_function(target, args)
+        new.meta = {
+            "phase": phase,
+            "layer": source.meta.get("layer", ""),
+            "val": _empty_part(source.meta["val"], need, axis.size),
+        }
+        return new
+
+
+def _empty_part(value: torch.Tensor, placement: Placement, num_ranks: int) -> torch.Tensor:
+    shape = local_shape(tuple(value.shape), placement, num_ranks)
+    return torch.empty(shape, dtype=value.dtype, device="meta")

@@ -1,0 +1,140 @@
+"""Products: matrix products, convolutions, attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Dims, OpAxes
+from trainyard.program.algebra.rules import named, result_shapes, rule, shapes, sizes_of, text_rule
+
+aten = torch.ops.aten
+
+_EACH = (frozenset({0}), frozenset({1}))
+
+text_rule(aten.mm.default, "m k, k n -> m n", linear=_EACH)
+text_rule(aten.bmm.default, "b m k, b k n -> b m n", linear=_EACH)
+text_rule(aten.dot.default, "k, k -> ", linear=_EACH)
+text_rule(aten.mv.default, "m k, k -> m", linear=_EACH)
+
+
+@rule(aten.addmm.default)
+def addmm(node: fx.Node) -> OpAxes:
+    """``bias + m k, k n -> m n``; the bias is added once, so it is partial where ``k`` is cut."""
+    bias, left, right = shapes(node)
+    sizes = {"m": left[0], "k": left[1], "n": right[1]}
+    aligned = (("m",), ("n",))[2 - len(bias) :]
+    bias_dims = tuple(f if n != 1 else () for f, n in zip(aligned, bias, strict=True))
+    operands: tuple[Dims, ...] = (bias_dims, (("m",), ("k",)), (("k",), ("n",)))
+    linear = (frozenset({0, 1}), frozenset({0, 2}))
+    return OpAxes(operands, ((("m",), ("n",)),), sizes, addends=frozenset({0}), linear=linear)
+
+
+@rule(aten.baddbmm.default)
+def baddbmm(node: fx.Node) -> OpAxes:
+    """``bias + b m k, b k n -> b m n``."""
+    bias, left, right = shapes(node)
+    sizes = {"b": left[0], "m": left[1], "k": left[2], "n": right[2]}
+    result: Dims = (("b",), ("m",), ("n",))
+    bias_dims = tuple(f if n != 1 else () for f, n in zip(result[3 - len(bias) :], bias, strict=True))
+    operands: tuple[Dims, ...] = (bias_dims, (("b",), ("m",), ("k",)), (("b",), ("k",), ("n",)))
+    return OpAxes(operands, (result,), sizes, addends=frozenset({0}))
+
+
+def _grouped(node: fx.Node, groups_at: int) -> bool:
+    return node.args[groups_at] != 1
+
+
+@rule(aten.convolution.default)
+def convolution(node: fx.Node) -> OpAxes:
+    """``n i *x, o i *k (, o) -> n o *y``; space is whole."""
+    given = shapes(node)
+    space = tuple(() for _ in given[0][2:])
+    sizes = {"n": given[0][0], "o": given[1][0], "i": given[1][1]}
+    whole = frozenset({"i", "o"}) if _grouped(node, 8) else frozenset()
+    operands: list[Dims] = [(("n",), ("i",), *space), (("o",), ("i",), *space)]
+    if len(given) == 3:
+        operands.append((("o",),))
+    if whole:
+        operands[0] = (("n",), (), *space)
+    return OpAxes(
+        tuple(operands),
+        ((("n",), ("o",), *space),),
+        sizes,
+        whole,
+        addends=frozenset({2}) if len(given) == 3 else frozenset(),
+    )
+
+
+@rule(aten.convolution_backward.default)
+def convolution_backward(node: fx.Node) -> OpAxes:
+    """Gradients of input, weight and bias; an output that is not asked for is no tensor."""
+    grad, image, weight = shapes(node)
+    space = tuple(() for _ in grad[2:])
+    sizes = {"n": grad[0], "o": weight[0], "i": weight[1]}
+    grouped = _grouped(node, 9)
+    whole = frozenset({"i", "o"}) if grouped else frozenset()
+    assert len(image) == len(grad)
+    input_dims: Dims = (("n",), () if grouped else ("i",), *space)
+    weight_dims: Dims = (("o",), ("i",), *space)
+    results: tuple[Dims, ...] = (input_dims, weight_dims, (("o",),))
+    asked: list[bool] = node.args[10]  # type: ignore[assignment]
+    kept = tuple(dims for dims, wanted in zip(results, asked, strict=True) if wanted)
+    return OpAxes(((("n",), ("o",), *space), input_dims, weight_dims), kept, sizes, whole)
+
+
+_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
+_FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def _attention_sizes(query: tuple[int, ...], key: tuple[int, ...]) -> dict[str, int]:
+    # Grouped queries have fewer key heads; heads can then be cut only if both divide, which the smaller decides.
+    return {"b": query[0], "h": min(query[1], key[1])}
+
+
+def _mask_dims(shape: tuple[int, ...]) -> Dims:
+    return tuple(f if n != 1 else () for f, n in zip((("b",), ("h",), (), ()), shape, strict=True))
+
+
+@rule(_FLASH)
+def attention(node: fx.Node) -> OpAxes:
+    """``b h q d, b h k d, b h k d -> b h q d, b q h``: batch and heads are independent."""
+    query, key, _, *mask = shapes(node)
+    tensor: Dims = (("b",), ("h",), (), ())
+    operands = (tensor, tensor, tensor, *(_mask_dims(m) for m in mask))
+    lse: Dims = (("b",), (), ("h",))
+    if result_shapes(node)[1][1] == query[1]:
+        lse = (("b",), ("h",), ())
+    return OpAxes(operands, (tensor, lse), _attention_sizes(query, key))
+
+
+@rule(_FLASH_BACKWARD)
+def attention_backward(node: fx.Node) -> OpAxes:
+    """Gradients of query, key and value."""
+    grad, query, key, _, _, lse, *mask = shapes(node)
+    tensor: Dims = (("b",), ("h",), (), ())
+    lse_dims: Dims = (("b",), ("h",), ()) if lse[1] == query[1] else (("b",), (), ("h",))
+    assert grad[0] == query[0]
+    operands = (tensor,) * 5 + (lse_dims, *(_mask_dims(m) for m in mask))
+    return OpAxes(operands, (tensor,) * 3, _attention_sizes(query, key))
+
+
+@rule(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default)
+def pool(node: fx.Node) -> OpAxes:
+    """Images and channels are independent; space is whole."""
+    shape = shapes(node)[0]
+    lead = named("d", shape[:-2])
+    dims: Dims = (*lead, (), ())
+    return OpAxes((dims,), (dims,) * len(result_shapes(node)), sizes_of("d", shape[:-2]))
+
+
+@rule(
+    aten.max_pool2d_with_indices_backward.default,
+    aten.avg_pool2d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default,
+)
+def pool_backward(node: fx.Node) -> OpAxes:
+    """As the forward op."""
+    shape = shapes(node)[0]
+    dims: Dims = (*named("d", shape[:-2]), (), ())
+    return OpAxes((dims,) * len(shapes(node)), (dims,), sizes_of("d", shape[:-2]))

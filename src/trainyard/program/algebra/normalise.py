@@ -1,0 +1,130 @@
+"""Normalisation, softmax and losses: some dimensions need their whole extent."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Dims, OpAxes
+from trainyard.program.algebra.rules import named, result_shapes, rule, same_dims, shapes, sizes_of
+
+aten = torch.ops.aten
+
+
+@rule(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
+def softmax(node: fx.Node) -> OpAxes:
+    """The normalised dimension is whole."""
+    return same_dims(node, [node.args[1]])  # type: ignore[list-item]
+
+
+@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(node: fx.Node) -> OpAxes:
+    """As the forward op."""
+    return same_dims(node, [node.args[2]])  # type: ignore[list-item]
+
+
+@rule(aten.cumsum.default, aten.cumprod.default)
+def cumulative(node: fx.Node) -> OpAxes:
+    """The accumulated dimension is whole."""
+    linear = (frozenset({0}),) if node.target is aten.cumsum.default else ()
+    return same_dims(node, [node.args[1]], linear)  # type: ignore[list-item]
+
+
+def _norm_dims(node: fx.Node, shape: tuple[int, ...], normalised: int) -> tuple[Dims, Dims, frozenset[str]]:
+    dims = named("d", shape)
+    lead = len(shape) - normalised
+    whole = frozenset(f for factors in dims[lead:] for f in factors)
+    return dims, dims[:lead] + tuple(() for _ in range(normalised)), whole
+
+
+@rule(aten.native_layer_norm.default)
+def layer_norm(node: fx.Node) -> OpAxes:
+    """``.. d, d, d -> .. d, .. 1, .. 1``: the normalised dimensions are whole."""
+    given = shapes(node)
+    normalised = len(node.args[1])  # type: ignore[arg-type]
+    dims, stats, whole = _norm_dims(node, given[0], normalised)
+    affine = dims[len(dims) - normalised :]
+    operands = (dims, *([affine] * (len(given) - 1)))
+    return OpAxes(operands, (dims, stats, stats), sizes_of("d", given[0]), whole)
+
+
+@rule(aten.native_layer_norm_backward.default)
+def layer_norm_backward(node: fx.Node) -> OpAxes:
+    """Gradients of input, weight and bias; the last two sum over all leading dimensions."""
+    given = shapes(node)
+    normalised = len(node.args[2])  # type: ignore[arg-type]
+    dims, stats, whole = _norm_dims(node, given[0], normalised)
+    affine = dims[len(dims) - normalised :]
+    operands = (dims, dims, stats, stats, *([affine] * (len(given) - 4)))
+    asked: list[bool] = node.args[7]  # type: ignore[assignment]
+    results = tuple(d for d, wanted in zip((dims, affine, affine), asked, strict=True) if wanted)
+    return OpAxes(operands, results, sizes_of("d", given[0]), whole)
+
+
+@rule(aten._fused_rms_norm.default)
+def rms_norm(node: fx.Node) -> OpAxes:
+    """As layer norm, with one statistic."""
+    given = shapes(node)
+    normalised = len(node.args[1])  # type: ignore[arg-type]
+    dims, stats, whole = _norm_dims(node, given[0], normalised)
+    operands = (dims, *([dims[len(dims) - normalised :]] * (len(given) - 1)))
+    return OpAxes(operands, (dims, stats), sizes_of("d", given[0]), whole)
+
+
+_BATCH_NORM = (
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten.native_batch_norm.default,
+)
+
+
+@rule(*_BATCH_NORM)
+def batch_norm(node: fx.Node) -> OpAxes:
+    """``n c .., c, c, c, c -> n c .., c, ..``: channels are independent, the batch is whole.
+
+    A plan that cuts the batch first decomposes the op into sums over it (``decompose.batch_norm``).
+    """
+    given = shapes(node)
+    dims = named("d", given[0])
+    whole = frozenset(f for d, factors in enumerate(dims) if d != 1 for f in factors)
+    operands = (dims, *([(dims[1],)] * (len(given) - 1)))
+    results = tuple(dims if len(s) > 1 else ((dims[1],) if s[0] else ((),)) for s in result_shapes(node))
+    return OpAxes(operands, results, sizes_of("d", given[0]), whole)
+
+
+@rule(aten.native_batch_norm_backward.default)
+def batch_norm_backward(node: fx.Node) -> OpAxes:
+    """As the forward op."""
+    given = shapes(node)
+    dims = named("d", given[0])
+    whole = frozenset(f for d, factors in enumerate(dims) if d != 1 for f in factors)
+    operands = (dims, dims, *([(dims[1],)] * (len(given) - 2)))
+    results = tuple(dims if len(s) > 1 else (dims[1],) for s in result_shapes(node))
+    return OpAxes(operands, results, sizes_of("d", given[0]), whole)
+
+
+@rule(aten.nll_loss_forward.default)
+def nll_loss(node: fx.Node) -> OpAxes:
+    """``n c, n -> 1, 1`` summed over ``n``; the class dimension is whole.
+
+    Capture writes a mean as a sum over a count (``decompose.mean_losses``), so that only sums are cut.
+    """
+    scores, target = shapes(node)[:2]
+    cut = node.args[3] == 2
+    sizes = {"n": scores[0]} if len(scores) == 2 and cut else {}
+    n: tuple[str, ...] = ("n",) if sizes else ()
+    operands: list[Dims] = [(n, ()) if len(scores) == 2 else ((),), (n,) if target else ()]
+    operands += [((),)] * (len(shapes(node)) - 2)
+    return OpAxes(tuple(operands), ((), ()), sizes)
+
+
+@rule(aten.nll_loss_backward.default)
+def nll_loss_backward(node: fx.Node) -> OpAxes:
+    """``1, n c, n, 1 -> n c``."""
+    _, scores, target, *rest = shapes(node)
+    cut = node.args[4] == 2 and len(scores) == 2
+    sizes = {"n": scores[0]} if cut else {}
+    n: tuple[str, ...] = ("n",) if cut else ()
+    operands: list[Dims] = [(), (n, ()), (n,) if target else ()]
+    operands += [tuple(() for _ in s) for s in rest]
+    return OpAxes(tuple(operands), ((n, ()),), sizes)

@@ -1,0 +1,87 @@
+"""How a tensor lies on the ranks of one mesh axis."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Reduction = Literal["sum", "avg", "max", "min"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """Every rank holds the whole tensor."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Every rank holds an equal part of dimension ``dim``.
+
+    Attributes
+    ----------
+    dim : the tensor dimension that is cut.
+    blocks : the dimension is a row of this many equal blocks, and each block is cut. A fused
+        query-key-value weight of ``3 * hidden`` rows is cut by heads as ``Shard(0, blocks=3)``.
+    """
+
+    dim: int
+    blocks: int = 1
+
+    def __str__(self) -> str:
+        return f"S{self.dim}" if self.blocks == 1 else f"S{self.dim}/{self.blocks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Every rank holds a term; the tensor is their reduction."""
+
+    reduction: Reduction = "sum"
+
+    def __str__(self) -> str:
+        return "P" if self.reduction == "sum" else f"P{self.reduction}"
+
+
+Placement = Replicate | Shard | Partial
+
+REPLICATE = Replicate()
+PARTIAL = Partial()
+
+
+def parse_placement(text: str) -> Placement:
+    """Read ``R``, ``S<dim>``, ``S<dim>/<blocks>``, ``P``, ``Pavg``, ``Pmax`` or ``Pmin``.
+
+    Raises
+    ------
+    ValueError
+        On any other text.
+    """
+    if text == "R":
+        return REPLICATE
+    if match := re.fullmatch(r"S(\d+)(?:/([1-9]\d*))?", text):
+        return Shard(int(match[1]), int(match[2] or 1))
+    if match := re.fullmatch(r"P(avg|max|min)?", text):
+        return Partial(match[1] or "sum")  # type: ignore[arg-type]
+    raise ValueError(
+        f"{text!r} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
+        "dimension 0 sharded), or P (partial sums; Pavg, Pmax, Pmin for other reductions)"
+    )
+
+
+def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) -> tuple[int, ...]:
+    """Shape of one rank's part.
+
+    Raises
+    ------
+    ValueError
+        If the dimension does not divide evenly.
+    """
+    if not isinstance(placement, Shard):
+        return tuple(shape)
+    size, blocks = shape[placement.dim], placement.blocks
+    if size % (blocks * num_ranks):
+        raise ValueError(f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {num_ranks}")
+    return (*shape[: placement.dim], size // num_ranks, *shape[placement.dim + 1 :])

@@ -1,0 +1,103 @@
+"""The registry of rules: which dimensions every op maps, sums or needs whole.
+
+A rule is a function from a node to its ``OpAxes``. Rules are registered in the files beside this one, by kind:
+``elementwise``, ``shapes``, ``linear_algebra``, ``normalise``, ``indexing``. An op without a rule is
+replicated: correct on every mesh, parallel on none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
+from trainyard.program.program import tensors_of
+
+Rule = Callable[[fx.Node], OpAxes]
+
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*targets: Any) -> Callable[[Rule], Rule]:
+    """Register a rule for some ops."""
+
+    def register(function: Rule) -> Rule:
+        for target in targets:
+            RULES[target] = function
+        return function
+
+    return register
+
+
+def text_rule(target: Any, text: str, **kwargs: Any) -> None:
+    """Register an op whose operands always have the same number of dimensions."""
+    RULES[target] = lambda node: axes_from(text, shapes(node), **kwargs)
+
+
+def tensor_args(node: fx.Node) -> list[fx.Node]:
+    """The nodes among a node's arguments that are tensors, in order; one that is given twice counts twice."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    return [a for a in leaves if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)]
+
+
+def shapes(node: fx.Node) -> list[tuple[int, ...]]:
+    """Shapes of the tensor arguments."""
+    return [tuple(a.meta["val"].shape) for a in tensor_args(node)]
+
+
+def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
+    return [tuple(t.shape) for t in tensors_of(node)]
+
+
+def named(prefix: str, shape: Iterable[int]) -> Dims:
+    """One factor per dimension: ``d0 d1 ...``; none where the size is one."""
+    return tuple((f"{prefix}{d}",) if n > 1 else () for d, n in enumerate(shape))
+
+
+def sizes_of(prefix: str, shape: Iterable[int]) -> dict[str, int]:
+    return {f"{prefix}{d}": n for d, n in enumerate(shape) if n > 1}
+
+
+def same_dims(node: fx.Node, whole: Iterable[int], linear: tuple[frozenset[int], ...] = ()) -> OpAxes:
+    """Every operand and result has the shape of operand 0; the dimensions in ``whole`` cannot be cut."""
+    shape = shapes(node)[0]
+    dims = named("d", shape)
+    held = frozenset(f"d{d % len(shape)}" for d in whole)
+    operands = tuple(_fit(dims, s, shape) for s in shapes(node))
+    results = tuple(_fit(dims, s, shape) for s in result_shapes(node))
+    return OpAxes(operands, results, sizes_of("d", shape), held, linear=linear)
+
+
+def _fit(dims: Dims, shape: tuple[int, ...], full: tuple[int, ...]) -> Dims:
+    """The dims of a tensor aligned to the right of ``full``; broadcast dimensions lose their factor."""
+    if len(shape) > len(full):
+        raise ValueError(f"shape {shape} does not align with {full}")
+    tail = dims[len(full) - len(shape) :]
+    return tuple(f if n != 1 else () for f, n in zip(tail, shape, strict=True))
+
+
+def replicated(node: fx.Node) -> OpAxes:
+    """No dimension can be cut."""
+    operands = tuple(tuple(() for _ in s) for s in shapes(node))
+    return OpAxes(operands, tuple(tuple(() for _ in s) for s in result_shapes(node)), {})
+
+
+def axes_of(node: fx.Node) -> OpAxes:
+    """The axes of any op."""
+    found = RULES.get(node.target)
+    if found is not None:
+        return found(node)
+    if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
+        return RULES["pointwise"](node)
+    return replicated(node)
+
+
+def has_rule(target: Any) -> bool:
+    """Whether an op is described; the others are replicated."""
+    return target in RULES or (
+        isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    )

@@ -1,0 +1,220 @@
+"""Ops that only move elements: views, transposes, slices, concatenations."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
+from trainyard.program.algebra.rules import named, result_shapes, rule, shapes, sizes_of
+
+aten = torch.ops.aten
+
+_FIRST = (frozenset({0}),)
+
+
+@rule(aten.view.default)
+def view(node: fx.Node) -> OpAxes:
+    """``b (h d) -> b h d`` and the like: the common factors of both shapes."""
+    source, target, sizes = split_and_merge(shapes(node)[0], result_shapes(node)[0])
+    whole = frozenset(f for f in sizes if f.startswith("!"))
+    return OpAxes((source,), (target,), sizes, whole, linear=_FIRST)
+
+
+def _permuted(node: fx.Node, order: list[int]) -> OpAxes:
+    (shape,) = shapes(node)
+    dims = named("d", shape)
+    return OpAxes((dims,), (tuple(dims[d] for d in order),), sizes_of("d", shape), linear=_FIRST)
+
+
+@rule(aten.t.default)
+def t(node: fx.Node) -> OpAxes:
+    """``a b -> b a``."""
+    return _permuted(node, list(range(len(shapes(node)[0])))[::-1])
+
+
+@rule(aten.permute.default)
+def permute(node: fx.Node) -> OpAxes:
+    """Dimensions in another order."""
+    rank = len(shapes(node)[0])
+    return _permuted(node, [d % rank for d in node.args[1]])  # type: ignore[union-attr]
+
+
+@rule(aten.transpose.int)
+def transpose(node: fx.Node) -> OpAxes:
+    """Two dimensions change places."""
+    rank = len(shapes(node)[0])
+    order = list(range(rank))
+    a, b = (d % rank for d in node.args[1:3])  # type: ignore[operator]
+    order[a], order[b] = order[b], order[a]
+    return _permuted(node, order)
+
+
+@rule(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
+def unit_dims(node: fx.Node) -> OpAxes:
+    """Dimensions of size one come or go: a view."""
+    return view(node)
+
+
+@rule(aten.expand.default)
+def expand(node: fx.Node) -> OpAxes:
+    """Broadcast to the right; a new dimension may be cut freely."""
+    (shape,), (target,) = shapes(node), result_shapes(node)
+    dims = named("d", target)
+    tail = dims[len(target) - len(shape) :]
+    source = tuple(f if n != 1 else () for f, n in zip(tail, shape, strict=True))
+    return OpAxes((source,), (dims,), sizes_of("d", target), linear=_FIRST)
+
+
+@rule(aten.select.int)
+def select(node: fx.Node) -> OpAxes:
+    """One index of a dimension, which must be whole."""
+    (shape,) = shapes(node)
+    gone = node.args[1] % len(shape)  # type: ignore[operator]
+    dims = named("d", shape)
+    kept = tuple(f for d, f in enumerate(dims) if d != gone)
+    return OpAxes((dims,), (kept,), sizes_of("d", shape), frozenset(dims[gone]), linear=_FIRST)
+
+
+@rule(aten.select_backward.default)
+def select_backward(node: fx.Node) -> OpAxes:
+    """The gradient of ``select``: zeros around one index."""
+    (target,) = result_shapes(node)
+    at = node.args[2] % len(target)  # type: ignore[operator]
+    dims = named("d", target)
+    source = tuple(f for d, f in enumerate(dims) if d != at)
+    return OpAxes((source,), (dims,), sizes_of("d", target), frozenset(dims[at]), linear=_FIRST)
+
+
+@rule(aten.slice.Tensor)
+def slice_(node: fx.Node) -> OpAxes:
+    """A range of one dimension: whole, unless it is one of several equal blocks."""
+    (shape,), (target,) = shapes(node), result_shapes(node)
+    dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
+    start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
+    step = node.args[4] if len(node.args) > 4 else 1
+    return _block(shape, target, dim, int(start), int(step), to_block=True)  # type: ignore[arg-type,call-overload]
+
+
+@rule(aten.slice_backward.default)
+def slice_backward(node: fx.Node) -> OpAxes:
+    """The gradient of ``slice``."""
+    (source,), (target,) = shapes(node), result_shapes(node)
+    dim, start, _, step = node.args[2:6]
+    return _block(target, source, dim % len(target), int(start), int(step), to_block=False)  # type: ignore[operator,call-overload,arg-type]
+
+
+def _block(
+    full: tuple[int, ...], part: tuple[int, ...], dim: int, start: int, step: int, *, to_block: bool
+) -> OpAxes:
+    dims, sizes = list(named("d", full)), sizes_of("d", full)
+    small = list(dims)
+    whole: frozenset[str] = frozenset()
+    if full[dim] != part[dim]:
+        small[dim] = dims[dim]
+        if step == 1 and full[dim] % part[dim] == 0 and start % part[dim] == 0 and part[dim] > 1:
+            sizes |= {"blocks": full[dim] // part[dim], "part": part[dim]}
+            del sizes[f"d{dim}"]
+            dims[dim], small[dim] = ("blocks", "part"), ("part",)
+            whole = frozenset({"blocks"})
+        else:
+            whole = frozenset({f"d{dim}"})
+            small[dim] = ()
+    a, b = tuple(dims), tuple(small)
+    return OpAxes((a if to_block else b,), (b if to_block else a,), sizes, whole, linear=_FIRST)
+
+
+@rule(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+def split(node: fx.Node) -> OpAxes:
+    """Equal parts of a dimension: cut inside every part; unequal parts need it whole."""
+    (shape,) = shapes(node)
+    parts = result_shapes(node)
+    position = 1 if node.target is aten.unbind.int else 2
+    dim = (node.args[position] if len(node.args) > position else 0) % len(shape)  # type: ignore[operator]
+    dims, sizes = list(named("d", shape)), sizes_of("d", shape)
+    if node.target is aten.unbind.int:
+        kept: Dims = tuple(f for d, f in enumerate(dims) if d != dim)
+        return OpAxes((tuple(dims),), (kept,) * len(parts), sizes, frozenset(dims[dim]), linear=_FIRST)
+    return _parts(dims, sizes, dim, [p[dim] for p in parts], split_up=True)
+
+
+@rule(aten.cat.default)
+def cat(node: fx.Node) -> OpAxes:
+    """The reverse of ``split``."""
+    (shape,) = result_shapes(node)
+    dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
+    return _parts(
+        list(named("d", shape)), sizes_of("d", shape), dim, [s[dim] for s in shapes(node)], split_up=False
+    )
+
+
+def _parts(
+    dims: list[tuple[str, ...]], sizes: dict[str, int], dim: int, lengths: list[int], *, split_up: bool
+) -> OpAxes:
+    small = list(dims)
+    whole = frozenset(dims[dim])
+    small[dim] = ()
+    if len(set(lengths)) == 1 and lengths[0] > 1:
+        sizes = {f: n for f, n in sizes.items() if f not in dims[dim]} | {
+            "parts": len(lengths),
+            "part": lengths[0],
+        }
+        dims[dim], small[dim], whole = ("parts", "part"), ("part",), frozenset({"parts"})
+    one, many = (tuple(dims),), (tuple(small),) * len(lengths)
+    linear = (frozenset(range(1 if split_up else len(lengths))),)
+    return OpAxes(one if split_up else many, many if split_up else one, sizes, whole, linear=linear)
+
+
+@rule(aten.stack.default)
+def stack(node: fx.Node) -> OpAxes:
+    """A new dimension, which is whole."""
+    (target,) = result_shapes(node)
+    dim = (node.args[1] if len(node.args) > 1 else 0) % len(target)  # type: ignore[operator]
+    dims = named("d", target)
+    source = tuple(f for d, f in enumerate(dims) if d != dim)
+    count = len(shapes(node))
+    return OpAxes(
+        (source,) * count, (dims,), sizes_of("d", target), frozenset(dims[dim]), linear=(frozenset(range(count)),)
+    )
+
+
+@rule(aten.constant_pad_nd.default)
+def pad(node: fx.Node) -> OpAxes:
+    """Padded dimensions are whole."""
+    (shape,), (target,) = shapes(node), result_shapes(node)
+    dims = named("d", tuple(max(a, b) for a, b in zip(shape, target, strict=True)))
+    whole = frozenset(f for f, a, b in zip(dims, shape, target, strict=True) if a != b for f in f)
+    zero = len(node.args) < 3 or not node.args[2]
+    return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST if zero else ())
+
+
+@rule(aten.flip.default, aten.roll.default)
+def reorder(node: fx.Node) -> OpAxes:
+    """Elements move along some dimensions, which are whole."""
+    (shape,) = shapes(node)
+    position = 1 if node.target is aten.flip.default else 2
+    moved = node.args[position] if len(node.args) > position else range(len(shape))
+    dims = named("d", shape)
+    whole = frozenset(f"d{d % len(shape)}" for d in moved)  # type: ignore[union-attr]
+    return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST)
+
+
+@rule(aten.repeat.default)
+def repeat(node: fx.Node) -> OpAxes:
+    """Dimensions that are repeated are whole."""
+    (shape,), (target,) = shapes(node), result_shapes(node)
+    lead = len(target) - len(shape)
+    same = [d >= lead and shape[d - lead] == target[d] for d in range(len(target))]
+    dims = tuple((f"d{d}",) if same[d] and target[d] > 1 else () for d in range(len(target)))
+    sizes = {f"d{d}": n for d, n in enumerate(target) if same[d] and n > 1}
+    assert math.prod(target) % max(1, math.prod(shape)) == 0
+    return OpAxes((dims[lead:],), (dims,), sizes, linear=_FIRST)
+
+
+@rule(operator.getitem)
+def getitem(node: fx.Node) -> OpAxes:
+    """One of several results; its placement is the result's own."""
+    raise TypeError(f"{node.name} takes a result apart and has no axes of its own")

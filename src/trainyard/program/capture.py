@@ -1,0 +1,243 @@
+"""Capture: from a module, a loss and a batch to a Program, without computing anything.
+
+The step is traced once with ``make_fx`` under ``FakeTensorMode`` and functionalised, forward and backward
+together, so a model of any size is captured in the time it takes to run its Python code.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import fx, nn
+from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from trainyard.program.decompose import mean_losses
+from trainyard.program.model import Model
+from trainyard.program.program import Input, Output, Program
+from trainyard.program.random import CounterDropout
+from trainyard.program.simplify import simplify
+
+
+class CaptureError(ValueError):
+    """The model cannot be written as one graph; the message names the line and what to do."""
+
+
+def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torch.float32) -> Program:
+    """Trace one training step of a model.
+
+    Parameters
+    ----------
+    model : the module, its loss and an example batch; none of its tensors is read.
+    num_rows : rows of the batch in one execution; by default all rows of the example batch.
+    dtype : compute precision. Parameters and floating-point inputs are traced in this type.
+
+    Raises
+    ------
+    CaptureError
+        If the model reads a tensor's value to decide what to run, uses a random op that cannot be sharded,
+        or the batch is not a pytree of tensors with one number of rows.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    rows = batch_rows(model.batch)
+    num_rows = rows if num_rows is None else num_rows
+    params, buffers, aliases = _fake_state(model.module, fake, dtype)
+    with fake:
+        batch = pytree.tree_map(lambda t: _fake_rows(t, rows, num_rows, dtype), model.batch)
+        rng = torch.zeros(3, dtype=torch.int64)
+    trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
+    step = _Step(model, trainable, num_rows)
+    with ExitStack() as stack:
+        stack.enter_context(_refused_with_a_line(model.name))
+        stack.enter_context(fake)
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(_layers_recorded(model.module))
+        tracer = make_fx(step, decomposition_table=mean_losses(), tracing_mode="real")
+        graph_module = tracer(params, buffers, batch, rng)
+    _label(graph_module.graph)
+    inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
+    simplify(graph_module)
+    return Program(model.name, graph_module, inputs, tuple(step.outputs), num_rows, aliases)
+
+
+def batch_rows(batch: Any) -> int:
+    """Rows (size of dim 0) of a batch.
+
+    Raises
+    ------
+    CaptureError
+        If its tensors disagree or there are none.
+    """
+    sizes = {key: t.shape[0] if t.dim() else None for key, t in _paths(batch, "batch")}
+    if not sizes or None in sizes.values() or len(set(sizes.values())) != 1:
+        raise CaptureError(
+            f"every tensor of the batch must have the same number of rows in dim 0; given {sizes}. "
+            "Put values that are not per row into the module as buffers."
+        )
+    return int(next(iter(sizes.values())) or 0)
+
+
+class _Step:
+    """The function that is traced; it remembers what its outputs are."""
+
+    def __init__(self, model: Model, trainable: list[str], num_rows: int) -> None:
+        self.model = model
+        self.trainable = trainable
+        self.num_rows = num_rows
+        self.outputs: list[Output] = []
+        self.differentiated: list[str] = []
+
+    def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
+        with FunctionalTensorMode():
+            params, buffers, batch, rng = pytree.tree_map_only(
+                torch.Tensor, to_fun, (params, buffers, batch, rng)
+            )
+            results = self._results(params, buffers, batch, rng)
+            return tuple(pytree.tree_map_only(torch.Tensor, from_fun, results))
+
+    def _results(self, params: Any, buffers: Any, batch: Any, rng: Any) -> list[torch.Tensor]:
+        before = dict(buffers)
+        with torch.enable_grad(), CounterDropout(rng, self.num_rows):
+            with _reparametrize_module(self.model.module, {**params, **buffers}, tie_weights=True):
+                loss = self.model.loss(self.model.module, batch)
+                after = {name: b for name, b in self.model.module.named_buffers() if name in before}
+        loss, metrics = loss if isinstance(loss, tuple) else (loss, {})
+        if loss.dim() or not loss.requires_grad:
+            raise CaptureError(
+                f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
+                f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
+            )
+        setup_stacktrace_preservation_hooks([loss.grad_fn])
+        fx_traceback.current_meta["custom"] = {"phase": "backward"}
+        grads = torch.autograd.grad(loss, [params[n] for n in self.trainable], allow_unused=True)
+        found = {n: g for n, g in zip(self.trainable, grads, strict=True) if g is not None}
+        self.differentiated = list(found)
+        written = {n: b for n, b in after.items() if b is not before[n] or _was_written(b)}
+        self.outputs = [Output("loss", "loss")]
+        self.outputs += [Output("metric", name) for name in metrics]
+        self.outputs += [Output("grad", name) for name in found]
+        self.outputs += [Output("buffer", name) for name in written]
+        return [loss.detach(), *(m.detach() for m in metrics.values()), *found.values(), *written.values()]
+
+
+def _was_written(value: Any) -> bool:
+    return bool(torch._functionalize_was_storage_changed(value.elem)) or bool(
+        torch._functionalize_has_data_mutation(value.elem)
+    )
+
+
+def _fake_state(
+    module: nn.Module, fake: FakeTensorMode, dtype: torch.dtype
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, str]]:
+    def convert(value: torch.Tensor, grad: bool) -> torch.Tensor:
+        kept = dtype if value.is_floating_point() else value.dtype
+        with fake:
+            return torch.empty(value.shape, dtype=kept, device="cpu", requires_grad=grad)
+
+    params = {n: convert(p, p.requires_grad) for n, p in module.named_parameters()}
+    buffers = {n: convert(b, False) for n, b in module.named_buffers()}
+    first: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(p), name) != name:
+            aliases[name] = first[id(p)]
+    return params, buffers, aliases
+
+
+def _fake_rows(value: torch.Tensor, rows: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
+    kept = dtype if value.is_floating_point() else value.dtype
+    return torch.empty((num_rows, *value.shape[1:]), dtype=kept, device="cpu")
+
+
+def _paths(tree: Any, root: str) -> list[tuple[str, torch.Tensor]]:
+    leaves, _ = pytree.tree_flatten_with_path(tree)
+    for path, leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            raise CaptureError(
+                f"{root}{pytree.keystr(path)} is a {type(leaf).__name__}; a batch holds tensors only"
+            )
+    return [(root + "".join(f".{_key(k)}" for k in path), leaf) for path, leaf in leaves]
+
+
+def _key(entry: Any) -> str:
+    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
+
+
+def _inputs(graph: fx.Graph, params: Any, buffers: Any, batch: Any, trainable: set[str]) -> tuple[Input, ...]:
+    described: list[tuple[Any, str, bool]] = [("param", n, n in trainable) for n in params]
+    described += [("buffer", n, False) for n in buffers]
+    described += [("batch", path, False) for path, _ in _paths(batch, "batch")]
+    described += [("rng", "rng", False)]
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    return tuple(Input(n.name, *d) for n, d in zip(placeholders, described, strict=True))
+
+
+@contextmanager
+def _layers_recorded(module: nn.Module) -> Iterator[None]:
+    """While tracing, every node made inside a module's forward learns the module's path."""
+    stack: list[str] = []
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            stack.append(path)
+            fx_traceback.current_meta["custom"] = {"layer": path}
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+        fx_traceback.current_meta["custom"] = {"layer": stack[-1] if stack else ""}
+
+    handles = []
+    for path, child in module.named_modules():
+        handles.append(child.register_forward_pre_hook(enter(path)))
+        handles.append(child.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _label(graph: fx.Graph) -> None:
+    """Give every node its phase and layer; a backward node takes the layer of the op it differentiates."""
+    layer_of_sequence: dict[int, str] = {}
+    for node in graph.nodes:
+        custom = node.meta.get("custom") or {}
+        sequence = node.meta.get("seq_nr", -1)
+        if custom.get("phase") == "backward":
+            node.meta["phase"] = "backward"
+            node.meta["layer"] = layer_of_sequence.get(sequence, "")
+        else:
+            node.meta["phase"] = "forward"
+            node.meta["layer"] = custom.get("layer", "")
+            if node.op == "call_function":
+                layer_of_sequence[sequence] = node.meta["layer"]
+
+
+@contextmanager
+def _refused_with_a_line(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+        where = frames[-1]
+        raise CaptureError(
+            f"{name} cannot be captured: {where.filename}:{where.lineno} `{where.line}` decides by a tensor's "
+            "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
+            "(torch.where, masking, fixed capacity)."
+        ) from error

@@ -1,0 +1,139 @@
+"""Program: the joint forward and backward graph of one training step, as a value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import fx
+
+InputKind = Literal["param", "buffer", "batch", "rng"]
+OutputKind = Literal["loss", "metric", "grad", "buffer"]
+Phase = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One placeholder of the graph.
+
+    Attributes
+    ----------
+    node : name of the placeholder.
+    kind : what feeds it.
+    path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``.
+    trainable : a parameter whose gradient is among the outputs.
+    """
+
+    node: str
+    kind: InputKind
+    path: str
+    trainable: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the graph: the loss, a metric, a parameter's gradient or a buffer's new value."""
+
+    kind: OutputKind
+    path: str
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One training step of a model on ``num_rows`` rows of its batch.
+
+    The graph holds aten ops and Trainyard's own (counter-based dropout), is functional (no op writes to its
+    inputs), and every node carries ``meta["val"]`` (a fake tensor or a tuple of them), ``meta["phase"]`` and
+    ``meta["layer"]`` (the module path whose forward made it; a backward node has the path of the forward op
+    it differentiates).
+
+    Attributes
+    ----------
+    name : the model's name.
+    graph_module : the graph; placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
+    num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
+    """
+
+    name: str
+    graph_module: fx.GraphModule
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    num_rows: int
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self.graph_module.graph
+
+    @cached_property
+    def nodes(self) -> dict[str, fx.Node]:
+        """Nodes by name, in topological order."""
+        return {node.name: node for node in self.graph.nodes}
+
+    @cached_property
+    def params(self) -> tuple[Input, ...]:
+        return tuple(i for i in self.inputs if i.kind == "param")
+
+    @cached_property
+    def result_nodes(self) -> tuple[fx.Node | None, ...]:
+        """The node behind each output, in the order of ``outputs``."""
+        return tuple(output_args(self.graph))
+
+    def input_of(self, path: str) -> Input:
+        for entry in self.inputs:
+            if entry.path == path:
+                return entry
+        raise KeyError(f"{self.name} has no input {path!r}; it has {[i.path for i in self.inputs]}")
+
+    @cached_property
+    def num_params(self) -> int:
+        """Number of parameter elements; a tied parameter counts once."""
+        return sum(tensor_of(self.nodes[i.node]).numel() for i in self.params)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of ops and shapes: a plan made for one program is refused for another."""
+        digest = hashlib.sha256()
+        for node in self.graph.nodes:
+            shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]
+            digest.update(f"{node.name} {node.target} {shapes}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def output_args(graph: fx.Graph) -> tuple[fx.Node | None, ...]:
+    """The flat results of a graph."""
+    results = next(reversed(graph.nodes)).args[0]
+    assert isinstance(results, tuple | list)
+    return tuple(results)  # type: ignore[arg-type]
+
+
+def tensor_of(node: fx.Node) -> torch.Tensor:
+    """The fake tensor a node computes.
+
+    Raises
+    ------
+    TypeError
+        If the node computes a tuple; its ``getitem`` users hold the tensors.
+    """
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{node.name} computes a {type(value).__name__}, not one tensor")
+    return value
+
+
+def tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
+    """Every fake tensor a node computes; none for the output node."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        yield from (v for v in value if isinstance(v, torch.Tensor))
+
+
+def size_bytes(value: torch.Tensor) -> int:
+    """Bytes of a contiguous tensor of this shape and dtype."""
+    return value.numel() * value.element_size()

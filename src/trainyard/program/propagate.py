@@ -1,0 +1,225 @@
+"""Propagation: from the placements a plan names to one choice per op, on one mesh axis.
+
+A plan names the placements of parameters, inputs, gradients and a few activations; the rest is completed here,
+op by op in topological order, each taking the choice that moves the fewest bytes now or leaves the fewest to be
+moved later (GSPMD's idea of a few annotations propagated, arXiv 2105.04663, with costs in place of priorities).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Choice, blocks_at, choices
+from trainyard.program.algebra.placement import REPLICATE, Partial, Placement, Replicate, Shard
+from trainyard.program.algebra.rules import axes_of, tensor_args
+from trainyard.program.program import Program, output_args, size_bytes, tensors_of
+
+aten = torch.ops.aten
+
+# A parameter's placement is the plan's decision: moving it instead of an activation is a last resort.
+_PARAM_MOVE_PENALTY = 100.0
+# Partial sums are better reduced later than now: the sum of two is reduced once.
+_LATER = 0.999
+# Cutting or masking a replicated tensor moves nothing but is not free either; it breaks ties.
+_LOCAL_CUT_COST = 1e-3
+
+_PASS_THROUGH = {
+    aten.view.default,
+    aten.t.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.add.Tensor,
+    aten.clone.default,
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A mesh axis: ranks that split the work of every op between them."""
+
+    name: str
+    size: int
+
+
+@dataclass
+class Assignment:
+    """The completed decision for one axis.
+
+    Attributes
+    ----------
+    choice : how each op is run.
+    made : the placement in which each op's results come out; one per result.
+    wanted : the placement in which a node's results were asked for, where the plan or propagation did.
+    now : the placement in which a node's one result is found at this point of the propagation.
+    moved : placements to which a node's result has been moved already, by phase.
+    """
+
+    axis: Axis
+    choice: dict[fx.Node, Choice] = field(default_factory=dict)
+    made: dict[fx.Node, tuple[Placement, ...]] = field(default_factory=dict)
+    wanted: dict[tuple[fx.Node, int], Placement] = field(default_factory=dict)
+    now: dict[fx.Node, Placement] = field(default_factory=dict)
+    moved: set[tuple[fx.Node, Placement, str]] = field(default_factory=set)
+
+    def settled(self, node: fx.Node) -> Placement:
+        """The placement in which a node's one result is offered to its users.
+
+        A wish for partial sums allows them; it does not make terms of what is already whole.
+        """
+        made = self.made[node][0]
+        wanted = self.wanted.get((node, 0), made)
+        return made if isinstance(wanted, Partial) else wanted
+
+
+def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Assignment:
+    """Complete ``wanted`` to all ops.
+
+    Parameters
+    ----------
+    program : what runs; its shapes are whole with respect to this axis.
+    wanted : placements by node name, by input path (``blocks.0.mlp.weight``), or by ``grad:<path>``.
+
+    Raises
+    ------
+    KeyError
+        If ``wanted`` names nothing of the program.
+    ValueError
+        If a wanted placement does not divide the tensor evenly.
+    """
+    result = Assignment(axis)
+    _resolve_names(program, wanted, result)
+    _push_back(program, result)
+    params = {program.nodes[i.node] for i in program.params}
+    for node in program.graph.nodes:
+        if node.target in _PASS_THROUGH and all(source in params for source in tensor_args(node)):
+            params.add(node)
+    for node in program.graph.nodes:
+        if node.op == "output":
+            continue
+        if node.op == "placeholder":
+            placement = result.wanted.get((node, 0), REPLICATE)
+            result.made[node] = (placement,)
+        elif node.target is operator.getitem:
+            result.made[node] = (result.made[node.args[0]][_result_index(node)],)
+        else:
+            _choose(node, result, params)
+        if len(result.made[node]) == 1:
+            result.now[node] = result.settled(node)
+    return result
+
+
+def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: Assignment) -> None:
+    by_path = {i.path: program.nodes[i.node] for i in program.inputs}
+    by_output = {
+        f"{o.kind}:{o.path}": n
+        for o, n in zip(program.outputs, output_args(program.graph), strict=True)
+        if n is not None
+    }
+    for name, placement in wanted.items():
+        node = by_path.get(name) or by_output.get(name) or program.nodes.get(name)
+        if node is None:
+            raise KeyError(f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or a node")
+        if isinstance(placement, Shard):
+            shape = node.meta["val"].shape
+            if placement.dim >= len(shape) or shape[placement.dim] % (placement.blocks * result.axis.size):
+                raise ValueError(
+                    f"{name} of shape {tuple(shape)} cannot lie as {placement} on the {result.axis.size} ranks of axis "
+                    f"{result.axis.name!r}: the dimension must divide by {placement.blocks * result.axis.size}"
+                )
+        result.wanted[node, 0] = placement
+
+
+def _push_back(program: Program, result: Assignment) -> None:
+    """What is wanted of a gradient is wanted of the op that computes it, through views and sums."""
+    for node in reversed(program.graph.nodes):
+        placement = result.wanted.get((node, 0))
+        if placement is None or node.meta.get("phase") != "backward":
+            continue
+        if node.target is operator.getitem:
+            result.wanted.setdefault((node.args[0], _result_index(node)), placement)
+        elif node.target in _PASS_THROUGH:
+            for choice in _options(node, [], {0: placement}, result.axis.size):
+                if choice.results == (placement,):
+                    for source, wish in zip(tensor_args(node), choice.operands, strict=True):
+                        if source.meta.get("phase") == "backward" and len(source.users) == 1:
+                            result.wanted.setdefault((source, 0), wish)
+                    break
+
+
+def _result_index(getitem: fx.Node) -> int:
+    """Which of the tensors among its parent's results a ``getitem`` takes; results that are None do not count."""
+    parent, index = getitem.args
+    return sum(isinstance(v, torch.Tensor) for v in parent.meta["val"][:index])  # type: ignore[union-attr,index]
+
+
+def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
+    sources = tensor_args(node)
+    values = list(tensors_of(node))
+    forced = {i: p for i in range(len(values)) if (p := result.wanted.get((node, i))) is not None}
+    options = _options(node, [result.now[s] for s in sources], forced, result.axis.size)
+    matching = [c for c in options if all(c.results[i] == p for i, p in forced.items())]
+    best: Choice | None = None
+    best_cost = float("inf")
+    for option in matching or options:
+        cost = 0.0
+        for source, need in zip(sources, option.operands, strict=True):
+            if (source, need, node.meta["phase"]) in result.moved:
+                continue
+            penalty = _PARAM_MOVE_PENALTY if source in params else 1.0
+            cost += penalty * _move_cost(source, result.now[source], need, values, result.axis.size)
+        for i, (value, placement) in enumerate(zip(values, option.results, strict=True)):
+            if isinstance(placement, Partial) and i not in forced:
+                cost += _LATER * _reduce_bytes(size_bytes(value), result.axis.size)
+        if cost < best_cost:
+            best, best_cost = option, cost
+    assert best is not None
+    result.choice[node] = best
+    result.made[node] = best.results
+    for source, need in zip(sources, best.operands, strict=True):
+        if result.now[source] != need:
+            result.moved.add((source, need, node.meta["phase"]))
+        # Once reduced, always reduced: later ops see the cheaper placement.
+        if isinstance(result.now[source], Partial) and isinstance(need, Replicate):
+            result.now[source] = need
+
+
+def _options(
+    node: fx.Node, have: list[Placement], forced: Mapping[int, Placement], num_ranks: int
+) -> tuple[Choice, ...]:
+    """The choices of a node, blocked cuts among them where an operand or a wish has one."""
+    axes = axes_of(node)
+    blocks = [b for dims, p in zip(axes.operands, have) for b in blocks_at(axes, dims, p)]
+    blocks += [b for i, p in forced.items() for b in blocks_at(axes, axes.results[i], p)]
+    return choices(axes, num_ranks, blocks)
+
+
+def _reduce_bytes(num_bytes: int, num_ranks: int) -> float:
+    return 2 * (num_ranks - 1) / num_ranks * num_bytes
+
+
+def _move_cost(
+    source: fx.Node, have: Placement, need: Placement, results: list[torch.Tensor], num_ranks: int
+) -> float:
+    """Bytes a rank sends to bring a tensor from one placement to another."""
+    if have == need:
+        return 0.0
+    num_bytes = size_bytes(source.meta["val"])
+    part = (num_ranks - 1) / num_ranks * num_bytes
+    if isinstance(have, Replicate):
+        full = isinstance(need, Partial) and any(
+            source.meta["val"].numel() >= r.numel() for r in results
+        )
+        # Turning a large replicated tensor into a term of a sum only postpones the reduction of the others.
+        return 2 * part if full else _LOCAL_CUT_COST * num_bytes
+    if isinstance(have, Partial):
+        return 2 * part if not isinstance(need, Partial) else float("inf")
+    if isinstance(need, Shard):
+        return part / num_ranks
+    return part if isinstance(need, Replicate) else part + num_bytes

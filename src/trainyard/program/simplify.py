@@ -1,0 +1,57 @@
+"""Clean a traced graph: what costs nothing on a device should cost nothing in the graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+_IDENTITIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default}
+_CONSTANTS = {aten.ones_like.default: 1, aten.zeros_like.default: 0, aten.full_like.default: None}
+_VIEWS = {aten._unsafe_view.default, aten.reshape.default, aten.view.default}
+
+
+def simplify(graph_module: fx.GraphModule) -> None:
+    """Remove aliases, double transposes and dead nodes; write views with their full sizes; in place."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        replacement = _replacement(node)
+        if replacement is not None:
+            node.replace_all_uses_with(replacement)
+            graph.erase_node(node)
+        elif node.target in _VIEWS:
+            node.target = aten.view.default
+            node.args = (node.args[0], list(node.meta["val"].shape))
+        elif node.target in _CONSTANTS:
+            _make_constant(node)
+        elif node.target is aten.expand.default:
+            node.args = (node.args[0], list(node.meta["val"].shape))
+    graph.eliminate_dead_code()
+    graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
+    graph_module.recompile()
+
+
+def _make_constant(node: fx.Node) -> None:
+    """A constant needs the shape of its pattern, not the pattern itself, which would be kept alive for it."""
+    value = _CONSTANTS[node.target]
+    result = node.meta["val"]
+    node.args = (list(result.shape), node.args[1] if value is None else value)
+    node.kwargs = {"dtype": result.dtype, "device": result.device}
+    node.target = aten.full.default
+
+
+def _replacement(node: fx.Node) -> fx.Node | None:
+    """An earlier node with the same value, if there is one."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node):
+        return None
+    if node.target in _IDENTITIES:
+        return source
+    if node.target is aten.t.default and source.target is aten.t.default:
+        return source.args[0]  # type: ignore[return-value]
+    if node.target in _VIEWS and node.meta["val"].shape == source.meta["val"].shape:
+        return source
+    return None

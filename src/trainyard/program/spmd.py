@@ -1,0 +1,106 @@
+"""Ops that exist only in lowered graphs: what the ranks of one mesh axis do together.
+
+In a graph these functions are names: a graph is the same for every rank, and ``bind`` replaces them by the
+methods of a ``Communicator`` (real processes, or the ranks of a test in one process) before it runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+
+class Communicator(Protocol):
+    """One rank's view of its mesh. Every method is called by all ranks of the axis in the same order."""
+
+    def axis_offset(self, axis: str, scale: int) -> int:
+        """This rank's index on the axis times ``scale``."""
+
+    def all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> torch.Tensor:
+        """Reduce over the ranks of the axis; every rank gets the result."""
+
+    def all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        """Put the parts of a ``Shard(dim, blocks)`` together."""
+
+    def reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        """Sum over the ranks; each gets its part of a ``Shard(dim, blocks)``."""
+
+    def all_to_all(
+        self, x: torch.Tensor, axis: str, dim: int, blocks: int, to_dim: int, to_blocks: int
+    ) -> torch.Tensor:
+        """From ``Shard(dim, blocks)`` to ``Shard(to_dim, to_blocks)``."""
+
+
+def _unbound(name: str) -> Callable[..., Any]:
+    def function(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"{name} is part of a lowered graph; bind the graph to a communicator first")
+
+    function.__name__ = name
+    function.__qualname__ = name
+    function.__module__ = __name__
+    return function
+
+
+axis_offset = _unbound("axis_offset")
+all_reduce = _unbound("all_reduce")
+all_gather = _unbound("all_gather")
+reduce_scatter = _unbound("reduce_scatter")
+all_to_all = _unbound("all_to_all")
+
+COLLECTIVES: frozenset[Any] = frozenset({all_reduce, all_gather, reduce_scatter, all_to_all})
+_BOUND = COLLECTIVES | {axis_offset}
+
+
+def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: int) -> torch.Tensor:
+    """The part of a replicated tensor that the rank with this index keeps under ``Shard(dim, blocks)``."""
+    size = x.shape[dim] // (blocks * num_ranks)
+    cut = x.unflatten(dim, (blocks, num_ranks * size)).narrow(dim + 1, offset * size, size)
+    return cut.flatten(dim, dim + 1).contiguous()
+
+
+def keep_on_first(x: torch.Tensor, offset: int) -> torch.Tensor:
+    """A replicated tensor as a term of a sum: itself on the first rank, zero on the others."""
+    return x if offset == 0 else torch.zeros_like(x)
+
+
+def embed_part(table: torch.Tensor, indices: torch.Tensor, first_row: int) -> torch.Tensor:
+    """Look up in rows ``first_row ..`` of a larger table; zero where another rank has the row."""
+    local = indices - first_row
+    mine = (local >= 0) & (local < table.shape[0])
+    rows = torch.nn.functional.embedding(local.clamp(0, table.shape[0] - 1), table)
+    return rows * mine.unsqueeze(-1)
+
+
+def embed_part_backward(
+    grad: torch.Tensor, indices: torch.Tensor, first_row: int, num_rows: int, padding_row: int
+) -> torch.Tensor:
+    """The gradient of ``embed_part`` for the table part, ``[num_rows, d]``; row ``padding_row`` has none."""
+    local = indices - first_row
+    mine = (local >= 0) & (local < num_rows) & (indices != padding_row)
+    flat = (grad * mine.unsqueeze(-1)).reshape(-1, grad.shape[-1])
+    return grad.new_zeros(num_rows, grad.shape[-1]).index_add_(
+        0, local.clamp(0, num_rows - 1).reshape(-1), flat
+    )
+
+
+def bind(graph_module: fx.GraphModule, communicator: Communicator) -> fx.GraphModule:
+    """A copy of a lowered graph in which collectives are the communicator's methods."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    for node in graph_module.graph.nodes:
+        new = graph.node_copy(node, copied.__getitem__)
+        if node.target in _BOUND:
+            new.target = getattr(communicator, node.target.__name__)
+        copied[node] = new
+    return fx.GraphModule(graph_module, graph)
+
+
+def is_scalar(node: fx.Node) -> bool:
+    """Whether a node computes a Python number (a rank's offset) and no tensor."""
+    return node.target is axis_offset or (
+        node.target is operator.add and not isinstance(node.meta.get("val"), torch.Tensor)
+    )
