@@ -1,1 +1,5 @@
 """Real models, a screen each."""
+
+from trainyard.zoo.registry import build
+
+__all__ = ["build"]

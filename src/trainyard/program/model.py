@@ -1,0 +1,34 @@
+"""Model: what the user gives, a module with a loss and an example batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+Loss = Callable[[nn.Module, Any], Tensor | tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One thing to train.
+
+    Attributes
+    ----------
+    name : what reports call it.
+    module : the network; its parameters may be on the meta device or fake, no value is read.
+    loss : runs the module on a batch and returns the scalar to differentiate, a mean over the rows of the
+        batch, or that scalar and a dictionary of further scalars to report.
+    batch : an example batch, a pytree (dictionary, tuple) of tensors whose dim 0 counts the rows.
+
+    References
+    ----------
+    See ``trainyard.zoo`` for ready ones.
+    """
+
+    name: str
+    module: nn.Module
+    loss: Loss
+    batch: Any
