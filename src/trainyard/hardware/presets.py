@@ -1,0 +1,238 @@
+"""Published devices and the nodes they usually come in.
+
+Peaks are of the datasheets, dense. The reached fraction of memory bandwidth is measured in [1]_ and [2]_ up
+to T4 and V100. The ceiling of matrix products is 0.74 on V100 [3]_. Everything marked *assumed* in a source
+is a round number, not a measurement; measure the machine and write a YAML file where it matters.
+
+References
+----------
+.. [1] Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv 1804.06826.
+.. [2] Jia et al., "Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486.
+.. [3] Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision", IPDPSW 2018.
+.. [4] Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks", CACM 2020 (TPU v3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from trainyard.hardware.devices import DeviceSpec, Efficiency
+from trainyard.hardware.errors import HardwareError, unknown_name
+from trainyard.hardware.interconnects import INTERCONNECTS, Interconnect
+from trainyard.hardware.nodes import cube_mesh_node, pcie_node, switched_node, torus_node
+from trainyard.hardware.topology import NodeTopology
+
+__all__ = ["DEVICES", "NODE_PRESETS", "NodePreset", "device_named", "node_topology"]
+
+_GIB = 2**30
+# One wave of thread blocks fills and drains in about 4 us on large GPUs, and memory takes about 2 us to
+# saturate.
+# Assumed for all devices: it sets the sizes at which half of a ceiling is reached.
+_MATMUL_RAMP_S = 4e-6
+_MEMORY_RAMP_S = 2e-6
+
+
+def _device(
+    name: str,
+    memory_gib: float,
+    peaks_tflops: dict[str, float],
+    memory_gb_per_s: float,
+    fractions: tuple[float, float],
+    source: str,
+    pcie: str,
+    launch_s: float = 5e-6,
+) -> DeviceSpec:
+    """A device from datasheet units; `fractions` are the ceilings of matrix products and of memory."""
+    peaks = {dtype: rate * 1e12 for dtype, rate in peaks_tflops.items()}
+    fastest = max(peaks.get("float16", 0.0), peaks.get("bfloat16", 0.0), peaks["float32"])
+    bandwidth = memory_gb_per_s * 1e9
+    matmul, memory = fractions
+    efficiency = Efficiency(
+        matmul, fastest * matmul * _MATMUL_RAMP_S, memory, bandwidth * memory * _MEMORY_RAMP_S
+    )
+    host = INTERCONNECTS[pcie]
+    return DeviceSpec(
+        name=name,
+        memory_bytes=int(memory_gib * _GIB),
+        peak_flops_per_s=peaks,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        launch_s=launch_s,
+        efficiency=efficiency,
+        source=source,
+        host_bandwidth_bytes_per_s=host.nominal_bytes_per_s * host.efficiency,
+    )
+
+
+_V100 = {"float32": 15.7, "float16": 125.0}
+_A100 = {"float32": 19.5, "tf32": 156.0, "float16": 312.0, "bfloat16": 312.0}
+_H100 = {"float32": 66.9, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4, "float8": 1978.9}
+_B200 = {"float32": 75.0, "tf32": 1125.0, "float16": 2250.0, "bfloat16": 2250.0, "float8": 4500.0}
+_L4 = {"float32": 30.3, "tf32": 60.0, "float16": 121.0, "bfloat16": 121.0, "float8": 242.5}
+_4090 = {"float32": 82.6, "tf32": 82.6, "float16": 165.2, "bfloat16": 165.2, "float8": 330.3}
+_V100_SOURCE = "NVIDIA V100 datasheet; memory [1], matrix products [3]"
+_A100_SOURCE = "NVIDIA A100 datasheet (SXM4); ceilings assumed"
+_HOPPER_SOURCE = (
+    "NVIDIA {} datasheet (SXM5); ceilings assumed, matrix products below clock under the power limit"
+)
+
+DEVICES = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            _device("K80", 12, {"float32": 4.37}, 240, (0.75, 0.775),
+                    "NVIDIA K80 board, one of its two GPUs; memory [1]; products assumed", "PCIe3", 8e-6),
+            _device("P100", 16, {"float32": 9.3, "float16": 18.7}, 732, (0.85, 0.70),
+                    "NVIDIA P100 PCIe datasheet; memory [1]; products assumed", "PCIe3"),
+            _device("V100-16G", 16, _V100, 900, (0.74, 0.83), _V100_SOURCE, "PCIe3"),
+            _device("V100-32G", 32, _V100, 900, (0.74, 0.83), _V100_SOURCE, "PCIe3"),
+            _device("T4", 16, {"float32": 8.1, "float16": 65.0}, 320, (0.60, 0.69),
+                    "NVIDIA T4 datasheet; memory [2]; products assumed, power-limited [2]", "PCIe3"),
+            _device("A100-40G", 40, _A100, 1555, (0.85, 0.88), _A100_SOURCE, "PCIe4"),
+            _device("A100-80G", 80, _A100, 2039, (0.85, 0.88), _A100_SOURCE, "PCIe4"),
+            _device("H100", 80, _H100, 3350, (0.72, 0.90), _HOPPER_SOURCE.format("H100"), "PCIe5"),
+            _device("H200", 141, _H100, 4800, (0.72, 0.90), _HOPPER_SOURCE.format("H200"), "PCIe5"),
+            _device("B200", 180, _B200, 8000, (0.72, 0.90),
+                    "NVIDIA HGX B200 datasheet, an eighth; ceilings assumed", "PCIe5"),
+            _device("L4", 24, _L4, 300, (0.60, 0.85), "NVIDIA L4 datasheet; ceilings assumed", "PCIe4"),
+            _device("RTX4090", 24, _4090, 1008, (0.85, 0.90),
+                    "NVIDIA Ada whitepaper, 32-bit accumulation; ceilings assumed", "PCIe4"),
+            _device("TPUv3", 32, {"float32": 20.5, "bfloat16": 123.0}, 900, (0.85, 0.85),
+                    "TPU v3 chip [4]; float32 is six bfloat16 passes; ceilings assumed", "PCIe3", 2e-6),
+        )
+    }
+)  # fmt: skip
+"""Known devices by name."""
+
+
+def device_named(name: str) -> DeviceSpec:
+    """Look a device up; capitals do not matter.
+
+    Parameters
+    ----------
+    name
+        A key of `DEVICES`.
+
+    Returns
+    -------
+    DeviceSpec
+        The device.
+
+    Raises
+    ------
+    HardwareError
+        If the name is not known; the message lists those that are.
+    """
+    for known, spec in DEVICES.items():
+        if known.lower() == name.lower():
+            return spec
+    raise unknown_name("device", name, DEVICES, "or describe your own in a YAML file (see Cluster.to_yaml)")
+
+
+@dataclass(frozen=True)
+class NodePreset:
+    """The node that a device usually comes in.
+
+    Parameters
+    ----------
+    build
+        From the number of devices, of NICs, and the network to the node.
+    num_devices
+        Devices of a full node.
+    num_nics
+        NICs of a full node; a smaller one has proportionally fewer, at least one.
+    network
+        Name of the usual network, a key of `INTERCONNECTS`.
+    source
+        A machine of that kind.
+    """
+
+    build: Callable[[int, int, Interconnect], NodeTopology]
+    num_devices: int
+    num_nics: int
+    network: str
+    source: str
+
+
+def _switched(kind: str) -> Callable[[int, int, Interconnect], NodeTopology]:
+    return lambda devices, nics, network: switched_node(devices, INTERCONNECTS[kind], nics, network)
+
+
+def _pcie(kind: str) -> Callable[[int, int, Interconnect], NodeTopology]:
+    return lambda devices, nics, network: pcie_node(devices, INTERCONNECTS[kind], nics, network)
+
+
+def _v100(num_devices: int, num_nics: int, network: Interconnect) -> NodeTopology:
+    if num_devices <= 8:
+        return cube_mesh_node(num_devices, num_nics, network)
+    return switched_node(num_devices, INTERCONNECTS["NVSwitch1"], num_nics, network)
+
+
+def _torus(num_devices: int, num_nics: int, network: Interconnect) -> NodeTopology:
+    return torus_node(num_devices, INTERCONNECTS["ICI-v3"], num_nics, network)
+
+
+_V100_NODE = NodePreset(_v100, 8, 4, "InfiniBand-100Gb", "NVIDIA DGX-1V; DGX-2 beyond 8 GPUs")
+_A100_NODE = NodePreset(_switched("NVLink3"), 8, 8, "InfiniBand-200Gb", "NVIDIA DGX A100")
+_H100_NODE = NodePreset(_switched("NVLink4"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX H100 and H200")
+
+NODE_PRESETS = MappingProxyType(
+    {
+        "K80": NodePreset(_pcie("PCIe3"), 8, 1, "Ethernet-10Gb", "Amazon p2.8xlarge"),
+        "P100": NodePreset(_pcie("PCIe3"), 4, 1, "Ethernet-25Gb", "four-GPU PCIe server"),
+        "V100-16G": _V100_NODE,
+        "V100-32G": _V100_NODE,
+        "T4": NodePreset(_pcie("PCIe3"), 4, 1, "Ethernet-25Gb", "Amazon g4dn.12xlarge"),
+        "A100-40G": _A100_NODE,
+        "A100-80G": _A100_NODE,
+        "H100": _H100_NODE,
+        "H200": _H100_NODE,
+        "B200": NodePreset(_switched("NVLink5"), 8, 8, "InfiniBand-400Gb", "NVIDIA DGX B200"),
+        "L4": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "Google g2-standard-96"),
+        "RTX4090": NodePreset(_pcie("PCIe4"), 8, 1, "Ethernet-25Gb", "eight-GPU PCIe server"),
+        "TPUv3": NodePreset(
+            _torus, 4, 1, "InfiniBand-100Gb", "Cloud TPU v3-8 host; network of the hosts assumed"
+        ),
+    }
+)
+"""Usual nodes by device name."""
+
+
+def node_topology(
+    device_name: str, num_devices: int, network: Interconnect | None = None, num_nics: int | None = None
+) -> NodeTopology:
+    """The usual node of a device.
+
+    Parameters
+    ----------
+    device_name
+        A key of `NODE_PRESETS`.
+    num_devices
+        Devices in the node.
+    network
+        Kind of its NICs; the usual one if not given.
+    num_nics
+        Number of NICs; if not given, one where the network was given, otherwise the usual number.
+
+    Returns
+    -------
+    NodeTopology
+        The node.
+
+    Raises
+    ------
+    HardwareError
+        If the device is not known or a number is not allowed.
+    """
+    if device_name not in NODE_PRESETS:
+        raise unknown_name("node of device", device_name, NODE_PRESETS, "describe the node in a YAML file")
+    if num_devices < 1 or (num_nics is not None and num_nics < 1):
+        raise HardwareError(
+            f"a node of {num_devices} devices and {num_nics} NICs; allowed: at least one of each"
+        )
+    preset = NODE_PRESETS[device_name]
+    if num_nics is None:
+        usual = max(1, -(-preset.num_nics * num_devices // preset.num_devices))
+        num_nics = 1 if network is not None else usual
+    return preset.build(num_devices, num_nics, network or INTERCONNECTS[preset.network])
