@@ -1,0 +1,140 @@
+"""Dropout by position for any module: a mode within which PyTorch's dropout is ``trainyard::dropout``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from trainyard.program.random_op import dropout
+
+__all__ = ["CounterDropout", "dropout"]
+
+# By these names, because the functions are replaced in their module for a while (see the end of this file).
+_PLAIN_DROPOUT = F.dropout
+_PLAIN_ATTENTION = F.scaled_dot_product_attention
+
+
+class CounterDropout(TorchFunctionMode):
+    """Within it, dropout is drawn by position.
+
+    ``torch.nn.functional.dropout`` (and so ``nn.Dropout``) and ``scaled_dot_product_attention`` with dropout
+    use ``trainyard::dropout``, with salts in order of the calls since the mode was entered. Attention with
+    dropout is written out as matmul, softmax, dropout, matmul. Without dropout, and in evaluation, nothing
+    changes.
+
+    Parameters
+    ----------
+    rng : int64 [3]: seed, step, first row.
+    rows : rows of the batch in this execution. A tensor's batch dimension is 0 if its size is a multiple of
+        ``rows``, else 1 if that has exactly ``rows``; a tensor with neither has the same mask for all rows.
+    """
+
+    def __init__(self, rng: Tensor, rows: int) -> None:
+        super().__init__()
+        self.rng = rng
+        self.rows = rows
+        self.calls = 0
+
+    def __enter__(self) -> CounterDropout:
+        self.calls = 0
+        super().__enter__()
+        return self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        replacement = _REPLACEMENTS.get(func)
+        return func(*args, **kwargs) if replacement is None else replacement(self, *args, **kwargs)
+
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        """Apply the next dropout of the model to ``x``."""
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "dropout was called again during the backward pass, so it cannot be told which call of the "
+                "forward pass it repeats; remove torch.utils.checkpoint from the model: recomputation is "
+                "part of the plan"
+            )
+        batch_dim, row_elements = 0, 0
+        if x.dim() and x.shape[0] % self.rows == 0:
+            row_elements = x.numel() // self.rows
+        elif x.dim() > 1 and x.shape[1] == self.rows:
+            batch_dim, row_elements = 1, x.numel() // self.rows
+        self.calls += 1
+        return dropout(x, self.rng, p, self.calls - 1, batch_dim, row_elements)
+
+
+def _function(
+    mode: CounterDropout, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if not training or not 0.0 < p <= 1.0:
+        return _PLAIN_DROPOUT(input, p, training, inplace)
+    result = mode.drop(input, p)
+    return input.copy_(result) if inplace else result
+
+
+def _torch_function(mode: CounterDropout, input: Tensor, p: float, train: bool) -> Tensor:
+    return _function(mode, input, p, train)
+
+
+def _attention(
+    mode: CounterDropout,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if dropout_p == 0.0:
+        return _PLAIN_ATTENTION(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (query * scale) @ key.transpose(-2, -1)
+    if is_causal:
+        queries, keys = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
+        scores = scores.masked_fill(keys > queries[:, None], -math.inf)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        else:
+            scores = scores + attn_mask
+    return mode.drop(torch.softmax(scores, -1), dropout_p) @ value
+
+
+def _with_hidden_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch hides the calls within a replaceable function from the mode; they are then replaced by name."""
+
+    def replacement(mode: CounterDropout, *args: Any, **kwargs: Any) -> Any:
+        def inner_dropout(*a: Any, **k: Any) -> Tensor:
+            return _function(mode, *a, **k)
+
+        def inner_attention(*a: Any, **k: Any) -> Tensor:
+            return _attention(mode, *a, **k)
+
+        with patch.multiple(F, dropout=inner_dropout, scaled_dot_product_attention=inner_attention):
+            return function(*args, **kwargs)
+
+    return replacement
+
+
+# The two last ones so that dropout during the backward pass, from checkpointing, is noticed and refused.
+_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    F.dropout: _function,
+    torch.dropout: _torch_function,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _with_hidden_calls(F.multi_head_attention_forward),
+    torch.autograd.grad: _with_hidden_calls(torch.autograd.grad),
+    Tensor.backward: _with_hidden_calls(Tensor.backward),
+}
