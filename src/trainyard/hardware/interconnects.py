@@ -1,7 +1,7 @@
 """Published interconnects: nominal bandwidth, the share of it that payload gets, and latency.
 
-Latencies of GPU interconnects are NCCL's own constants for one step of a ring with the LL128 protocol (1.9 us
-over NVLink, 2.5 us over PCIe, 4.0 us over InfiniBand; `src/graph/tuning.cc`), so they include the
+Latencies of GPU interconnects are NCCL's own constants for one step of a ring with the protocol of large
+messages (3.4 us over NVLink, 5.7 us over PCIe, 14 us over InfiniBand [1]_), so they include the
 synchronisation of two GPUs and are larger than those of the bare wire.
 
 References
@@ -78,29 +78,29 @@ INTERCONNECTS = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            Interconnect("PCIe3", 15.75e9, 0.80, 2.5e-6, _PCIE.format("3.0")),
-            Interconnect("PCIe4", 31.5e9, 0.80, 2.5e-6, _PCIE.format("4.0")),
-            Interconnect("PCIe5", 63.0e9, 0.80, 2.5e-6, _PCIE.format("5.0")),
+            Interconnect("PCIe3", 15.75e9, 0.80, 5.7e-6, _PCIE.format("3.0")),
+            Interconnect("PCIe4", 31.5e9, 0.80, 5.7e-6, _PCIE.format("4.0")),
+            Interconnect("PCIe5", 63.0e9, 0.80, 5.7e-6, _PCIE.format("5.0")),
             Interconnect(
                 "QPI", 19.2e9, 0.50, 1.0e-6, "Intel QPI 9.6 GT/s; half is reached between GPUs (assumed)"
             ),
             Interconnect(
-                "NVLink2", 25e9, 0.88, 1.9e-6, "NVIDIA V100 whitepaper; 46 us/MB in TACCL [2]; NCCL [1]"
+                "NVLink2", 25e9, 0.88, 3.4e-6, "NVIDIA V100 whitepaper; 46 us/MB in TACCL [2]; NCCL [1]"
             ),
             Interconnect(
-                "NVSwitch1", 150e9, 0.85, 1.9e-6, "NVIDIA DGX-2 datasheet; 8 us/MB in TACCL [2]; NCCL [1]"
+                "NVSwitch1", 150e9, 0.85, 3.4e-6, "NVIDIA DGX-2 datasheet; 8 us/MB in TACCL [2]; NCCL [1]"
             ),
-            Interconnect("NVLink3", 300e9, 0.76, 1.9e-6, _NVSWITCH.format("A100")),
-            Interconnect("NVLink4", 450e9, 0.76, 1.9e-6, _NVSWITCH.format("H100")),
-            Interconnect("NVLink5", 900e9, 0.76, 1.9e-6, _NVSWITCH.format("Blackwell")),
+            Interconnect("NVLink3", 300e9, 0.76, 3.4e-6, _NVSWITCH.format("A100")),
+            Interconnect("NVLink4", 450e9, 0.76, 3.4e-6, _NVSWITCH.format("H100")),
+            Interconnect("NVLink5", 900e9, 0.76, 3.4e-6, _NVSWITCH.format("Blackwell")),
             Interconnect(
                 "ICI-v3", 82e9, 0.90, 1.0e-6, "Google Cloud TPU v3: 656 Gb/s a link; 90% and 1 us assumed"
             ),
             Interconnect("Ethernet-10Gb", 1.25e9, 0.90, 25e-6, _ETHERNET),
             Interconnect("Ethernet-25Gb", 3.125e9, 0.90, 25e-6, _ETHERNET),
-            Interconnect("InfiniBand-100Gb", 12.5e9, 0.92, 4.0e-6, _INFINIBAND + "; EDR"),
-            Interconnect("InfiniBand-200Gb", 25e9, 0.92, 4.0e-6, _INFINIBAND + "; HDR"),
-            Interconnect("InfiniBand-400Gb", 50e9, 0.92, 4.0e-6, _INFINIBAND + "; NDR"),
+            Interconnect("InfiniBand-100Gb", 12.5e9, 0.92, 14e-6, _INFINIBAND + "; EDR"),
+            Interconnect("InfiniBand-200Gb", 25e9, 0.92, 14e-6, _INFINIBAND + "; HDR"),
+            Interconnect("InfiniBand-400Gb", 50e9, 0.92, 14e-6, _INFINIBAND + "; NDR"),
         )
     }
 )

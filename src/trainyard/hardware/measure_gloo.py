@@ -1,6 +1,7 @@
 """One worker of the communication measurement.
 
-``python -m trainyard.hardware.measure_gloo FOLDER WORLD RANK``, started by `trainyard.hardware.measure`; the first worker writes ``result.json`` into the folder.
+``python -m trainyard.hardware.measure_gloo FOLDER WORLD RANK``, started by `trainyard.hardware.measure`; the
+first worker writes ``result.json`` into the folder.
 """
 
 from __future__ import annotations

@@ -102,12 +102,8 @@ class RouteTable:
         if same.all():
             inside = self._inside[source_kind, source_place, target_place]
             return self._shift(inside, self._offset_of[source_node])
-        out = self._shift(self._egress[source_kind, source_place], self._offset_of[source_node])
         across = self._across(source_node, target_node)
-        into = self._shift(
-            self._ingress[self._kind_of[target_node], target_place], self._offset_of[target_node]
-        )
-        between = np.concatenate([out, across, into], axis=1)
+        between = np.concatenate([self.out_of(sources), across, self.into(targets)], axis=1)
         if not same.any():
             return between
         inside = self._shift(
@@ -115,6 +111,16 @@ class RouteTable:
         )
         width = max(inside.shape[1], between.shape[1])
         return np.where(same[:, None], self._pad(inside, width), self._pad(between, width))
+
+    def out_of(self, ranks: Ints) -> Ints:
+        """Links from each rank out of its node, shape ``(num_ranks, longest)``, padded with `no_link`."""
+        nodes = self.node_of[ranks]
+        return self._shift(self._egress[self._kind_of[nodes], self.local_of[ranks]], self._offset_of[nodes])
+
+    def into(self, ranks: Ints) -> Ints:
+        """Links from outside its node to each rank, shape ``(num_ranks, longest)``, padded with `no_link`."""
+        nodes = self.node_of[ranks]
+        return self._shift(self._ingress[self._kind_of[nodes], self.local_of[ranks]], self._offset_of[nodes])
 
     def _shift(self, rows: Ints, offsets: Ints) -> Ints:
         return np.where(rows < 0, self.no_link, rows + offsets[:, None])

@@ -1,0 +1,235 @@
+"""Seconds of a collective on a group of ranks of a cluster.
+
+Each algorithm is a program of sends (`collective_program`) and, for speed, the same rounds in closed form
+(`collective_rounds`); a round costs the latency of its routes plus the bytes on its most loaded link. The
+fastest algorithm is taken. On a measured machine the measured curves are used instead.
+
+References
+----------
+.. [1] Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
+   2005. .. [2] Cho et al., "BlueConnect: Decomposing All-Reduce for Deep Learning on Heterogeneous Network
+   Hierarchy",
+   MLSys 2019 (hierarchical reduce-scatter, all-reduce, all-gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.cost.collective_algorithms import build_program
+from trainyard.cost.collective_layout import Layout, group_layout
+from trainyard.cost.collective_links import Placed, TimedRounds, round_seconds, time_rounds
+from trainyard.cost.collective_program import CollectiveProgram, Send, check_program
+from trainyard.cost.collective_rounds import ALGORITHMS, KINDS, algorithms_for, patterns_of
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.errors import HardwareError, unknown_name
+from trainyard.hardware.profile import MachineProfile
+
+__all__ = [
+    "ALGORITHMS",
+    "KINDS",
+    "CollectiveCost",
+    "CollectiveProgram",
+    "Send",
+    "check_program",
+    "collective_cost",
+    "collective_costs",
+    "collective_program",
+    "program_seconds",
+]
+
+Groups = tuple[tuple[int, ...], ...]
+
+_PIECES = tuple(2**i for i in range(11))  # of a chain; more pieces than this are smaller than a packet
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """What a collective costs.
+
+    Parameters
+    ----------
+    seconds
+        From the call to the end on the last rank.
+    algorithm
+        The one that takes that long, the fastest.
+    bottleneck
+        Name of the link that bounds it; empty if nothing is sent.
+    num_pieces
+        Pieces that a chain is cut into; 1 for other algorithms.
+    """
+
+    seconds: float
+    algorithm: str
+    bottleneck: str
+    num_pieces: int = 1
+
+
+def collective_cost(
+    cluster: Cluster, kind: str, ranks: Sequence[int], num_bytes: float, groups: Groups = ()
+) -> CollectiveCost:
+    """Seconds of a collective with its fastest algorithm.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    kind
+        One of `KINDS`.
+    ranks
+        The group; the first is the root of a broadcast, and a send goes from the first of two to the second.
+    num_bytes
+        Size on each rank: of the whole tensor for all_reduce, broadcast and send, of the gathered one for
+        all_gather, of the input for reduce_scatter and all_to_all.
+    groups
+        Groups that run the same collective on as many bytes at the same time and share links with this one.
+        The group itself may be among them.
+
+    Returns
+    -------
+    CollectiveCost
+        Zero seconds for one rank.
+
+    Raises
+    ------
+    HardwareError
+        If the kind is not known, a rank is not in the cluster or twice in a group, or the size is negative.
+    """
+    costs = collective_costs(cluster, kind, ranks, num_bytes, groups)
+    return min(costs, key=lambda cost: cost.seconds)
+
+
+def collective_costs(
+    cluster: Cluster, kind: str, ranks: Sequence[int], num_bytes: float, groups: Groups = ()
+) -> tuple[CollectiveCost, ...]:
+    """Cost with every algorithm that does it; parameters and errors as in `collective_cost`.
+
+    Returns
+    -------
+    tuple of CollectiveCost
+        At least one.
+    """
+    group = tuple(ranks)
+    _check(cluster, kind, group, num_bytes)
+    if len(group) == 1:
+        return (CollectiveCost(0.0, "none", ""),)
+    others = [tuple(other) for other in groups if len(other) > 1 and set(other) != set(group)]
+    for other in others:
+        _check(cluster, kind, other, num_bytes)
+    if cluster.profile is not None:
+        seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, sum(map(len, others)))
+        return (CollectiveCost(seconds, "measured", cluster.links[0].name),)
+    order, layout = group_layout(cluster, group)
+    placed = _by_layout(cluster, others)
+    launch_s = max(device.collective_launch_s for device in {cluster.devices[rank] for rank in group})
+    costs = []
+    for algorithm in algorithms_for(kind, layout):
+        around = [
+            (rows, patterns_of(kind, _same_or_first(kind, algorithm, shape), shape)) for shape, rows in placed
+        ]
+        own: Placed = (order[None], patterns_of(kind, algorithm, layout))
+        rounds = time_rounds(cluster, own, around)
+        seconds, pieces = _total_s(rounds, algorithm, len(group), num_bytes)
+        link = cluster.links[rounds.bottleneck(num_bytes)].name
+        costs.append(CollectiveCost(launch_s + seconds, algorithm, link, pieces))
+    return tuple(costs)
+
+
+def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float) -> None:
+    if kind not in KINDS:
+        raise unknown_name("collective", kind, KINDS, "use one of them")
+    if not ranks or len(set(ranks)) != len(ranks) or (kind == "send" and len(ranks) > 2):
+        raise HardwareError(
+            f"a {kind} among ranks {ranks[:8]}; allowed: one or more different ranks, two for a send; "
+            "remove repetitions"
+        )
+    if not num_bytes >= 0:
+        raise HardwareError(f"a {kind} of {num_bytes} bytes; allowed: zero or more")
+    cluster.check_ranks(ranks)
+
+
+def _measured_s(profile: MachineProfile, kind: str, size: int, num_bytes: float, num_others: int) -> float:
+    """Measured seconds of a group; others at the same time slow it once there are more processes than "
+    "cores."""
+    alone = max(1.0, size / profile.num_cores)
+    together = max(1.0, (size + num_others) / profile.num_cores)
+    return profile.collective_s(kind, size, num_bytes) * together / alone
+
+
+def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> list[tuple[Layout, np.ndarray]]:
+    """Groups of the same shape together: their ranks by position, shape ``(num_groups, num_ranks)``."""
+    rows: dict[Layout, list[np.ndarray]] = {}
+    for group in groups:
+        order, layout = group_layout(cluster, group)
+        rows.setdefault(layout, []).append(order)
+    return [(layout, np.stack(orders)) for layout, orders in rows.items()]
+
+
+def _same_or_first(kind: str, algorithm: str, layout: Layout) -> str:
+    """The algorithm for a concurrent group of another shape: the same one if it can, else the plainest."""
+    possible = algorithms_for(kind, layout)
+    return algorithm if algorithm in possible else possible[0]
+
+
+def _total_s(rounds: TimedRounds, algorithm: str, num_ranks: int, num_bytes: float) -> tuple[float, int]:
+    """Seconds of all rounds, and the number of pieces of a chain that makes them fewest."""
+    if algorithm != "chain":
+        return rounds.seconds(num_bytes), 1
+    by_pieces = [
+        ((num_ranks - 2 + pieces) * rounds.seconds(num_bytes / pieces), pieces) for pieces in _PIECES
+    ]
+    return min(by_pieces)
+
+
+def collective_program(
+    cluster: Cluster, kind: str, algorithm: str, ranks: Sequence[int], num_bytes: float, num_pieces: int = 1
+) -> CollectiveProgram:
+    """The program of sends of a collective on ranks of a cluster.
+
+    Parameters
+    ----------
+    cluster, kind, ranks, num_bytes
+        As in `collective_cost`.
+    algorithm
+        One of ``ALGORITHMS[kind]`` that does the kind on this group.
+    num_pieces
+        Pieces of a chain.
+
+    Returns
+    -------
+    CollectiveProgram
+        Its positions follow the nodes, not the order of `ranks`; the root is the first.
+
+    Raises
+    ------
+    HardwareError
+        As `collective_cost`, and if the algorithm does not do this kind on this group.
+    """
+    group = tuple(ranks)
+    _check(cluster, kind, group, num_bytes)
+    order, layout = group_layout(cluster, group)
+    possible = algorithms_for(kind, layout) if len(group) > 1 else ()
+    if algorithm not in possible:
+        raise unknown_name(f"{kind} algorithm for this group", algorithm, possible, "use one of them")
+    return build_program(kind, algorithm, layout, num_bytes, num_pieces).on(order.tolist())
+
+
+def program_seconds(cluster: Cluster, program: CollectiveProgram) -> float:
+    """Seconds of a program, round by round, without the overhead of the call.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    program
+        On ranks of the cluster.
+
+    Returns
+    -------
+    float
+        Sum over the rounds.
+    """
+    return sum(round_seconds(cluster, sends) for sends in program.rounds)
