@@ -214,19 +214,26 @@ def _layers_recorded(module: nn.Module) -> Iterator[None]:
 
 
 def _label(graph: fx.Graph) -> None:
-    """Give every node its phase and layer; a backward node takes the layer of the op it differentiates."""
-    layer_of_sequence: dict[int, str] = {}
-    for node in graph.nodes:
+    """Give every node its phase, layer and position.
+
+    The position of a forward node counts the forward nodes before it; a backward node has the position and the
+    layer of the op it differentiates, and the sum of two gradients those of the earlier one.
+    """
+    origin: dict[int, fx.Node] = {}
+    for position, node in enumerate(graph.nodes):
         custom = node.meta.get("custom") or {}
         sequence = node.meta.get("seq_nr", -1)
-        if custom.get("phase") == "backward":
-            node.meta["phase"] = "backward"
-            node.meta["layer"] = layer_of_sequence.get(sequence, "")
-        else:
-            node.meta["phase"] = "forward"
-            node.meta["layer"] = custom.get("layer", "")
+        if custom.get("phase") != "backward":
+            node.meta |= {"phase": "forward", "layer": custom.get("layer", ""), "position": position}
             if node.op == "call_function":
-                layer_of_sequence[sequence] = node.meta["layer"]
+                origin.setdefault(sequence, node)
+            continue
+        gradients = [a for a in node.all_input_nodes if a.meta["phase"] == "backward"]
+        if node.target is torch.ops.aten.add.Tensor and len(gradients) == 2:
+            source = min(gradients, key=lambda n: int(n.meta["position"]))
+        else:
+            source = origin.get(sequence) or (gradients[0] if gradients else node.all_input_nodes[-1])
+        node.meta |= {"phase": "backward", "layer": source.meta["layer"], "position": source.meta["position"]}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Choice, blocks_at, choices
-from trainyard.program.algebra.placement import REPLICATE, Partial, Placement, Replicate, Shard
+from trainyard.program.placement import REPLICATE, Partial, Placement, Replicate, Shard
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.program import Program, output_args, size_bytes, tensors_of
 
@@ -69,13 +69,8 @@ class Assignment:
     moved: set[tuple[fx.Node, Placement, str]] = field(default_factory=set)
 
     def settled(self, node: fx.Node) -> Placement:
-        """The placement in which a node's one result is offered to its users.
-
-        A wish for partial sums allows them; it does not make terms of what is already whole.
-        """
-        made = self.made[node][0]
-        wanted = self.wanted.get((node, 0), made)
-        return made if isinstance(wanted, Partial) else wanted
+        """The placement in which a node's one result is offered to its users."""
+        return self.wanted.get((node, 0), self.made[node][0])
 
 
 def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Assignment:

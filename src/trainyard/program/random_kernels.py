@@ -59,13 +59,13 @@ def zero_dropped(
 
 
 @numba.njit(cache=True, nogil=True)
-def normal(values: Any, lines: Any, length: int, stride: Any, key: Any) -> None:
-    """Fill a flat float32 array with standard normal numbers by position (see ``zero_dropped``)."""
-    for position in range(values.size):
+def normal(values: Any, lines: Any, length: int, stride: Any, key: Any, first: int, last: int) -> None:
+    """Write standard normal numbers by position into a flat float32 array (see ``zero_dropped``)."""
+    for position in range(first, last):
         line = position // length
-        index = lines[line] + U64(position - line * length) * stride
+        index = U64(2) * (lines[line] + U64(position - line * length) * stride)
         # Box and Muller's transform of two numbers of the element's own.
-        first = _mix(key + (U64(2) * index) * GOLDEN) >> U64(11)
-        second = _mix(key + (U64(2) * index + U64(1)) * GOLDEN) >> U64(11)
-        radius = math.sqrt(-2.0 * math.log((float(first) + 1.0) * 2.0**-53))
-        values[position] = radius * math.cos(2.0 * math.pi * float(second) * 2.0**-53)
+        a = _mix(key + index * GOLDEN) >> U64(11)
+        b = _mix(key + (index + U64(1)) * GOLDEN) >> U64(11)
+        radius = math.sqrt(-2.0 * math.log((float(a) + 1.0) * 2.0**-53))
+        values[position] = radius * math.cos(2.0 * math.pi * float(b) * 2.0**-53)

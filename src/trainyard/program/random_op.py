@@ -153,11 +153,12 @@ def _dropout_cpu(
     def work(first: int, last: int) -> None:
         random_kernels.zero_dropped(bits, lines, length, np.uint64(stride), key, threshold, first, last)
 
-    _in_threads(work, y.numel())
+    in_threads(work, y.numel())
     return y
 
 
-def _in_threads(work: Callable[[int, int], None], count: int) -> None:
+def in_threads(work: Callable[[int, int], None], count: int) -> None:
+    """Call ``work(first, last)`` for parts of ``range(count)``, in PyTorch's number of threads if it is long."""
     threads = min(torch.get_num_threads(), -(-count // _ELEMENTS_PER_THREAD))
     if threads <= 1:
         work(0, count)

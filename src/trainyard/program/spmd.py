@@ -34,6 +34,12 @@ class Communicator(Protocol):
     ) -> torch.Tensor:
         """From ``Shard(dim, blocks)`` to ``Shard(to_dim, to_blocks)``."""
 
+    def accumulate_grads(self, bucket: str, grads: list[torch.Tensor]) -> None:
+        """Add the gradients of a bucket's parameters to its buffer, and reduce it when the step is complete."""
+
+    def gather_params(self, bucket: str) -> tuple[torch.Tensor, ...]:
+        """The whole parameters of a bucket of which every data-parallel rank keeps a part."""
+
 
 def _unbound(name: str) -> Callable[..., Any]:
     def function(*_: Any, **__: Any) -> Any:
@@ -50,9 +56,11 @@ all_reduce = _unbound("all_reduce")
 all_gather = _unbound("all_gather")
 reduce_scatter = _unbound("reduce_scatter")
 all_to_all = _unbound("all_to_all")
+accumulate_grads = _unbound("accumulate_grads")
+gather_params = _unbound("gather_params")
 
 COLLECTIVES: frozenset[Any] = frozenset({all_reduce, all_gather, reduce_scatter, all_to_all})
-_BOUND = COLLECTIVES | {axis_offset}
+_BOUND = COLLECTIVES | {axis_offset, accumulate_grads, gather_params}
 
 
 def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: int) -> torch.Tensor:
@@ -96,6 +104,7 @@ def bind(graph_module: fx.GraphModule, communicator: Communicator) -> fx.GraphMo
         if node.target in _BOUND:
             new.target = getattr(communicator, node.target.__name__)
         copied[node] = new
+    graph.set_codegen(graph_module.graph._codegen)
     return fx.GraphModule(graph_module, graph)
 
 

@@ -15,7 +15,7 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.local import Offset, local_call
-from trainyard.program.algebra.placement import Partial, Placement, Replicate, Shard, local_shape
+from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.algebra.rules import tensor_args
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
@@ -94,9 +94,8 @@ class _Emitter:
             self._finish(node, operator.getitem, (parent, node.args[1]), {})
             return
         choice = self.assignment.choice[node]
-        phase = node.meta["phase"]
         parts = {
-            (id(source), need): self._as(source, need, phase)
+            (id(source), need): self._as(source, need, node)
             for source, need in zip(tensor_args(node), choice.operands, strict=True)
         }
         needs = iter(choice.operands)
@@ -107,7 +106,7 @@ class _Emitter:
                     return parts[id(argument), next(needs)]
                 return self.current[argument][1]
             if isinstance(argument, Offset):
-                return self._offset(argument, local, phase)
+                return self._offset(argument, local, node)
             if isinstance(argument, list | tuple):
                 return type(argument)(local(a) for a in argument)
             return argument
@@ -129,7 +128,7 @@ class _Emitter:
             self.current[node] = (made[0], new)
             settled = self.assignment.settled(node)
             if settled != made[0]:
-                self.current[node] = (settled, self._as(node, settled, node.meta["phase"]))
+                self.current[node] = (settled, self._as(node, settled, node))
         else:
             rest = iter(parts)
             new.meta["val"] = tuple(
@@ -148,7 +147,7 @@ class _Emitter:
             placement, new = self.current[node]
             need = self._needed_of(output)
             if need is not None and need != placement:
-                placement, new = need, self._as(node, need, node.meta["phase"])
+                placement, new = need, self._as(node, need, node)
             results.append(new)
             placements.append(placement)
         return results, tuple(placements)
@@ -159,32 +158,32 @@ class _Emitter:
             return None
         return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]
 
-    def _offset(self, offset: Offset, local: Any, phase: str) -> fx.Node:
+    def _offset(self, offset: Offset, local: Any, user: fx.Node) -> fx.Node:
         own = self.graph.call_function(spmd.axis_offset, (self.axis.name, offset.scale))
-        own.meta = {"phase": phase, "layer": "", "val": None}
+        own.meta = {**_place(user), "val": None}
         if isinstance(offset.base, int) and offset.base == 0:
             return own
         total = self.graph.call_function(operator.add, (local(offset.base), own))
         total.meta = dict(own.meta)
         return total
 
-    def _as(self, source: fx.Node, need: Placement, phase: str) -> fx.Node:
+    def _as(self, source: fx.Node, need: Placement, user: fx.Node) -> fx.Node:
         """The local node of a tensor in the placement that is needed, moved where it must be."""
         have, node = self.current[source]
         if have == need:
             return node
         reduced = isinstance(have, Partial)
         # What was reduced once is used again; what was gathered forward is gathered again backward, not kept.
-        key = (source, need, "" if reduced else phase)
+        key = (source, need, "" if reduced else user.meta["phase"])
         if key not in self.moved:
-            self.moved[key] = self._move(node, source, have, need, phase)
+            self.moved[key] = self._move(node, source, have, need, user)
         return self.moved[key]
 
     def _move(
-        self, node: fx.Node, source: fx.Node, have: Placement, need: Placement, phase: str
+        self, node: fx.Node, source: fx.Node, have: Placement, need: Placement, user: fx.Node
     ) -> fx.Node:
         axis = self.axis
-        offset = self._offset(Offset(1), None, phase) if isinstance(have, Replicate) else None
+        offset = self._offset(Offset(1), None, user) if isinstance(have, Replicate) else None
         if isinstance(have, Replicate) and isinstance(need, Shard):
             target, args = spmd.take_part, (node, offset, need.dim, need.blocks, axis.size)
         elif isinstance(have, Replicate):
@@ -198,15 +197,17 @@ class _Emitter:
         elif isinstance(have, Shard) and isinstance(need, Replicate):
             target, args = spmd.all_gather, (node, axis.name, have.dim, have.blocks)
         else:
-            whole = self._move(node, source, have, Replicate(), phase)
-            return self._move(whole, source, Replicate(), need, phase)
+            whole = self._move(node, source, have, Replicate(), user)
+            return self._move(whole, source, Replicate(), need, user)
         new = self.graph.call_function(target, args)
-        new.meta = {
-            "phase": phase,
-            "layer": source.meta.get("layer", ""),
-            "val": _empty_part(source.meta["val"], need, axis.size),
-        }
+        # What is moved belongs where it was made, and an input where it is used.
+        place = _place(user if source.op == "placeholder" else source)
+        new.meta = {**place, "phase": user.meta["phase"], "val": _empty_part(source.meta["val"], need, axis.size)}
         return new
+
+
+def _place(node: fx.Node) -> dict[str, Any]:
+    return {key: node.meta[key] for key in ("phase", "layer", "position")}
 
 
 def _empty_part(value: torch.Tensor, placement: Placement, num_ranks: int) -> torch.Tensor:

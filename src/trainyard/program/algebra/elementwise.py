@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+import trainyard.program.random  # noqa: F401  (defines the dropout op)
 from trainyard.program.algebra.notation import OpAxes
-from trainyard.program.algebra.placement import Reduction
+from trainyard.program.placement import Reduction
 from trainyard.program.algebra.rules import (
     named,
     result_shapes,
@@ -16,6 +17,7 @@ from trainyard.program.algebra.rules import (
 )
 
 aten = torch.ops.aten
+DROPOUT = torch.ops.trainyard.dropout.default
 
 _JOINTLY_LINEAR = {aten.add.Tensor, aten.sub.Tensor}
 _LINEAR_IN_EACH = {aten.mul.Tensor}
@@ -98,7 +100,7 @@ def constant(node: fx.Node) -> OpAxes:
     return OpAxes(operands, (dims,), sizes_of("r", shape))
 
 
-@rule(torch.ops.trainyard.dropout.default)
+@rule(DROPOUT)
 def dropout(node: fx.Node) -> OpAxes:
     """Linear for a given mask; every dimension is mapped, because the mask depends on global positions."""
     shape = result_shapes(node)[0]

@@ -15,7 +15,7 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.notation import Choice
-from trainyard.program.algebra.placement import Placement, Shard, local_shape
+from trainyard.program.placement import Placement, Shard, local_shape
 from trainyard.program.algebra.rules import result_shapes
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from trainyard.program.algebra.placement import (
+from trainyard.program.placement import (
     PARTIAL,
     REPLICATE,
     Partial,

@@ -1,0 +1,150 @@
+"""Segments: the graph that one stage runs in one action (forward, backward, or a half of the backward)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import fx
+from torch.fx.graph import _BoxedCodeGen
+
+from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.cut import Cut
+from trainyard.job.schedule import Kind
+from trainyard.program import spmd
+from trainyard.program.program import Program, output_args
+
+SlotKind = Literal["param", "buffer", "batch", "rng", "value"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What feeds a placeholder of a segment: an input of the program by its path, or a value by its name."""
+
+    kind: SlotKind
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One graph.
+
+    Attributes
+    ----------
+    graph_module : takes one list of the ``inputs`` (and empties it, so that memory is freed as it is used).
+    inputs : what feeds each placeholder.
+    outputs : names of the values it returns.
+    results : outputs of the whole program among them, as ``loss:loss`` or ``buffer:<path>``, by value name.
+    """
+
+    stage: int
+    kind: Kind
+    graph_module: fx.GraphModule
+    inputs: tuple[Slot, ...]
+    outputs: tuple[str, ...]
+    results: Mapping[str, str]
+
+
+class SegmentWriter:
+    """Copies ops of a program into one segment's graph, pulling in what they need."""
+
+    def __init__(
+        self,
+        program: Program,
+        cut: Cut,
+        stage: int,
+        kind: Kind,
+        recompute: frozenset[str],
+        gathered: Iterable[Bucket],
+        known: SegmentWriter | None = None,
+    ) -> None:
+        self.program, self.cut, self.stage, self.kind = program, cut, stage, kind
+        self.recompute = recompute
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.slots: dict[fx.Node, Slot] = {}
+        self.taken: dict[fx.Node, None] = {}
+        self.entries = {program.nodes[i.node]: i for i in program.inputs}
+        self.gathered = {path: bucket for bucket in gathered for path in bucket.paths}
+        self.known = known
+        self.emitted: dict[fx.Node, None] = {}
+        self.gathers: dict[Bucket, fx.Node] = {}
+
+    def emit(self, node: fx.Node) -> fx.Node:
+        """Copy one op; its arguments are taken from the segment, recomputed, or become inputs."""
+        if node not in self.copies:
+            copy = self.graph.node_copy(node, self._argument)
+            self.copies[node] = copy
+            self.emitted[node] = None
+        return self.copies[node]
+
+    def _argument(self, node: fx.Node) -> fx.Node:
+        if node in self.copies:
+            return self.copies[node]
+        entry = self.entries.get(node)
+        if entry is not None and entry.path in self.gathered:
+            return self._gathered_param(node, entry.path)
+        if entry is not None:
+            return self._input(node, Slot(entry.kind, entry.path))
+        again = node in self.cut.free or (self.kind != "F" and self._is_recomputed(node))
+        if again:
+            copy = self.emit(node)
+            copy.meta = {**copy.meta, "recomputed": node not in self.cut.free}
+            return copy
+        self.taken[node] = None
+        return self._input(node, Slot("value", node.name))
+
+    def _is_recomputed(self, node: fx.Node) -> bool:
+        if self.cut.stage_of.get(node) != self.stage or node.meta["phase"] != "forward":
+            return False
+        if self.known is not None and node in self.known.emitted:
+            return False
+        # A tuple cannot be kept; its parts are, or the op runs again.
+        return node.name in self.recompute or isinstance(node.meta["val"], tuple | list)
+
+    def _input(self, node: fx.Node, slot: Slot) -> fx.Node:
+        # All placeholders stand before all ops.
+        first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+        with self.graph.inserting_before(first):
+            copy = self.graph.placeholder(node.name)
+        copy.meta = dict(node.meta)
+        self.copies[node] = copy
+        self.slots[copy] = slot
+        return copy
+
+    def _gathered_param(self, node: fx.Node, path: str) -> fx.Node:
+        bucket = self.gathered[path]
+        if bucket not in self.gathers:
+            meta = {"phase": "backward" if self.kind != "F" else "forward", "layer": "", "val": None}
+            gather = self.graph.call_function(spmd.gather_params, (bucket.name,))
+            gather.meta = dict(meta)
+            self.gathers[bucket] = gather
+        copy = self.graph.call_function(operator.getitem, (self.gathers[bucket], bucket.paths.index(path)))
+        copy.meta = dict(node.meta)
+        self.copies[node] = copy
+        return copy
+
+    def accumulate(self, bucket: Bucket, grads: Mapping[str, fx.Node]) -> None:
+        """Hand the gradients of a bucket over, in the order of its parameters."""
+        node = self.graph.call_function(
+            spmd.accumulate_grads, (bucket.name, [self.copies[grads[p]] for p in bucket.paths])
+        )
+        node.meta = {"phase": "backward", "layer": "", "val": None}
+
+    def finish(self, outputs: Iterable[fx.Node]) -> Segment:
+        """Close the graph with the values that leave it."""
+        kept = list(dict.fromkeys(outputs))
+        self.graph.output(tuple(self.copies[n] for n in kept))
+        self.graph.set_codegen(_BoxedCodeGen())
+        wanted = set(kept)
+        results = {
+            node.name: f"{output.kind}:{output.path}"
+            for output, node in zip(self.program.outputs, output_args(self.program.graph), strict=True)
+            if node in wanted and output.kind != "grad"
+        }
+        module = fx.GraphModule(self.program.graph_module, self.graph)
+        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        slots = tuple(self.slots[n] for n in placeholders)
+        return Segment(self.stage, self.kind, module, slots, tuple(n.name for n in kept), results)

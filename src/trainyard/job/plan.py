@@ -1,0 +1,248 @@
+"""Plan: how one training step runs on a cluster, as one frozen, printable value.
+
+A strategy makes it, the simulator times it, ``validate`` checks it, the lowering turns it into one graph per
+rank. Nothing else passes between those parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
+from trainyard.job.schedules import check, make_schedule
+from trainyard.program.placement import Placement, parse_placement
+
+PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
+AXES = (PIPELINE, DATA, TENSOR)
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class PlanError(ValueError):
+    """A plan that cannot run; the message says which part of it, and what would be allowed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one training step runs.
+
+    Attributes
+    ----------
+    model : name of the captured model.
+    fingerprint : of the program of one microbatch, on all data-parallel ranks together.
+    cluster : text form of the cluster that it was made for.
+    num_rows : rows of the batch in one step.
+    data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
+        ``data``, then ``pipeline``.
+    schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
+    stage_starts : name of the first forward op of every stage but the first, in program order.
+    placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, by
+        ``grad:<path>``, or by node name.
+    recompute : forward nodes that are computed again in the backward pass instead of kept.
+    zero_stage : what the data-parallel ranks share instead of each keeping: 0 nothing, 1 optimizer state, 2 and
+        gradients, 3 and parameters (ZeRO, arXiv 1910.02054).
+    bucket_bytes : gradients and parameters travel in buckets of about this size.
+    dtype : compute precision; parameters and optimizer state are kept in float32.
+    made_by : the strategies, in the order in which they were applied.
+    reasons : why, one sentence each.
+    """
+
+    model: str
+    fingerprint: str
+    cluster: str
+    num_rows: int
+    data: int
+    tensor: int
+    schedule: Schedule
+    stage_starts: tuple[str, ...] = ()
+    placements: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    recompute: frozenset[str] = frozenset()
+    zero_stage: int = 0
+    bucket_bytes: int = 25 * 2**20
+    dtype: str = "float32"
+    made_by: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.data >= 1 and self.tensor >= 1, f"mesh axes count from 1, got data {self.data}, tensor {self.tensor}")
+        _require(self.zero_stage in (0, 1, 2, 3), f"ZeRO has stages 0 to 3, got {self.zero_stage}")
+        _require(self.dtype in DTYPES, f"unknown dtype {self.dtype!r}; the known ones are {', '.join(DTYPES)}")
+        _require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
+        for axis in self.placements:
+            _require(axis in (DATA, TENSOR), f"placements name axis {axis!r}; tensors lie on {DATA} and {TENSOR}")
+        _require(
+            len(self.stage_starts) == self.schedule.num_stages - 1,
+            f"a schedule of {self.schedule.num_stages} stages needs {self.schedule.num_stages - 1} stage starts, "
+            f"got {len(self.stage_starts)}",
+        )
+        share = self.schedule.num_microbatches * self.data
+        _require(
+            self.num_rows % share == 0,
+            f"a batch of {self.num_rows} rows cannot be cut into {self.schedule.num_microbatches} microbatches on "
+            f"{self.data} data-parallel ranks; rows must be a multiple of {share}",
+        )
+
+    @property
+    def pipeline(self) -> int:
+        """Ranks along the pipeline."""
+        return self.schedule.num_ranks
+
+    @property
+    def num_microbatches(self) -> int:
+        return self.schedule.num_microbatches
+
+    @property
+    def rows_per_microbatch(self) -> int:
+        """Rows of one microbatch on all data-parallel ranks together."""
+        return self.num_rows // self.num_microbatches
+
+    @property
+    def num_ranks(self) -> int:
+        return self.pipeline * self.data * self.tensor
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """Where a rank is on each mesh axis."""
+        return {
+            PIPELINE: rank // (self.data * self.tensor),
+            DATA: rank // self.tensor % self.data,
+            TENSOR: rank % self.tensor,
+        }
+
+    def rank_at(self, pipeline: int, data: int, tensor: int) -> int:
+        """The rank at a coordinate."""
+        return (pipeline * self.data + data) * self.tensor + tensor
+
+    def explain(self) -> str:
+        """The plan in sentences."""
+        parts = [
+            f"{self.model} on {self.num_ranks} ranks of {self.cluster}: {self.pipeline} pipeline x {self.data} data x "
+            f"{self.tensor} tensor.",
+            f"{self.num_rows} rows a step in {self.num_microbatches} microbatches of {self.rows_per_microbatch} rows "
+            f"({self.rows_per_microbatch // self.data} on each data-parallel rank), in {self.dtype}.",
+        ]
+        if self.pipeline > 1:
+            parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
+        if self.data > 1:
+            shared = ("nothing", "optimizer state", "optimizer state and gradients", "all model state")
+            parts.append(f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage}).")
+        if self.recompute:
+            parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
+        return "\n".join((*parts, *self.reasons))
+
+    def to_text(self) -> str:
+        """YAML; ``parse_plan`` reads it back."""
+        return yaml.safe_dump(self._as_dict(), sort_keys=False, width=110)
+
+    def _as_dict(self) -> dict[str, Any]:
+        named = _schedule_by_name(self.schedule)
+        return {
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "cluster": self.cluster,
+            "num_rows": self.num_rows,
+            "mesh": {DATA: self.data, TENSOR: self.tensor},
+            "schedule": named or self.schedule.to_text(),
+            "stage_starts": list(self.stage_starts),
+            "placements": {
+                axis: {name: str(p) for name, p in wanted.items()} for axis, wanted in self.placements.items()
+            },
+            "recompute": sorted(self.recompute),
+            "zero_stage": self.zero_stage,
+            "bucket_bytes": self.bucket_bytes,
+            "dtype": self.dtype,
+            "made_by": list(self.made_by),
+            "reasons": list(self.reasons),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the text form."""
+        path.write_text(self.to_text())
+
+
+def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
+    """A published schedule by its four parameters; None for any other list of actions."""
+    per_rank = schedule.num_stages // schedule.num_ranks
+    try:
+        same = make_schedule(schedule.name, schedule.num_ranks, schedule.num_microbatches, per_rank)
+    except ValueError:
+        return None
+    if same != schedule:
+        return None
+    return {
+        "name": schedule.name,
+        "num_ranks": schedule.num_ranks,
+        "num_microbatches": schedule.num_microbatches,
+        "num_stages_per_rank": per_rank,
+    }
+
+
+def parse_plan(text: str) -> Plan:
+    """Read a plan's text form.
+
+    Raises
+    ------
+    PlanError
+        If the text is not YAML, a field is missing, unknown or of the wrong kind, or the schedule deadlocks.
+    """
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PlanError(f"this is not a plan: not YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(given, dict):
+        raise PlanError(f"this is not a plan: expected a mapping, got {type(given).__name__}")
+    mesh = given.pop("mesh", {})
+    try:
+        schedule = _read_schedule(given.pop("schedule"))
+        check(schedule)
+        placements = {
+            axis: {name: parse_placement(p) for name, p in wanted.items()}
+            for axis, wanted in given.pop("placements", {}).items()
+        }
+        lists = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
+        recompute = frozenset(given.pop("recompute", ()))
+        return Plan(
+            **given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PlanError(
+            f"this is not a plan: {type(error).__name__} {error}; `trainyard plan --save` writes the form"
+        ) from error
+    except ScheduleError as error:
+        raise PlanError(f"the plan's schedule cannot run: {error}") from error
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file.
+
+    Raises
+    ------
+    PlanError
+        If there is no such file, or it holds no plan.
+    """
+    if not path.is_file():
+        raise PlanError(f"no plan at {path}; make one with `trainyard plan MODEL --cluster C --save {path}`")
+    try:
+        return parse_plan(path.read_text())
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path} is not a plan: not text") from error
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+def _read_schedule(given: Any) -> Schedule:
+    return parse_schedule(given) if isinstance(given, str) else make_schedule(**given)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise PlanError(message)
+
+
+def single_device(model: str, fingerprint: str, cluster: str, num_rows: int) -> Plan:
+    """Everything on one rank, nothing recomputed."""
+    return Plan(model, fingerprint, cluster, num_rows, 1, 1, make_schedule("gpipe", 1, 1))
+

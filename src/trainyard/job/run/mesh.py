@@ -1,0 +1,133 @@
+"""Mesh: one rank's place among the processes, and the groups in which it communicates."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
+
+# PyTorch 2.13 renames these two; 2.11 knows only the older names.
+gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+class Mesh:
+    """The process groups of a plan, as one rank sees them.
+
+    Parameters
+    ----------
+    plan : its axes.
+    rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
+    shared_stages : sets of stages that share a parameter and therefore sum its gradients.
+    """
+
+    def __init__(self, plan: Plan, rank: int, shared_stages: frozenset[tuple[int, ...]] = frozenset()) -> None:
+        self.plan = plan
+        self.rank = rank
+        self.coordinate = plan.coordinate(rank)
+        self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
+        self._groups: dict[str, dist.ProcessGroup] = {}
+        self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        if plan.num_ranks == 1:
+            return
+        for axis in (DATA, TENSOR):
+            self._make_axis_groups(axis)
+        for stages in sorted(shared_stages):
+            self._make_stage_groups(stages)
+
+    def _make_axis_groups(self, axis: str) -> None:
+        if self._sizes[axis] == 1:
+            return
+        others = [a for a in AXES if a != axis]
+        for fixed in product(*(range(self._sizes[a]) for a in others)):
+            where = dict(zip(others, fixed, strict=True))
+            ranks = [self.plan.rank_at(**{**where, axis: i}) for i in range(self._sizes[axis])]
+            group = dist.new_group(ranks)
+            if self.rank in ranks:
+                self._groups[axis] = group
+
+    def _make_stage_groups(self, stages: tuple[int, ...]) -> None:
+        pipeline_ranks = sorted({self.plan.schedule.rank_of(s) for s in stages})
+        for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
+            ranks = [self.plan.rank_at(p, data, tensor) for p in pipeline_ranks]
+            group = dist.new_group(ranks)
+            if self.rank in ranks:
+                self._stage_groups[stages] = group
+
+    def size(self, axis: str) -> int:
+        """Ranks on an axis."""
+        return self._sizes[axis]
+
+    def index(self, axis: str) -> int:
+        """This rank's index on an axis."""
+        return self.coordinate[axis]
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The ranks that differ from this one on an axis only."""
+        return self._groups[axis]
+
+    def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
+        """This rank and its peers in the other stages that share a parameter."""
+        return self._stage_groups[stages]
+
+    def peer(self, stage: int) -> int:
+        """The rank that runs a stage for the same data and tensor indices."""
+        return self.plan.rank_at(
+            self.plan.schedule.rank_of(stage), self.coordinate[DATA], self.coordinate[TENSOR]
+        )
+
+    # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
+
+    def axis_offset(self, axis: str, scale: int) -> int:
+        return self.coordinate[axis] * scale
+
+    def all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> torch.Tensor:
+        result = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(result, _OPS[reduction], group=self._groups[axis])
+        return result / self._sizes[axis] if reduction == "avg" else result
+
+    def all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        n = self._sizes[axis]
+        parts = x.new_empty((n, *x.shape))
+        gather_into(parts.flatten(0, 1), x.contiguous(), group=self._groups[axis])
+        if dim == 0 and blocks == 1:
+            return parts.flatten(0, 1)
+        # [ranks, .., blocks, part, ..] -> [.., blocks, ranks, part, ..]
+        cut = parts.unflatten(dim + 1, (blocks, x.shape[dim] // blocks))
+        return cut.movedim(0, dim + 1).flatten(dim, dim + 2)
+
+    def reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        n = self._sizes[axis]
+        cut = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
+        parts = cut.movedim(dim + 1, 0).contiguous()
+        result = parts.new_empty(parts.shape[1:])
+        scatter_from(result, parts.flatten(0, 1), group=self._groups[axis])
+        return result.flatten(dim, dim + 1)
+
+    def all_to_all(
+        self, x: torch.Tensor, axis: str, dim: int, blocks: int, to_dim: int, to_blocks: int
+    ) -> torch.Tensor:
+        n = self._sizes[axis]
+        if dim == to_dim:
+            whole = self.all_gather(x, axis, dim, blocks)
+            size = whole.shape[dim] // (to_blocks * n)
+            cut = whole.unflatten(dim, (to_blocks, n * size)).narrow(dim + 1, self.index(axis) * size, size)
+            return cut.flatten(dim, dim + 1).contiguous()
+        # Cut what is kept whole into one part per rank, exchange, and put the parts of the cut dimension together.
+        cut = x.unflatten(to_dim, (to_blocks, n, x.shape[to_dim] // (to_blocks * n)))
+        sent = cut.movedim(to_dim + 1, 0).contiguous()
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis])
+        parts = received.flatten(to_dim + 1, to_dim + 2)
+        joined = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
+        return joined.movedim(0, dim + 1).flatten(dim, dim + 2)

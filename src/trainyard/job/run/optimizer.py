@@ -1,0 +1,90 @@
+"""The optimizer step on one rank's part of the parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.run.mesh import Mesh
+from trainyard.job.run.state import State
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How parameters are updated.
+
+    Attributes
+    ----------
+    name : ``adamw`` (arXiv 1711.05101) or ``sgd``.
+    lr : learning rate after warm-up.
+    warmup_steps : steps over which the rate grows linearly.
+    betas, eps : of AdamW.
+    momentum : of SGD.
+    weight_decay : decoupled for AdamW.
+    clip_norm : the gradient's global norm is cut to this; 0 leaves it.
+    """
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in ("adamw", "sgd"):
+            raise ValueError(f"unknown optimizer {self.name!r}; the known ones are adamw and sgd")
+        if self.lr < 0 or self.clip_norm < 0 or self.warmup_steps < 0:
+            raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
+
+
+class Optimizer:
+    """Updates the masters of a State; element by element, so the flat parts need no knowledge of parameters."""
+
+    def __init__(self, config: OptimizerConfig, state: State, mesh: Mesh) -> None:
+        self.config, self.state, self.mesh = config, state, mesh
+        self.num_steps = 0
+        masters = [s.master for s in state.buckets.values()]
+        if config.name == "adamw":
+            self.inner: torch.optim.Optimizer = torch.optim.AdamW(
+                masters, config.lr, config.betas, config.eps, config.weight_decay, fused=True
+            )
+        else:
+            self.inner = torch.optim.SGD(
+                masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
+            )
+
+    def step(self, grads: list[torch.Tensor]) -> float:
+        """Update; returns the global norm of the gradients before clipping."""
+        norm = self._global_norm(grads)
+        if self.config.clip_norm and norm > self.config.clip_norm:
+            torch._foreach_mul_(grads, self.config.clip_norm / (norm + 1e-6))
+        self.num_steps += 1
+        warm = min(1.0, self.num_steps / max(1, self.config.warmup_steps))
+        for group in self.inner.param_groups:
+            group["lr"] = self.config.lr * warm
+        for state, grad in zip(self.state.buckets.values(), grads, strict=True):
+            state.master.grad = grad
+        self.inner.step()
+        for state in self.state.buckets.values():
+            state.master.grad = None
+        return norm
+
+    def _global_norm(self, grads: list[torch.Tensor]) -> float:
+        """Every element counts once, however many ranks hold it."""
+        total = torch.zeros((), dtype=torch.float64)
+        for state, grad in zip(self.state.buckets.values(), grads, strict=True):
+            bucket = state.bucket
+            copies = bucket.num_copies * (self.mesh.plan.data if bucket.reduced and bucket.num_shards == 1 else 1)
+            total += torch.linalg.vector_norm(grad).double().cpu() ** 2 / copies
+        if self.mesh.plan.num_ranks > 1:
+            shared = total.to(self.state.device)
+            dist.all_reduce(shared)
+            total = shared.cpu()
+        return math.sqrt(float(total))

@@ -1,0 +1,230 @@
+"""The state of one rank: parameters, gradients and what reduces them, in flat buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.lower.buckets import Bucket, Param
+from trainyard.job.plan import DATA, TENSOR
+from trainyard.job.run.mesh import Mesh, gather_into, scatter_from
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.spmd import take_part
+
+Values = Callable[[str], torch.Tensor]
+"""The whole value of a parameter or buffer by path."""
+
+
+def local_part(value: torch.Tensor, placements: Mapping[str, Placement], mesh: Mesh) -> torch.Tensor:
+    """This rank's part of a whole tensor: cut along the data axis, then along the tensor axis."""
+    for axis in (DATA, TENSOR):
+        placement = placements.get(axis)
+        if isinstance(placement, Shard):
+            value = take_part(value, mesh.index(axis), placement.dim, placement.blocks, mesh.size(axis))
+    return value
+
+
+@dataclass(eq=False)
+class BucketState:
+    """One bucket on one rank.
+
+    Attributes
+    ----------
+    master : float32 [num_elements / num_shards], what the optimizer updates.
+    weights : compute type [num_elements], or None where parameters are gathered when they are used.
+    params : the parameters as views of ``weights``.
+    grads : float32 gradients: [num_elements], or of ``master``'s size if gradients are sharded.
+    """
+
+    bucket: Bucket
+    master: torch.Tensor
+    weights: torch.Tensor | None
+    grads: torch.Tensor
+    num_accumulated: int = 0
+
+    def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The parameters' shapes in a flat buffer of ``num_elements``."""
+        used = sum(self.bucket.sizes)
+        parts = flat[:used].split(list(self.bucket.sizes))
+        return tuple(p.view(s) for p, s in zip(parts, self.bucket.shapes, strict=True))
+
+
+class State:
+    """Parameters, gradients and buffers of one rank.
+
+    Parameters
+    ----------
+    buckets : of all stages of the rank.
+    params, buffers : descriptions of what the stages use beside the buckets, and whole initial values.
+    shards_gradients, shards_params : ZeRO stages 2 and 3.
+    """
+
+    def __init__(
+        self,
+        buckets: tuple[Bucket, ...],
+        params: Mapping[str, Param],
+        mesh: Mesh,
+        values: Values,
+        dtype: torch.dtype,
+        device: torch.device,
+        zero_stage: int,
+        steps_accumulated: int,
+    ) -> None:
+        self.mesh = mesh
+        self.dtype = dtype
+        self.device = device
+        self.zero_stage = zero_stage
+        self.num_microbatches = steps_accumulated
+        self.buckets = {b.name: self._make(b, params, values) for b in buckets}
+        self.pending: list[tuple[dist.Work, BucketState, torch.Tensor | None, torch.Tensor]] = []
+
+    def _make(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> BucketState:
+        flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
+        parts = [local_part(values(p), params[p].placements, self.mesh).reshape(-1) for p in bucket.paths]
+        flat[: sum(bucket.sizes)] = torch.cat(parts)
+        flat = flat.to(self.device)
+        share = bucket.num_elements // bucket.num_shards
+        own = slice(self._shard_index(bucket) * share, (self._shard_index(bucket) + 1) * share)
+        gathered = bucket.num_shards > 1 and self.zero_stage == 3
+        weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
+        master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
+        # What several stages use is summed over them first, at the end of the step, and only then cut.
+        sharded = bucket.num_shards > 1 and self.zero_stage >= 2 and len(bucket.stages) == 1
+        grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
+        return BucketState(bucket, master, weights, grads)
+
+    def _shard_index(self, bucket: Bucket) -> int:
+        return self.mesh.index(DATA) if bucket.num_shards > 1 else 0
+
+    def param_views(self) -> dict[str, torch.Tensor]:
+        """Whole local parameters by path, of the buckets that are not gathered on use."""
+        found = {}
+        for state in self.buckets.values():
+            if state.weights is not None:
+                found |= zip(state.bucket.paths, state.views(state.weights), strict=True)
+        return found
+
+    def gather_params(self, name: str) -> tuple[torch.Tensor, ...]:
+        """The parameters of a sharded bucket, whole."""
+        state = self.buckets[name]
+        flat = self._gather(state)
+        return state.views(flat)
+
+    def _gather(self, state: BucketState) -> torch.Tensor:
+        flat = torch.empty(state.bucket.num_elements, dtype=self.dtype, device=self.device)
+        gather_into(flat, state.master.to(self.dtype), group=self.mesh.group(DATA))
+        return flat
+
+    def accumulate_grads(self, name: str, grads: list[torch.Tensor]) -> None:
+        """Add one microbatch's gradients; after the last, start to reduce them."""
+        state = self.buckets[name]
+        state.num_accumulated += 1
+        last = state.num_accumulated == self.num_microbatches
+        if state.grads.numel() != state.bucket.num_elements:
+            self._accumulate_sharded(state, grads)
+            return
+        views = list(state.views(state.grads))
+        if state.num_accumulated == 1:
+            torch._foreach_copy_(views, grads)
+        else:
+            torch._foreach_add_(views, [g.to(torch.float32) for g in grads])
+        if last and state.bucket.reduced and len(state.bucket.stages) == 1:
+            self._reduce(state)
+
+    def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
+        flat = torch.empty(state.bucket.num_elements, device=self.device)
+        flat[sum(state.bucket.sizes) :] = 0
+        torch._foreach_copy_(list(state.views(flat)), grads)
+        part = torch.empty_like(state.grads)
+        work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
+        if state.num_accumulated == 1:
+            state.grads.zero_()
+        self.pending.append((work, state, part, flat))
+
+    def _reduce(self, state: BucketState) -> None:
+        group = self.mesh.group(DATA)
+        if state.bucket.num_shards == 1:
+            work = dist.all_reduce(state.grads, group=group, async_op=True)
+            self.pending.append((work, state, None, state.grads))
+        else:
+            part = torch.empty_like(state.master)
+            work = scatter_from(part, state.grads, group=group, async_op=True)
+            self.pending.append((work, state, part, state.grads))
+
+    def finish_gradients(self) -> list[torch.Tensor]:
+        """Wait for all reductions.
+
+        Returns
+        -------
+        The gradient of every bucket's ``master``, averaged over the microbatches.
+        """
+        self._sum_over_stages()
+        reduced: dict[str, torch.Tensor] = {}
+        for work, state, part, _ in self.pending:
+            work.wait()
+            if part is not None and part.numel() == state.grads.numel():
+                state.grads += part
+            elif part is not None:
+                reduced[state.bucket.name] = part
+        self.pending.clear()
+        for state in self.buckets.values():
+            state.num_accumulated = 0
+        grads = [reduced.get(name, state.grads) for name, state in self.buckets.items()]
+        torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
+        return grads
+
+    def _sum_over_stages(self) -> None:
+        """A tied parameter has a gradient in every stage that uses it, some of which may be on this rank."""
+        shared: dict[tuple[str, ...], list[BucketState]] = {}
+        for state in self.buckets.values():
+            if len(state.bucket.stages) > 1:
+                shared.setdefault(state.bucket.paths, []).append(state)
+        for states in shared.values():
+            total = states[0].grads
+            for other in states[1:]:
+                total += other.grads
+            dist.all_reduce(total, group=self.mesh.stage_group(states[0].bucket.stages))
+            for other in states[1:]:
+                other.grads.copy_(total)
+            for state in states:
+                if state.bucket.reduced:
+                    self._reduce(state)
+
+    def publish_weights(self) -> None:
+        """After the optimizer: give every rank the parameters that others updated."""
+        works = []
+        for state in self.buckets.values():
+            if state.weights is None:
+                continue
+            if state.bucket.num_shards > 1:
+                source = state.master.to(self.dtype) if self.dtype != torch.float32 else state.master.clone()
+                works.append(
+                    (
+                        gather_into(
+                            state.weights, source, group=self.mesh.group(DATA), async_op=True
+                        ),
+                        source,
+                    )
+                )
+            elif self.dtype != torch.float32:
+                state.weights.copy_(state.master)
+        for work, _ in works:
+            work.wait()
+
+    def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Whole local tensors by parameter path, from one flat tensor per bucket of the masters' or buffers' size.
+
+        Collective where a bucket is shared by the data-parallel ranks.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for name, flat in flats.items():
+            state = self.buckets[name]
+            if flat.numel() != state.bucket.num_elements:
+                whole = torch.empty(state.bucket.num_elements, dtype=flat.dtype, device=flat.device)
+                gather_into(whole, flat.contiguous(), group=self.mesh.group(DATA))
+                flat = whole
+            found |= zip(state.bucket.paths, state.views(flat), strict=True)
+        return found
