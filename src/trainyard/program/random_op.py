@@ -158,7 +158,7 @@ def _dropout_cpu(
 
 
 def in_threads(work: Callable[[int, int], None], count: int) -> None:
-    """Call ``work(first, last)`` for parts of ``range(count)``, in PyTorch's number of threads if it is long."""
+    """Call ``work(first, last)`` for parts of ``range(count)``, in as many threads as PyTorch if long."""
     threads = min(torch.get_num_threads(), -(-count // _ELEMENTS_PER_THREAD))
     if threads <= 1:
         work(0, count)

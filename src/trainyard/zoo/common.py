@@ -14,10 +14,12 @@ def scattered(shape: tuple[int, ...], below: int, salt: int = 0) -> Tensor:
 
     A formula and not a generator, so that it also works on the meta device and under ``FakeTensorMode``.
     """
-    count = torch.Size(shape).numel()
-    # A linear congruence and a fold of its high bits: neighbours differ, and no period shorter than 2**31.
-    state = (torch.arange(count) * 1103515245 + 12345 + 7919 * salt) % 2**31
-    return ((state >> 7) % below).view(shape)
+    state = torch.arange(torch.Size(shape).numel()) + 7919 * (salt + 1)
+    # Multiply and fold the high bits back, twice: neighbours become unrelated.
+    for _ in range(2):
+        state = (state * 0x45D9F3B) % 2**32
+        state = state ^ (state >> 16)
+    return (state % below).view(shape)
 
 
 def scattered_normal(shape: tuple[int, ...], salt: int = 0) -> Tensor:
@@ -43,4 +45,14 @@ def next_token_loss(module: nn.Module, batch: Any) -> Tensor:
 def set_init_std(std: float, *modules: nn.Module) -> None:
     """Mark modules whose matrices start with another standard deviation than 0.02."""
     for module in modules:
-        module.init_std = std
+        module.__dict__["init_std"] = std
+
+
+def image_batch(rows: int, side: int, classes: int) -> dict[str, Tensor]:
+    """``images`` [rows, 3, side, side], float32, and ``classes`` [rows], int64."""
+    return {"images": scattered_normal((rows, 3, side, side)), "classes": scattered((rows,), classes, salt=9)}
+
+
+def image_loss(module: nn.Module, batch: Any) -> Tensor:
+    """Mean cross-entropy (nats) of the classes."""
+    return F.cross_entropy(module(batch["images"]), batch["classes"])

@@ -27,6 +27,7 @@ class GPTConfig:
     vocab, context : tokens known, and the longest sequence.
     layers, hidden, heads : blocks, width, and attention heads (``hidden / heads`` wide each).
     dropout : probability of zeroing an activation: embeddings, attention weights, and both residual branches.
+    widening : width of the MLP as a multiple of ``hidden``.
     """
 
     vocab: int = 50257
@@ -35,6 +36,7 @@ class GPTConfig:
     hidden: int = 768
     heads: int = 12
     dropout: float = 0.1
+    widening: int = 4
 
 
 class Attention(nn.Module):
@@ -54,26 +56,28 @@ class Attention(nn.Module):
         )
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.out(y.transpose(1, 2).flatten(2))
+        result: Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return result
 
 
 class Block(nn.Module):
-    """Attention and a four times wider MLP, each normalised before and added to its input."""
+    """Attention and a wider MLP, each normalised before and added to its input."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(config.hidden)
         self.attention = Attention(config)
         self.norm_2 = nn.LayerNorm(config.hidden)
-        self.up = nn.Linear(config.hidden, 4 * config.hidden)
-        self.down = nn.Linear(4 * config.hidden, config.hidden)
+        self.up = nn.Linear(config.hidden, config.widening * config.hidden)
+        self.down = nn.Linear(config.widening * config.hidden, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         # GPT-2 section 2.3: what adds to the residual stream starts smaller the deeper the model.
         set_init_std(0.02 * (2 * config.layers) ** -0.5, self.attention.out, self.down)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm_1(x)))
-        return x + self.dropout(self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh")))
+        result: Tensor = x + self.dropout(self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh")))
+        return result
 
 
 class GPT(nn.Module):

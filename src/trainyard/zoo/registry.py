@@ -1,43 +1,146 @@
-"""The models by name."""
+"""The models by name: sizes as published, and a tiny one of each kind for tests."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 from trainyard.program.model import Model
-from trainyard.zoo import gpt
-
-Builder = Callable[[str, int], Model]
-
-
-def _gpt(rows: int, **sizes: int | float) -> tuple[Builder, int]:
-    config = gpt.GPTConfig(**sizes)  # type: ignore[arg-type]
-    return partial(_call, gpt.build, config), rows
-
-
-def _call(build: Callable[[str, object, int], Model], config: object, name: str, rows: int) -> Model:
-    return build(name, config, rows)
+from trainyard.zoo import bert, dlrm, gpt, llama, lstm, moe, resnet, vgg
+from trainyard.zoo.bert import BertConfig
+from trainyard.zoo.dlrm import DLRMConfig
+from trainyard.zoo.gpt import GPTConfig
+from trainyard.zoo.llama import LlamaConfig
+from trainyard.zoo.lstm import LSTMConfig
+from trainyard.zoo.moe import MoEConfig
+from trainyard.zoo.resnet import ResNetConfig
+from trainyard.zoo.vgg import VGGConfig
 
 
-BUILDERS: dict[str, tuple[Builder, int]] = {
-    "gpt-tiny": _gpt(4, vocab=128, context=16, layers=2, hidden=64, heads=4),
-    "gpt2": _gpt(8),
+@dataclass(frozen=True)
+class Entry:
+    """How to build one model of the zoo.
+
+    Attributes
+    ----------
+    builder : makes the model of a name, a config and a number of rows.
+    config : its sizes.
+    rows : rows of the example batch unless others are asked for.
+    """
+
+    builder: Callable[[str, Any, int], Model]
+    config: Any
+    rows: int
+
+
+def _gpt(layers: int, hidden: int, heads: int, rows: int, vocab: int = 51200, context: int = 2048) -> Entry:
+    return Entry(gpt.build, GPTConfig(vocab, context, layers, hidden, heads), rows)
+
+
+def _moe(layers: int, hidden: int, experts: int, rows: int = 8) -> Entry:
+    return Entry(moe.build, MoEConfig(layers=layers, hidden=hidden, experts=experts), rows)
+
+
+def _wide(base: int, factor: int, third_stage: int = 6) -> Entry:
+    blocks = (3, 4, third_stage, 3)
+    config = ResNetConfig(base=base, width_factor=factor, wide_first=False, blocks=blocks)
+    return Entry(resnet.build, config, 32)
+
+
+_LLAMA_2_7B = LlamaConfig(32000, 4096, kv_heads=32, ffn=11008, theta=10000.0)
+_LLAMA_3_70B = LlamaConfig(layers=80, hidden=8192, heads=64, ffn=28672)
+_BERT_LARGE = BertConfig(layers=24, hidden=1024, heads=16)
+
+TINY: dict[str, Entry] = {
+    "gpt-tiny": _gpt(2, 64, 4, rows=4, vocab=128, context=16),
+    "llama-tiny": Entry(llama.build, LlamaConfig(128, 16, 2, 64, 4, 2, 128), 4),
+    "bert-tiny": Entry(bert.build, BertConfig(128, 16, 2, 64, 4, predictions=4), 4),
+    "resnet-tiny": Entry(resnet.build, ResNetConfig(32, 10, (1, 1), base=8, bottleneck=False), 4),
+    "wide-resnet-tiny": Entry(resnet.build, ResNetConfig(32, 10, (1, 1), base=8, width_factor=2), 4),
+    "vgg-tiny": Entry(vgg.build, VGGConfig(32, 10, ((1, 8), (2, 16)), hidden=32), 4),
+    "gnmt-tiny": Entry(lstm.build, LSTMConfig(64, 4, 3, 32), 4),
+    "moe-tiny": Entry(moe.build, MoEConfig(128, 16, 2, 64, 4, experts=4), 4),
+    "dlrm-tiny": Entry(dlrm.build, DLRMConfig(4, (50, 20, 7), 8, (16,), (16,)), 4),
 }
+"""Small enough to train a step in milliseconds; one per architecture."""
+
+ENTRIES: dict[str, Entry] = {
+    **TINY,
+    # Bytes as tokens: what a laptop trains in minutes.
+    "gpt-small-cpu": _gpt(6, 256, 8, rows=8, vocab=256, context=128),
+    # Radford et al. 2019, table 2.
+    "gpt2": _gpt(12, 768, 12, rows=8, vocab=50257, context=1024),
+    "gpt2-medium": _gpt(24, 1024, 16, rows=8, vocab=50257, context=1024),
+    "gpt2-large": _gpt(36, 1280, 20, rows=8, vocab=50257, context=1024),
+    "gpt2-xl": _gpt(48, 1600, 25, rows=8, vocab=50257, context=1024),
+    # Brown et al. 2020, table 2.1; the vocabulary padded as in Megatron-LM. The table's 24 heads of 128 for
+    # 1.3B do not make 2048, and its 5140 for 13B is no multiple of its 40 heads.
+    "gpt3-1.3b": _gpt(24, 2048, 16, rows=8),
+    "gpt3-2.7b": _gpt(32, 2560, 32, rows=8),
+    "gpt3-6.7b": _gpt(32, 4096, 32, rows=8),
+    "gpt3-13b": _gpt(40, 5120, 40, rows=8),
+    "gpt3-175b": _gpt(96, 12288, 96, rows=64),
+    # Korthikanti et al. 2022 (arXiv 2205.05198), table 3, with its batch sizes.
+    "megatron-22b": _gpt(48, 6144, 64, rows=4),
+    "megatron-175b": _gpt(96, 12288, 96, rows=64),
+    "megatron-530b": _gpt(105, 20480, 128, rows=280),
+    "megatron-1t": _gpt(128, 25600, 160, rows=512),
+    "llama2-7b": Entry(llama.build, _LLAMA_2_7B, 4),
+    "llama3-8b": Entry(llama.build, LlamaConfig(), 4),
+    "llama3-70b": Entry(llama.build, _LLAMA_3_70B, 4),
+    "bert-base": Entry(bert.build, BertConfig(), 16),
+    "bert-large": Entry(bert.build, _BERT_LARGE, 16),
+    "resnet18": Entry(resnet.build, ResNetConfig(blocks=(2, 2, 2, 2), bottleneck=False), 32),
+    "resnet50": Entry(resnet.build, ResNetConfig(), 32),
+    "wide-resnet50-2": Entry(resnet.build, ResNetConfig(width_factor=2), 32),
+    # Zheng et al. 2022 (Alpa), the Wide-ResNet and the mixture-of-experts series of its evaluation.
+    "wide-resnet-250m": _wide(160, 2),
+    "wide-resnet-500m": _wide(224, 2),
+    "wide-resnet-1b": _wide(320, 2),
+    "wide-resnet-2b": _wide(448, 2),
+    "wide-resnet-4b": _wide(640, 2),
+    "wide-resnet-6.8b": _wide(320, 16),
+    "wide-resnet-13b": _wide(320, 16, third_stage=23),
+    "moe-380m": _moe(8, 768, 8),
+    "moe": _moe(16, 768, 16),
+    "moe-2.4b": _moe(16, 1024, 16),
+    "moe-10b": _moe(16, 1536, 32),
+    "moe-27b": _moe(16, 2048, 48),
+    "moe-70b": _moe(32, 2048, 64),
+    "vgg16": Entry(vgg.build, VGGConfig(), 32),
+    "gnmt": Entry(lstm.build, LSTMConfig(), 64),
+    "dlrm": Entry(dlrm.build, DLRMConfig(), 128),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names that ``build`` knows."""
+    return tuple(ENTRIES)
 
 
 def build(name: str, batch_rows: int | None = None) -> Model:
     """Build a model of the zoo.
 
+    Within ``torch.device("meta")`` or ``FakeTensorMode`` this takes no memory, however large the model.
+
+    Parameters
+    ----------
+    name : one of ``names()``.
+    batch_rows : rows of the example batch; by default as listed here.
+
     Raises
     ------
     ValueError
-        If the name is unknown; the message lists the known names, close ones first.
+        If the name is unknown (the message lists the known ones, close ones first) or there are no rows.
     """
-    if name not in BUILDERS:
-        close = difflib.get_close_matches(name, BUILDERS, n=len(BUILDERS), cutoff=0.4)
-        others = [n for n in BUILDERS if n not in close]
+    if name not in ENTRIES:
+        close = difflib.get_close_matches(name, ENTRIES, n=5, cutoff=0.4)
+        others = [n for n in ENTRIES if n not in close]
         raise ValueError(f"unknown model {name!r}; known: {', '.join([*close, *others])}")
-    builder, rows = BUILDERS[name]
-    return builder(name, rows if batch_rows is None else batch_rows)
+    entry = ENTRIES[name]
+    rows = entry.rows if batch_rows is None else batch_rows
+    if rows < 1:
+        raise ValueError(f"a batch of {name} has at least one row; given batch_rows={rows}")
+    return entry.builder(name, entry.config, rows)
