@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trainyard.cost.collective_layout import Layout, Ring
 from trainyard.cost.collective_program import CollectiveProgram, Send
-from trainyard.cost.collective_rounds import supports, tree_levels
+from trainyard.cost.collective_rounds import chain_orders, supports, tree_levels
 
 __all__ = ["build_program"]
 
@@ -127,10 +127,16 @@ def _tree(kind: str, members: Sequence[int], chunks: Sequence[int], sizes: Seque
 
 
 def _chain(layout: Layout, num_pieces: int, sizes: Sequence[float]) -> Rounds:
-    """Broadcast down a chain, one piece behind the other."""
+    """Broadcast down a chain on every ring, one piece behind the other."""
+    chains = chain_orders(layout)
     hops = range(layout.num_ranks - 1)
     return [
-        [_send(hop, hop + 1, (step - hop,), sizes, False) for hop in hops if 0 <= step - hop < num_pieces]
+        [
+            _send(order[hop], order[hop + 1], (number * num_pieces + step - hop,), sizes, False)
+            for number, (order, _) in enumerate(chains)
+            for hop in hops
+            if 0 <= step - hop < num_pieces
+        ]
         for step in range(len(hops) + num_pieces - 1)
     ]
 
@@ -230,40 +236,38 @@ def build_program(
     """
     if not supports(kind, algorithm, layout):
         raise ValueError(f"{algorithm} does not do {kind} on {layout}; see `algorithms_for`")
-    size = layout.num_ranks
-    owner, target = list(range(size)), [0] * size
-    shares = [1.0 / size] * size
-    if kind == "all_to_all":
-        owner = [s for s in range(size) for _ in range(size)]
-        target = list(range(size)) * size
-        shares = [1.0 / size] * size**2
-    elif algorithm == "chain":
-        owner, shares = [0] * num_pieces, [1.0 / num_pieces] * num_pieces
-    elif algorithm in ("tree", "direct"):
-        owner, shares = [0], [1.0]
-    elif algorithm == "halving_doubling":
-        power = 1 << (size.bit_length() - 1)
-        owner, shares = list(range(power)), [1.0 / power] * power
-    else:
-        rings = layout.rings() if algorithm == "ring" else layout.local_rings
-        owner = [slot for slot in range(size) for _ in rings]
-        shares = [share / size for _ in range(size) for _, share in rings]
+    owner, target, shares = _chunks(kind, algorithm, layout, num_pieces)
     sizes = [share * num_bytes for share in shares]
     if algorithm == "tree":
-        rounds = _tree(kind, range(size), (0,), sizes)
+        rounds = _tree(kind, range(layout.num_ranks), (0,), sizes)
     elif algorithm == "chain":
         rounds = _chain(layout, num_pieces, sizes)
     elif algorithm.startswith("hierarchical"):
         rounds = _hierarchical(kind, algorithm, layout, sizes)
     else:
         rounds = _flat(kind, algorithm, layout, sizes)
-    target = target if kind == "all_to_all" else [0] * len(owner)
+    positions = tuple(range(layout.num_ranks))
     return CollectiveProgram(
-        kind,
-        algorithm,
-        tuple(range(size)),
-        tuple(sizes),
-        tuple(owner),
-        tuple(target),
-        tuple(map(tuple, rounds)),
+        kind, algorithm, positions, tuple(sizes), tuple(owner), tuple(target), tuple(map(tuple, rounds))
     )
+
+
+def _chunks(
+    kind: str, algorithm: str, layout: Layout, num_pieces: int
+) -> tuple[list[int], list[int], list[float]]:
+    """Owner, target and share of the data of each chunk."""
+    size = layout.num_ranks
+    everyone = list(range(size))
+    if kind == "all_to_all":
+        return [s for s in everyone for _ in everyone], everyone * size, [1.0 / size] * size**2
+    if algorithm in ("tree", "direct"):
+        return [0], [0], [1.0]
+    if algorithm == "chain":
+        shares = [share / num_pieces for _, share in layout.rings() for _ in range(num_pieces)]
+        return [0] * len(shares), [0] * len(shares), shares
+    if algorithm == "halving_doubling":
+        power = 1 << (size.bit_length() - 1)
+        return everyone[:power], [0] * power, [1.0 / power] * power
+    rings = layout.rings() if algorithm == "ring" else layout.local_rings
+    shares = [share / size for _ in everyone for _, share in rings]
+    return [slot for slot in everyone for _ in rings], [0] * len(shares), shares

@@ -19,6 +19,7 @@ __all__ = [
     "KINDS",
     "Pattern",
     "algorithms_for",
+    "chain_orders",
     "list_pairs",
     "patterns_of",
     "supports",
@@ -121,6 +122,23 @@ def tree_levels(size: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(levels)
 
 
+def chain_orders(layout: Layout) -> tuple[Ring, ...]:
+    """The rings of a group, each turned so that it starts at the root: chains for a broadcast.
+
+    Parameters
+    ----------
+    layout
+        Shape of the group.
+
+    Returns
+    -------
+    tuple of Ring
+        Orders that start at position 0, and shares.
+    """
+    turned = ((order[order.index(0) :] + order[: order.index(0)], share) for order, share in layout.rings())
+    return tuple(turned)
+
+
 def _pattern(sources: Ints, targets: Ints, share: float | Floats, repeat: int) -> Pattern:
     shares = np.broadcast_to(np.asarray(share, dtype=np.float64), sources.shape)
     return Pattern(sources, targets, shares, repeat)
@@ -192,7 +210,10 @@ def _flat_patterns(kind: str, algorithm: str, layout: Layout) -> list[Pattern]:
     if algorithm == "tree":
         return _tree_patterns(everyone[:, None], 1.0, kind == "all_reduce")
     if algorithm == "chain":
-        return [_pattern(everyone[:-1], everyone[1:], 1.0, 1)]
+        chains = chain_orders(layout)
+        orders = np.array([order for order, _ in chains], dtype=np.int64)
+        parts = np.repeat([part for _, part in chains], size - 1)
+        return [Pattern(orders[:, :-1].ravel(), orders[:, 1:].ravel(), parts, 1)]
     if kind == "send":
         return [_pattern(everyone[:1], everyone[1:], 1.0, 1)]
     if algorithm == "direct":

@@ -234,9 +234,23 @@ class DeviceSpec:
         """
         plain = dict(values)
         try:
-            efficiency = Efficiency(**plain.pop("efficiency"))
-            return cls(efficiency=efficiency, **plain)
-        except (KeyError, TypeError) as error:
+            # YAML reads 1e9 as a string, so numbers are converted.
+            efficiency = Efficiency(**{name: float(x) for name, x in plain.pop("efficiency").items()})
+            name, source, memory_bytes = (
+                str(plain.pop("name")),
+                str(plain.pop("source")),
+                plain.pop("memory_bytes"),
+            )
+            peaks = {dtype: float(rate) for dtype, rate in plain.pop("peak_flops_per_s").items()}
+            return cls(
+                name=name,
+                memory_bytes=int(float(memory_bytes)),
+                peak_flops_per_s=peaks,
+                efficiency=efficiency,
+                source=source,
+                **{field_name: float(x) for field_name, x in plain.items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
             raise HardwareError(
                 f"device {values.get('name', '?')!r} cannot be read ({error}); write the fields of "
                 "DeviceSpec, or the "

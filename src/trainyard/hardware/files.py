@@ -111,7 +111,7 @@ def cluster_from_dict(plain: Mapping[str, Any]) -> Cluster:
         if "fabric" in plain:
             fabric = Fabric(
                 str(plain["fabric"]["name"]),
-                tuple(Link(**link) for link in plain["fabric"]["links"]),
+                tuple(Link.from_dict(link) for link in plain["fabric"]["links"]),
                 tuple(Edge(str(s), str(t), int(link)) for s, t, link in plain["fabric"]["edges"]),
             )
     except HardwareError:

@@ -70,7 +70,7 @@ class Interconnect:
 
 
 _PCIE = "PCI-SIG base specification {}, x16; 80% is payload after packet headers; latency: NCCL [1]"
-_NVSWITCH = "NVIDIA {} whitepaper; payload share 0.76 from SimAI's NVLink ratios [3]; latency: NCCL [1]"
+_NVSWITCH = "NVIDIA {} whitepaper; payload share 0.75 from SimAI's NVLink ratios [3]; latency: NCCL [1]"
 _ETHERNET = "IEEE 802.3; 90% is payload over TCP; latency of a kernel TCP stack, 25 us (assumed)"
 _INFINIBAND = "InfiniBand trade association roadmap; 92% reached, SimAI's NIC ratios [3]; latency: NCCL [1]"
 
@@ -90,9 +90,9 @@ INTERCONNECTS = MappingProxyType(
             Interconnect(
                 "NVSwitch1", 150e9, 0.85, 3.4e-6, "NVIDIA DGX-2 datasheet; 8 us/MB in TACCL [2]; NCCL [1]"
             ),
-            Interconnect("NVLink3", 300e9, 0.76, 3.4e-6, _NVSWITCH.format("A100")),
-            Interconnect("NVLink4", 450e9, 0.76, 3.4e-6, _NVSWITCH.format("H100")),
-            Interconnect("NVLink5", 900e9, 0.76, 3.4e-6, _NVSWITCH.format("Blackwell")),
+            Interconnect("NVLink3", 300e9, 0.75, 3.4e-6, _NVSWITCH.format("A100")),
+            Interconnect("NVLink4", 450e9, 0.75, 3.4e-6, _NVSWITCH.format("H100")),
+            Interconnect("NVLink5", 900e9, 0.75, 3.4e-6, _NVSWITCH.format("Blackwell")),
             Interconnect(
                 "ICI-v3", 82e9, 0.90, 1.0e-6, "Google Cloud TPU v3: 656 Gb/s a link; 90% and 1 us assumed"
             ),

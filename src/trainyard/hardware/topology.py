@@ -47,6 +47,11 @@ class Link:
                 "allowed: bandwidth more than zero, latency zero or more"
             )
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Link:
+        """Read the plain form; numbers may be strings, as YAML reads ``1e9``."""
+        return cls(str(values["name"]), float(values["bandwidth_bytes_per_s"]), float(values["latency_s"]))
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -221,10 +226,10 @@ class NodeTopology:
             return cls(
                 name=str(values["name"]),
                 num_devices=int(values["num_devices"]),
-                links=tuple(Link(**link) for link in values["links"]),
+                links=tuple(Link.from_dict(link) for link in values["links"]),
                 edges=tuple(Edge(str(s), str(t), int(link)) for s, t, link in values["edges"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise HardwareError(
                 f"a node topology cannot be read ({error}); give name, num_devices, links (name, "
                 "bandwidth_bytes_per_s, latency_s) and edges [source, target, link index]"
