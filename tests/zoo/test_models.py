@@ -14,6 +14,15 @@ COUPLED = {"resnet-tiny", "wide-resnet-tiny"}
 """Batch normalisation makes rows depend on each other."""
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """For models this small, waking a second thread takes longer than the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def materialise(name: str, rows: int | None = None):
     model = build(name, rows)
     with torch.no_grad():
