@@ -250,7 +250,9 @@ class DeviceSpec:
                 source=source,
                 **{field_name: float(x) for field_name, x in plain.items()},
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except HardwareError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HardwareError(
                 f"device {values.get('name', '?')!r} cannot be read ({error}); write the fields of "
                 "DeviceSpec, or the "

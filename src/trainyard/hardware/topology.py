@@ -229,6 +229,8 @@ class NodeTopology:
                 links=tuple(Link.from_dict(link) for link in values["links"]),
                 edges=tuple(Edge(str(s), str(t), int(link)) for s, t, link in values["edges"]),
             )
+        except HardwareError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise HardwareError(
                 f"a node topology cannot be read ({error}); give name, num_devices, links (name, "
