@@ -26,8 +26,8 @@ _COUNTED_AS: dict[Any, Any] = {
 def node_flops(node: fx.Node) -> int:
     """Floating-point operations of one execution of a node; a multiply and an add are two.
 
-    Only ops that multiply matrices count: products, convolutions, attention. For all others, which are bound by
-    memory, the result is 0.
+    Only ops that multiply matrices count: products, convolutions, attention. For all others, which are bound
+    by memory, the result is 0.
 
     Parameters
     ----------
