@@ -164,9 +164,11 @@ class Executor:
         outputs = self.calls[action.stage, action.kind](arguments)
         for name, value in zip(segment.outputs, outputs, strict=True):
             result = segment.results.get(name)
-            if result is None:
+            if result is None or name in self.kept[action.stage]:
                 self.values[action.stage, name, action.microbatch] = value
-            elif result.startswith("buffer:"):
+            if result is None:
+                continue
+            if result.startswith("buffer:"):
                 self.buffers[result.removeprefix("buffer:")] = value
             else:
                 sums[result] = sums.get(result, 0) + value.float()
