@@ -12,6 +12,7 @@ import torch.distributed as dist
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.mesh import Mesh
+from trainyard.job.run.on_device import on_device
 from trainyard.job.run.optimizer import Optimizer, OptimizerConfig
 from trainyard.job.run.state import State, Values, local_part
 from trainyard.job.schedule import Action, Kind
@@ -67,7 +68,9 @@ class Executor:
         self._add_constants(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
-            (s.stage, kind): bind(seg.graph_module, self) for s in self.stages for kind, seg in s.segments.items()
+            (s.stage, kind): on_device(bind(seg.graph_module, self), device)
+            for s in self.stages
+            for kind, seg in s.segments.items()
         }
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []

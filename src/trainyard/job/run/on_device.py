@@ -1,0 +1,97 @@
+"""Making a lowered graph run on its device: kernels and constants that the capture, made for the CPU, names otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def on_device(graph_module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """Rewrite a graph for CUDA, in place; a graph for the CPU is left as it is.
+
+    Attention is captured as the CPU's fused kernel and runs as CUDA's; constants are made on the device.
+    """
+    if device.type == "cpu":
+        return graph_module
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        node.target = _KERNELS.get(node.target, node.target)
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": device}
+    graph_module.recompile()
+    return graph_module
+
+
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fused attention of CUDA, with the results of ``_scaled_dot_product_flash_attention_for_cpu``."""
+    assert dropout_p == 0.0  # capture writes attention with dropout out
+    k, v = _all_heads(q, k), _all_heads(q, v)
+    if q.dtype in _HALF and attn_mask is None:
+        return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)[:2]  # type: ignore[no-any-return]
+    mask = None if attn_mask is None else attn_mask.to(q.dtype).expand(*q.shape[:3], k.shape[2])
+    result = aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, 0.0, is_causal, scale=scale)
+    return result[0], result[1]
+
+
+def _attention_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    heads = k.shape[1]
+    k, v = _all_heads(q, k), _all_heads(q, v)
+    none = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    if q.dtype in _HALF and attn_mask is None:
+        gradients = aten._scaled_dot_product_flash_attention_backward(
+            grad, q, k, v, out, logsumexp, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none,
+            none[:0], scale=scale,
+        )  # fmt: skip
+    else:
+        mask = None if attn_mask is None else attn_mask.to(q.dtype).expand(*q.shape[:3], k.shape[2])
+        zero = torch.zeros((), dtype=torch.int64, device=q.device)
+        gradients = aten._scaled_dot_product_efficient_attention_backward(
+            grad, q, k, v, mask, out, logsumexp, zero, zero, 0.0, [True, True, True, False], is_causal,
+            scale=scale,
+        )  # fmt: skip
+    grad_q, grad_k, grad_v = gradients[:3]
+    return grad_q, _sum_groups(grad_k, heads), _sum_groups(grad_v, heads)
+
+
+def _all_heads(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Keys of grouped queries, one per query head."""
+    return k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+
+
+def _sum_groups(grad: torch.Tensor, heads: int) -> torch.Tensor:
+    return grad if grad.shape[1] == heads else grad.unflatten(1, (heads, -1)).sum(2)
+
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+}
