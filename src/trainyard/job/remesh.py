@@ -1,0 +1,77 @@
+"""Changing one axis of a plan's mesh and leaving the others as they are."""
+
+from __future__ import annotations
+
+from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan, PlanError
+from trainyard.job.task import Setting, with_mesh
+
+
+def axis_sizes(plan: Plan) -> dict[str, int]:
+    """Sizes of the mesh axes by name."""
+    return {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
+
+
+def degree_left(setting: Setting, plan: Plan, axis: str, asked: int | None) -> int:
+    """The size an axis gets: what was asked for, or all devices that the other axes leave.
+
+    Raises
+    ------
+    PlanError
+        If the cluster has too few devices, or nothing was asked for and the other axes take all of them.
+    """
+    others = 1
+    for name, size in axis_sizes(plan).items():
+        others *= size if name != axis else 1
+    num_devices = setting.cluster.num_devices
+    degree = max(1, num_devices // others) if asked is None else asked
+    if degree < 1 or degree * others > num_devices:
+        raise PlanError(
+            f"{degree} {axis} ranks times {others} ranks on the other axes are more than the {num_devices} devices "
+            f"of {setting.cluster.name}; use 1 to {max(1, num_devices // others)}"
+        )
+    if asked is None and degree == 1 and num_devices > 1 and others > 1:
+        taken = ", ".join(f"{size} {name}" for name, size in axis_sizes(plan).items() if name != axis)
+        raise PlanError(
+            f"no devices of {setting.cluster.name} are left for the {axis} axis: the strategies before took {taken}; "
+            f"give one of them a smaller degree, such as data_parallel(degree={max(1, num_devices // 2)})"
+        )
+    return degree
+
+
+def microbatches_at_most(setting: Setting, plan: Plan, limit: int) -> int:
+    """The largest number of microbatches up to a limit into which each data-parallel rank's rows divide.
+
+    Raises
+    ------
+    PlanError
+        If the rows do not divide over the data-parallel ranks.
+    """
+    rows = setting.task.num_rows
+    if rows % plan.data:
+        raise PlanError(
+            f"a batch of {rows} rows does not divide over {plan.data} data-parallel ranks; "
+            f"use a multiple of {plan.data} rows"
+        )
+    own = rows // plan.data
+    return max(n for n in range(1, min(limit, own) + 1) if own % n == 0)
+
+
+def resized(setting: Setting, plan: Plan, *, data: int | None = None, tensor: int | None = None) -> Plan:
+    """The plan with other sizes of its data or tensor axis; its pipeline stays.
+
+    Raises
+    ------
+    PlanError
+        If the batch does not divide.
+    """
+    return with_mesh(
+        setting,
+        plan,
+        data=plan.data if data is None else data,
+        tensor=plan.tensor if tensor is None else tensor,
+        pipeline=plan.pipeline,
+        num_microbatches=plan.num_microbatches,
+        schedule=plan.schedule.name,
+        num_stages_per_rank=plan.schedule.num_stages // plan.schedule.num_ranks,
+        stage_starts=plan.stage_starts,
+    )

@@ -1,0 +1,308 @@
+"""Column- and row-parallel pairs of matrix products, found from the graph.
+
+A *pair* (arXiv 1909.08053, section 3) is a set of products whose weights are cut by columns, whatever lies
+between them and one more product, and that product, whose weight is cut by rows. Between the two, every rank
+works on its own part: no communication. Nothing here knows the name of a parameter: from every product with a
+weight, a cut of the summed dimension is followed backward, op by op, through the index algebra, until it ends in
+the columns of other weights. If it ends anywhere else, or a value on the way is also needed whole, there is no
+pair. This finds MLPs, gated MLPs, attention with fused or separate projections and grouped queries, and the two
+products inside each expert of a mixture.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Choice, blocks_at, choices
+from trainyard.program.algebra.rules import axes_of, tensor_args
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.program import Program, tensors_of
+
+aten = torch.ops.aten
+
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default})
+_SOFTMAX = frozenset({aten._softmax.default, aten._safe_softmax.default})
+_FUSED_ATTENTION = frozenset(
+    {
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """One pair.
+
+    Attributes
+    ----------
+    columns : products whose weight is cut by columns.
+    row : the product whose weight is cut by rows.
+    between : ops from the columns (exclusive) to the row (exclusive), on whose parts the ranks work alone.
+    placements : of the parameters, by path.
+    """
+
+    columns: tuple[fx.Node, ...]
+    row: fx.Node
+    between: frozenset[fx.Node]
+    placements: Mapping[str, Placement]
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether a softmax, alone or in a fused kernel, stands between the products."""
+        return any(n.target in _SOFTMAX | _FUSED_ATTENTION for n in self.between)
+
+
+class _NoPair(Exception):
+    """The cut cannot be followed further."""
+
+
+def forward_ops(program: Program) -> list[fx.Node]:
+    """Forward ops in program order."""
+    return [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
+
+
+def weights_of(program: Program) -> dict[fx.Node, str]:
+    """Placeholders of parameters, and views of single parameters, to the parameter's path."""
+    found = {program.nodes[i.node]: i.path for i in program.params}
+    for node in forward_ops(program):
+        sources = node.all_input_nodes
+        if (
+            node.target not in PRODUCTS
+            and len(sources) == 1
+            and sources[0] in found
+            and _keeps_elements(node)
+        ):
+            found[node] = found[sources[0]]
+    return found
+
+
+def _keeps_elements(node: fx.Node) -> bool:
+    value, source = node.meta["val"], node.all_input_nodes[0].meta["val"]
+    return isinstance(value, torch.Tensor) and value.numel() == source.numel() and value.dtype == source.dtype
+
+
+def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
+    """The pairs that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two of them."""
+    weights = weights_of(program)
+    uses = _product_uses(program, weights)
+    found: list[Pair] = []
+    taken: set[str] = set()
+    for node in forward_ops(program):
+        if _weight(node, weights) is None:
+            continue
+        try:
+            pair = _Search(program, weights, uses, num_ranks).run(node)
+        except _NoPair:
+            continue
+        if not taken & set(pair.placements):
+            taken |= set(pair.placements)
+            found.append(pair)
+    return tuple(found)
+
+
+def _weight(node: fx.Node, weights: Mapping[fx.Node, str]) -> int | None:
+    """Which tensor argument of a product is its weight; None for another op or a product of two activations."""
+    if node.target not in PRODUCTS:
+        return None
+    args = tensor_args(node)
+    held = [i for i in (len(args) - 2, len(args) - 1) if args[i] in weights]
+    return held[0] if len(held) == 1 else None
+
+
+def _product_uses(program: Program, weights: Mapping[fx.Node, str]) -> dict[str, int]:
+    """How many forward ops use each parameter, views of it aside."""
+    uses: dict[str, int] = {}
+    for node in forward_ops(program):
+        if node not in weights:
+            for source in node.all_input_nodes:
+                if source in weights:
+                    uses[weights[source]] = uses.get(weights[source], 0) + 1
+    return uses
+
+
+class _Search:
+    """Follows one cut backward."""
+
+    def __init__(
+        self, program: Program, weights: Mapping[fx.Node, str], uses: Mapping[str, int], num_ranks: int
+    ) -> None:
+        self.weights, self.uses, self.num_ranks = weights, uses, num_ranks
+        self.inputs = {program.nodes[i.node] for i in program.inputs}
+        self.columns: list[fx.Node] = []
+        self.cut: dict[fx.Node, Placement] = {}
+        self.placements: dict[str, Placement] = {}
+
+    def run(self, row: fx.Node) -> Pair:
+        at = _weight(row, self.weights)
+        args = tensor_args(row)
+        assert at is not None
+        activation = len(args) * 2 - 3 - at
+        for choice in choices(axes_of(row), self.num_ranks):
+            dims = axes_of(row).operands
+            summed = choice.factor is not None and not any(
+                choice.factor in f for f in axes_of(row).results[0]
+            )
+            if summed and any(choice.factor in f for f in dims[at]):
+                self._follow(args[activation], choice.operands[activation])
+                self._param(args[at], choice.operands[at])
+                break
+        else:
+            raise _NoPair
+        if not self.columns or len(set(self.columns)) != len(self.columns):
+            raise _NoPair
+        self._used_nowhere_else(row)
+        between = frozenset(self.cut) - set(self.columns)
+        return Pair(tuple(self.columns), row, between, dict(self.placements))
+
+    def _follow(self, node: fx.Node, placement: Placement) -> None:
+        """Cut the op that computes a node so that the node comes out in a placement."""
+        if not isinstance(placement, Shard):
+            return
+        if node in self.cut:
+            if self.cut[node] != placement:
+                raise _NoPair
+            return
+        if node in self.weights:
+            self._param(node, placement)
+            return
+        if node in self.inputs or node.meta["phase"] != "forward":
+            raise _NoPair
+        self.cut[node] = placement
+        if node.target is operator.getitem:
+            parent, index = node.args
+            assert isinstance(parent, fx.Node) and isinstance(index, int)
+            self._follow_result(parent, index, placement)
+            return
+        choice = _choice(node, 0, placement, self.num_ranks)
+        at = _weight(node, self.weights)
+        if at is not None:
+            self._column(node, choice, at)
+            return
+        for source, need in zip(tensor_args(node), choice.operands, strict=True):
+            self._follow(source, need)
+
+    def _follow_result(self, parent: fx.Node, index: int, placement: Placement) -> None:
+        choice = _choice(parent, index, placement, self.num_ranks)
+        if parent in self.cut:
+            return
+        self.cut[parent] = placement
+        for source, need in zip(tensor_args(parent), choice.operands, strict=True):
+            self._follow(source, need)
+
+    def _column(self, node: fx.Node, choice: Choice, at: int) -> None:
+        if not isinstance(choice.operands[at], Shard):
+            raise _NoPair
+        args = tensor_args(node)
+        activation = len(args) * 2 - 3 - at
+        # A cut of the rows of the activation, or of the batch of a product, is not a cut of the columns.
+        if isinstance(choice.operands[activation], Shard):
+            raise _NoPair
+        self.columns.append(node)
+        self._param(args[at], choice.operands[at])
+        if len(args) == 3 and isinstance(choice.operands[0], Shard):
+            self._param(args[0], choice.operands[0])
+
+    def _param(self, node: fx.Node, placement: Placement) -> None:
+        """Carry a placement through views back to the parameter."""
+        path = self.weights.get(node)
+        if path is None or self.uses.get(path, 0) != 1:
+            raise _NoPair
+        while node.op != "placeholder":
+            choice = _choice(node, 0, placement, self.num_ranks)
+            (node,) = tensor_args(node)
+            placement = choice.operands[0]
+        if self.placements.setdefault(path, placement) != placement:
+            raise _NoPair
+
+    def _used_nowhere_else(self, row: fx.Node) -> None:
+        known = set(self.cut) | {row}
+        for node in self.cut:
+            for user in node.users:
+                if user not in known and _forward_users(user):
+                    raise _NoPair
+
+
+def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> Choice:
+    """How an op is run so that one of its results comes out in a placement."""
+    axes = axes_of(node)
+    if index >= len(axes.results) or len(list(tensors_of(node))) != len(axes.results):
+        raise _NoPair
+    blocks = blocks_at(axes, axes.results[index], placement)
+    for choice in choices(axes, num_ranks, blocks):
+        if choice.factor is not None and choice.results[index] == placement:
+            return choice
+    raise _NoPair
+
+
+def _forward_users(node: fx.Node) -> bool:
+    """Whether an op is needed in the forward pass; a result that only the backward pass takes is not."""
+    if node.op != "call_function" or node.meta["phase"] != "forward":
+        return False
+    return node.target is not operator.getitem or any(_forward_users(u) for u in node.users)
+
+
+def attention_core(pair: Pair) -> frozenset[fx.Node]:
+    """The ops from the scores (query-key product) to the weights that multiply the values, both within.
+
+    The product with the values is not among them: its result is what the next layer keeps anyway. A fused
+    attention kernel keeps no scores and has no core.
+    """
+    softmaxes = [n for n in pair.between if n.target in _SOFTMAX]
+    before = _reach(softmaxes, pair.between, forward=False)
+    after = _reach(softmaxes, pair.between, forward=True)
+    scores = [n for n in before if n.target in PRODUCTS]
+    context = [n for n in after if n.target in PRODUCTS]
+    leading = _reach(scores, pair.between, forward=True)
+    trailing = _reach(context, pair.between, forward=False)
+    return frozenset((leading & trailing) - set(context))
+
+
+def _reach(starts: list[fx.Node], within: frozenset[fx.Node], *, forward: bool) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(starts)
+    while stack:
+        node = stack.pop()
+        if node in found or node not in within:
+            continue
+        found.add(node)
+        stack += list(node.users) if forward else node.all_input_nodes
+    return found
+
+
+def lookups(program: Program) -> dict[str, fx.Node]:
+    """Embedding tables that a batch input indexes, by path, with the look-up; tables of fixed indices (positions)
+    are not among them."""
+    weights = weights_of(program)
+    batch = {program.nodes[i.node] for i in program.inputs if i.kind == "batch"}
+    found: dict[str, fx.Node] = {}
+    for node in forward_ops(program):
+        if node.target is aten.embedding.default:
+            table, indices = tensor_args(node)[:2]
+            while indices.op == "call_function" and len(indices.all_input_nodes) == 1:
+                (indices,) = indices.all_input_nodes
+            if indices in batch and table in weights:
+                found[weights[table]] = node
+    return found
+
+
+def logits(program: Program) -> dict[str, fx.Node]:
+    """Weights of products whose result goes, through views only, into the softmax of the loss; with the product."""
+    weights = weights_of(program)
+    found: dict[str, fx.Node] = {}
+    for node in forward_ops(program):
+        if node.target is aten._log_softmax.default:
+            (source,) = tensor_args(node)
+            while source.target not in PRODUCTS and len(tensor_args(source)) == 1:
+                (source,) = tensor_args(source)
+            at = _weight(source, weights)
+            if at is not None:
+                found[weights[tensor_args(source)[at]]] = source
+    return found
