@@ -1,1 +1,1 @@
-"""One verb per act."""
+"""The command line: one verb per act, one file per verb."""

@@ -1,0 +1,142 @@
+"""The command `trainyard`: finds the verb, reads its options, runs it, reports errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.cli.verbs import VERBS
+
+__all__ = ["UsageError", "help_text", "main"]
+
+_USER_ERROR, _INTERRUPTED = 2, 130
+
+
+class UsageError(ValueError):
+    """A command line that cannot be read."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Parameters
+    ----------
+    arguments : by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: 0; 2 for an error of the user, told in one line of stderr; 130 after Ctrl-C.
+        With ``TRAINYARD_DEBUG=1`` errors keep their traceback.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(given)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; what is left must not be flushed into the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("TRAINYARD_DEBUG") == "1" or not _is_users(error):
+            raise
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return _USER_ERROR
+
+
+def help_text() -> str:
+    """What ``trainyard --help`` prints."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:{width}}  {verb.line}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: trainyard VERB ...",
+            "",
+            "Plan, simulate and run deep-learning work.",
+            "",
+            *lines,
+            "",
+            "`trainyard VERB --help` lists a verb's options; every verb has --json.",
+        ]
+    )
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if given[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"trainyard {version('trainyard')}")
+        return 0
+    name = given[0]
+    if name not in VERBS:
+        close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
+        known = [*close, *(verb for verb in VERBS if verb not in close)]
+        raise UsageError(f"unknown verb {name!r}; known: {', '.join(known)}; see trainyard --help")
+    module = importlib.import_module(VERBS[name].module)
+    options = _options(name, module, given[1:])
+    if options is None:
+        return 0
+    from trainyard.cli.screen import Screen
+
+    screen = Screen(options.json)
+    screen.show(module.act(options, screen))
+    return 0
+
+
+def _options(name: str, module: Any, given: list[str]) -> Any:
+    """The verb's options; None where help was asked for and printed."""
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                module.Options,
+                prog=f"trainyard {name}",
+                args=given,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as leaving:
+        if leaving.code in (0, None):
+            return None
+        raise UsageError(_without_box(said.getvalue())) from None
+
+
+def _without_box(text: str) -> str:
+    """The sentences in the boxes that tyro draws around errors."""
+    rows = [line.strip("│╭╮╰╯─ \t") for line in text.splitlines()[1:]]
+    return " ".join(row for row in rows if row).replace(" :", ":")
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether the user can do something about an error; anything else is a defect and keeps its traceback."""
+    if isinstance(error, ValueError | OSError):
+        return True
+    # Raised only by code that has loaded this module, so it is not imported for the question.
+    processes = sys.modules.get("trainyard.job.run.processes")
+    return processes is not None and isinstance(error, processes.WorkerError)
+
+
+def _one_line(error: Exception) -> str:
+    """An error's message on one line; of a traceback inside it, only the last line, which says what."""
+    rows = [row.strip() for row in str(error).splitlines() if row.strip()]
+    for index, row in enumerate(rows):
+        if row.startswith("Traceback (most recent call last)"):
+            rows = [*rows[:index], rows[-1]]
+            break
+    return " ".join(rows) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

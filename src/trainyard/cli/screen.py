@@ -1,0 +1,97 @@
+"""Where a verb writes: its result to stdout, messages and progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from rich.console import Console, RenderableType
+
+__all__ = ["Common", "Outcome", "Screen"]
+
+_WIDTH = 110  # of a line where no terminal says otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options that every verb has."""
+
+    json: bool = False
+    """Print one JSON document instead of text."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb found.
+
+    Attributes
+    ----------
+    document : numbers, strings, lists and mappings, for ``--json``; units are in its names.
+    body : what a person reads; strings are printed as they are, without wrapping.
+    """
+
+    document: Mapping[str, Any]
+    body: Sequence[RenderableType] = field(default_factory=tuple)
+
+
+class Screen:
+    """Writes for one verb.
+
+    Parameters
+    ----------
+    as_json : print the outcome as JSON.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.out = _console(sys.stdout)
+        self.messages = _console(sys.stderr)
+
+    def say(self, text: str) -> None:
+        """A message for people, never part of the outcome."""
+        self.messages.print(text, markup=False, highlight=False)
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show what is going on; yields a function that changes the text.
+
+        On a terminal this is a spinner that disappears; elsewhere nothing is printed: logs stay short.
+        """
+        if not self.messages.is_terminal:
+            yield lambda text: None
+            return
+        with self.messages.status(text) as status:
+            yield lambda text: status.update(text)
+
+    def show(self, outcome: Outcome) -> None:
+        """Print what a verb found."""
+        if self.as_json:
+            print(json.dumps(plain(outcome.document), indent=2))
+            return
+        for part in outcome.body:
+            if isinstance(part, str):
+                print(part)
+            else:
+                self.out.print(part)
+
+
+def _console(stream: IO[str]) -> Console:
+    found = Console(file=stream, highlight=False)
+    return found if found.is_terminal else Console(file=stream, highlight=False, width=_WIDTH)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has them: tuples become lists, keys strings, numbers that are not finite null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None

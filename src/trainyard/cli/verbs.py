@@ -1,0 +1,39 @@
+"""The verbs of the command line: what exists is this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["VERBS", "Verb"]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One act.
+
+    Attributes
+    ----------
+    module : holds its ``Options`` and ``act``; imported only when the verb is used.
+    line : what it does, in one line of help.
+    """
+
+    module: str
+    line: str
+
+
+VERBS = MappingProxyType(
+    {
+        "train": Verb(
+            "trainyard.cli.train", "plan for this machine, then train: a model's name or your Python file"
+        ),
+        "plan": Verb("trainyard.cli.plan", "find a plan for a model on a cluster, and say why"),
+        "simulate": Verb("trainyard.cli.simulate", "predict what one step of a plan takes"),
+        "run": Verb("trainyard.cli.run", "train with a saved plan"),
+        "compare": Verb("trainyard.cli.compare", "rank strategies on the same model and cluster"),
+        "hardware": Verb("trainyard.cli.hardware", "describe a cluster; measure this machine"),
+        "papers": Verb("trainyard.cli.papers", "list the published systems, or tell about one"),
+        "reproduce": Verb("trainyard.cli.reproduce", "print a paper's headline result next to ours"),
+    }
+)
+"""Verbs by name, in the order in which help lists them."""

@@ -1,0 +1,100 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from trainyard.hardware.devices import DeviceSpec
+from trainyard.hardware.profile import MachineProfile
+from trainyard.report.units import bytes_text, rate_text, seconds_text
+
+__all__ = ["device_table", "facts_text", "machine_facts", "make_table"]
+
+
+def make_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], text_columns: int = 1
+) -> Table:
+    """A table whose first columns are text and whose others are numbers.
+
+    Parameters
+    ----------
+    title
+        Stands above it.
+    columns
+        Headings.
+    rows
+        As many cells each as there are columns.
+    text_columns
+        How many columns, from the left, are aligned to the left.
+    """
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < text_columns else "right")
+    for row in rows:
+        # Cells are text, not markup: a name may hold brackets.
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def facts_text(title: str, facts: Sequence[tuple[str, str]]) -> Text:
+    """Names and values, a line each.
+
+    Parameters
+    ----------
+    title
+        Stands above them; may be empty.
+    facts
+        Pairs of name and value.
+    """
+    width = max(len(name) for name, _ in facts)
+    text = Text(f"{title}\n" if title else "", "bold")
+    for index, (name, value) in enumerate(facts):
+        text.append("\n" if index else "", "not bold")
+        text.append(f"  {name:{width}}  {value}", "not bold")
+    return text
+
+
+def machine_facts(profile: MachineProfile) -> tuple[tuple[str, str], ...]:
+    """What was measured on this machine, by name."""
+    threads = profile.num_cores
+    dtypes = sorted({sample.dtype for sample in profile.matmul})
+    return (
+        ("processor", profile.cpu),
+        ("cores", str(profile.num_cores)),
+        ("memory", bytes_text(profile.memory_bytes)),
+        ("PyTorch", profile.torch_version),
+        *(
+            (f"matrix products, {dtype}", rate_text(profile.matmul_flops_per_s(dtype, threads), "flop"))
+            for dtype in dtypes
+        ),
+        ("memory stream", rate_text(profile.memory_bandwidth_bytes_per_s(threads), "B")),
+        ("one small op", seconds_text(profile.op_s)),
+        *(
+            (f"all-reduce of {bytes_text(size)}, 2 processes", seconds_text(_all_reduce_s(profile, size)))
+            for size in (2.0**10, 2.0**24)
+        ),
+    )
+
+
+def _all_reduce_s(profile: MachineProfile, num_bytes: float) -> float:
+    return profile.collective_s("all_reduce", 2, num_bytes)
+
+
+def device_table(devices: Sequence[DeviceSpec]) -> Table:
+    """The known devices; use them in clusters such as ``4x8xA100-80G``."""
+    rows = [
+        (
+            device.name,
+            bytes_text(device.memory_bytes),
+            rate_text(device.reference_peak_flops_per_s, "flop"),
+            rate_text(device.peak("float32"), "flop"),
+            rate_text(device.memory_bandwidth_bytes_per_s, "B"),
+        )
+        for device in devices
+    ]
+    columns = ("device", "memory", "peak, 16 bit", "peak, float32", "memory stream")
+    return make_table("known devices; a cluster is NODESxDEVICESxNAME, such as 4x8xA100-80G", columns, rows)
