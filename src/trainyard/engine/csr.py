@@ -32,12 +32,3 @@ def to_lists(rows: Ints, values: Ints, num_rows: int) -> tuple[Ints, Ints]:
 def row_of_each(offsets: Ints) -> Ints:
     """Row of every entry of a flat array with these offsets."""
     return np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-
-
-def entries_of(offsets: Ints, rows: Ints) -> Ints:
-    """Positions, in the flat array, of the entries of some rows, row after row."""
-    counts = offsets[rows + 1] - offsets[rows]
-    ends = np.cumsum(counts)
-    within = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) - np.repeat(ends - counts, counts)
-    entries: Ints = np.repeat(offsets[rows], counts) + within
-    return entries

@@ -1,0 +1,94 @@
+"""Dated records of what was measured where on what code: one JSON file per run under `benchmarks/records`."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_PACKAGES = ("trainyard", "torch", "numba", "numpy", "scipy", "highspy")
+
+
+def write_record(name: str, results: Mapping[str, Any], folder: Path = _HERE / "records") -> Path:
+    """Write the results of a benchmark with the time, the machine, the versions and the commit.
+
+    Parameters
+    ----------
+    name : str
+        What was measured; the file is called `<UTC date and time>-<name>.json`.
+    results : mapping
+        Anything JSON can hold; say the unit in every key.
+    folder : Path
+        Made if it is not there.
+
+    Returns
+    -------
+    Path
+        The file that was written.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    record = {
+        "name": name,
+        "measured_at": now.isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "results": dict(results),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{now:%Y%m%dT%H%M%SZ}-{name}.json"
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    return path
+
+
+def commit() -> str | None:
+    """Hash of the checked-out commit, and `+changes` if tracked files differ; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(_HERE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Processor model, number of cores, memory and system of this machine."""
+    import psutil
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that matter for speed; None where one is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _cpu_model() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

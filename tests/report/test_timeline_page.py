@@ -1,0 +1,132 @@
+"""The page stays small, says what it leaves out, and renders in a browser without errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_timelines import small_timeline
+
+from trainyard.report.timeline_bars import gantt_bars, shown_resources, thin_curve, visible_curve
+from trainyard.report.timeline_page import Table, timeline_page
+
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=20000",
+    "--dump-dom",
+]
+
+
+def rendered(page: str, folder: Path) -> str:
+    """The document as a browser has made it once the scripts have run."""
+    browser = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if not browser:
+        pytest.skip("needs Chromium: none is on the PATH, and CHROMIUM is not set")
+    path = folder / "page.html"
+    path.write_text(page, encoding="utf-8")
+    command = [browser, *_FLAGS, f"--user-data-dir={folder / 'profile'}", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def errors_shown(document: str) -> str:
+    found = re.search(r'<div id="errors">(.*?)</div>', document, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_page_renders_in_a_browser(tmp_path: Path) -> None:
+    # Labels that would break a page that does not escape them.
+    timeline = small_timeline(label="</script><b>&{F}")
+    tables = [Table("Plans", ("plan", "step"), (("<1F1B>", "3 ms"),))]
+    document = rendered(timeline_page(timeline, "A <step>", {"step": "3 ms"}, tables), tmp_path)
+    assert errors_shown(document) == ""
+    for index in range(3):
+        figure = document[document.index(f'<div id="figure{index}"') :]
+        assert "main-svg" in figure.split("</section>")[0]
+    # Seven tasks and six sends are bars of the timeline; two devices have bars in the breakdown.
+    bars = document[document.index('<div id="figure1"') :].split("</section>")[0]
+    assert bars.count('class="point"') == 13
+    assert "A &lt;step&gt;" in document
+    assert "&lt;1F1B&gt;" in document
+
+
+def test_an_error_in_a_script_is_seen(tmp_path: Path) -> None:
+    page = timeline_page(small_timeline(), "broken", {})
+    broken = page.replace('draw("figure1", {', 'draw("nowhere", {').replace(
+        'draw("figure2"', 'drew("figure2"'
+    )
+    assert broken != page
+    shown = errors_shown(rendered(broken, tmp_path))
+    assert "nowhere" in shown or "drew is not defined" in shown
+
+
+def test_the_page_loads_nothing() -> None:
+    page = timeline_page(small_timeline(), "alone", {})
+    assert not re.search(
+        r"<(script|link|img|iframe)[^>]*\b(src|href)=", page.replace("\\/", "/").split("<script>")[0]
+    )
+    assert "<script src" not in page
+
+
+def test_a_large_timeline_is_drawn_with_few_bars_and_says_so() -> None:
+    timeline = small_timeline(num_devices=60, num_microbatches=400)
+    page = timeline_page(timeline, "large", {})
+    assert timeline.graph.num_tasks > 40_000
+    assert "The first 96 of 121 resources." in page
+    assert "short tasks are drawn together" in page
+    assert "The first 32 of 60 devices." in page
+
+
+@pytest.mark.parametrize("max_bars", [40, 200, 2000])
+def test_bars_drawn_together_keep_the_time_of_their_tasks(max_bars: int) -> None:
+    timeline = small_timeline(num_devices=4, num_microbatches=200)
+    graph = timeline.graph
+    shown = shown_resources(graph, 6)
+    bars = gantt_bars(timeline, shown, max_bars)
+    assert len(bars) <= max_bars
+    busy_s = np.zeros((6, len(graph.category_names)))
+    np.add.at(busy_s, (bars.row, bars.category), bars.length_s)
+    np.testing.assert_allclose(busy_s, timeline.busy_s()[shown], rtol=1e-9)
+    assert bars.num_tasks.sum() == np.isin(graph.resources, shown).sum()
+    same_row = bars.row[1:] == bars.row[:-1]
+    ends_s = bars.start_s + bars.length_s
+    assert np.all(bars.start_s[1:][same_row] >= ends_s[:-1][same_row] - 1e-12)
+
+
+def test_rows_go_device_by_device() -> None:
+    assert shown_resources(small_timeline().graph, 96).tolist() == [0, 2, 1, 3, 4]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(-9, 9)), min_size=1, max_size=60), st.integers(4, 40)
+)
+def test_a_thinned_curve_keeps_its_peak_and_its_end(points: list[tuple[int, int]], max_points: int) -> None:
+    points = sorted(points, key=lambda p: p[0])
+    times_s = np.array([float(t) for t, _ in points])
+    values = np.array([v for _, v in points])
+    for curve_s, curve in (
+        visible_curve(times_s, values),
+        thin_curve(times_s, values, max_points),
+    ):
+        assert curve.max() == values.max()
+        assert curve[-1] == values[-1]
+        assert curve_s[0] == times_s[0]
+        assert set(zip(curve_s, curve, strict=True)) <= set(zip(times_s, values, strict=True))
+    if times_s[-1] > times_s[0]:
+        assert len(thin_curve(times_s, values, max_points)[0]) <= max_points
