@@ -1,0 +1,119 @@
+"""Training under any plan is training: losses, gradients, parameters and buffers equal eager PyTorch's."""
+
+import pytest
+from exactness import Cell, differences
+
+RELATIVE = 1e-5
+
+FAST = [
+    Cell("gpt-tiny", microbatches=4, recompute=True, clip_norm=0.3),
+    Cell("gpt-tiny", data=2, zero=2, microbatches=2),
+    Cell("bert-tiny", data=2, zero=3, microbatches=2, clip_norm=0.3),
+    Cell("llama-tiny", tensor=2, tensor_style="sequence"),
+    Cell("gpt-tiny", tensor=2, tensor_style="vocabulary"),
+    Cell("moe-tiny", data=2, zero=1, data_style="experts"),
+    Cell("dlrm-tiny", data=2, data_style="embedding rows"),
+    Cell("resnet-tiny", data=2, zero=1, microbatches=2),
+    Cell("gpt-tiny", pipeline=2, schedule="one_f_one_b", microbatches=4),
+    Cell("dlrm-tiny", pipeline=2, schedule="zero_bubble_h1", microbatches=4),
+    Cell("llama-tiny", pipeline=2, schedule="zb_v", per_rank=2, microbatches=4),
+    Cell("gpt-tiny", data=2, pipeline=2, schedule="one_f_one_b", zero=3, microbatches=4, recompute=True),
+    Cell("llama-tiny", tensor=2, pipeline=2, schedule="one_f_one_b", microbatches=2, tensor_style="sequence"),
+]
+
+MODELS = (
+    "gpt-tiny",
+    "bert-tiny",
+    "llama-tiny",
+    "moe-tiny",
+    "gnmt-tiny",
+    "dlrm-tiny",
+    "resnet-tiny",
+    "vgg-tiny",
+)
+SCHEDULES = (
+    ("gpipe", 1),
+    ("one_f_one_b", 1),
+    ("interleaved", 2),
+    ("breadth_first", 2),
+    ("zero_bubble_h1", 1),
+    ("zb_v", 2),
+)
+MIXED = [
+    Cell("gpt-tiny", data=2, tensor=2, zero=3, microbatches=2, recompute=True, clip_norm=0.3),
+    Cell("gpt-tiny", data=2, tensor=2, zero=2, tensor_style="sequence"),
+    Cell("gpt-tiny", data=2, tensor=2, zero=1, tensor_style="vocabulary", microbatches=2),
+    Cell("bert-tiny", data=2, tensor=2, zero=1, microbatches=4),
+    Cell("llama-tiny", data=2, tensor=2, zero=3, tensor_style="sequence", clip_norm=0.3),
+    Cell("moe-tiny", data=2, tensor=2, data_style="experts", zero=1, clip_norm=0.3),
+    Cell(
+        "moe-tiny", data=2, pipeline=2, data_style="experts", zero=3, microbatches=4, schedule="one_f_one_b"
+    ),
+    Cell("moe-tiny", tensor=2, pipeline=2, microbatches=2, schedule="zero_bubble_h1"),
+    Cell("gpt-tiny", tensor=2, pipeline=2, microbatches=2, schedule="zb_v", per_rank=2, clip_norm=0.3),
+    Cell("gpt-tiny", tensor=2, pipeline=2, microbatches=2, tensor_style="vocabulary", recompute=True),
+    Cell("gpt-tiny", data=2, pipeline=2, microbatches=4, zero=1, schedule="zb_v", per_rank=2, clip_norm=0.3),
+    Cell("bert-tiny", data=2, pipeline=2, microbatches=4, zero=2, schedule="interleaved", per_rank=2),
+    Cell("resnet-tiny", data=2, pipeline=2, microbatches=2, zero=1, schedule="one_f_one_b", recompute=True),
+    Cell("resnet-tiny", data=2, tensor=2, zero=3, tensor_style="columns", clip_norm=0.3),
+    Cell("dlrm-tiny", data=2, tensor=2, data_style="embedding rows", tensor_style="columns", zero=2),
+    Cell("gnmt-tiny", data=2, pipeline=2, microbatches=2, zero=2, schedule="one_f_one_b"),
+    Cell("gpt-tiny", data=4, zero=3, microbatches=2),
+    Cell("llama-tiny", data=4, zero=2, recompute=True),
+    Cell("gpt-tiny", tensor=4),
+    Cell("gpt-tiny", tensor=4, tensor_style="vocabulary"),
+    Cell("bert-tiny", tensor=4, tensor_style="sequence"),
+    Cell("gpt-tiny", pipeline=4, schedule="one_f_one_b", microbatches=8, recompute=True),
+    Cell("llama-tiny", pipeline=4, schedule="zb_v", per_rank=2, microbatches=8),
+]
+SLOW = [
+    *(Cell(m, microbatches=2, recompute=True) for m in MODELS),
+    *(Cell(m, data=2, zero=z, microbatches=2) for m in MODELS for z in (0, 3)),
+    *(Cell("gpt-tiny", data=2, zero=z, clip_norm=0.3) for z in (0, 1, 2, 3)),
+    *(
+        Cell(m, tensor=2, tensor_style="megatron")
+        for m in ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
+    ),
+    *(Cell(m, tensor=2, tensor_style=s) for m in MODELS for s in ("columns", "rows")),
+    *(
+        Cell(m, tensor=2, tensor_style=s)
+        for m in ("gpt-tiny", "bert-tiny")
+        for s in ("sequence", "vocabulary")
+    ),
+    *(Cell(m, tensor=2, tensor_style="head") for m in ("llama-tiny", "gnmt-tiny")),
+    *(Cell("gpt-tiny", tensor=2, tensor_style=f"embedding {s}") for s in ("rows", "columns")),
+    *(Cell("dlrm-tiny", data=2, data_style=f"embedding {s}") for s in ("rows", "columns")),
+    *(Cell("gpt-tiny", pipeline=2, microbatches=4, schedule=s, per_rank=v) for s, v in SCHEDULES),
+    *(Cell(m, pipeline=2, microbatches=2, schedule="one_f_one_b", recompute=True) for m in MODELS),
+    *(Cell(m, pipeline=2, microbatches=2, schedule="zero_bubble_h1") for m in MODELS),
+    *MIXED,
+]
+
+
+def _check(cell: Cell, allowed: float) -> None:
+    found = differences(cell)
+    assert all(size <= allowed for size, _ in found.values()), found
+
+
+@pytest.mark.parametrize("cell", FAST, ids=str)
+def test_equals_eager_training(cell: Cell) -> None:
+    _check(cell, RELATIVE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [c for c in SLOW if c not in FAST], ids=str)
+def test_equals_eager_training_everywhere(cell: Cell) -> None:
+    _check(cell, RELATIVE)
+
+
+HALF = [
+    Cell("gpt-tiny", dtype="bfloat16", data=2, zero=3, microbatches=2),
+    Cell("llama-tiny", dtype="bfloat16", tensor=2, pipeline=2, microbatches=2, schedule="one_f_one_b"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", HALF, ids=str)
+def test_bfloat16_is_near_float32(cell: Cell) -> None:
+    # bfloat16 has 8 bits: 2**-9 relative rounding of every activation, a few hundred roundings in a row.
+    _check(cell, 0.05)
