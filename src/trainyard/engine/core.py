@@ -120,9 +120,8 @@ def _join_line(work: Work, state: State, resource: int, task: int) -> None:
 @_compiled
 def _leave_line(work: Work, state: State, resource: int) -> None:
     """Take the first task out of a line."""
-    base = state.line_offsets[resource]
     state.line_length[resource] -= 1
-    size, lines = state.line_length[resource], state.lines
+    base, size, lines = state.line_offsets[resource], state.line_length[resource], state.lines
     task, place = lines[base + size], 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
