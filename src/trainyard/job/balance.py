@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import fx
-
 from trainyard.job.plan import PlanError
 from trainyard.program.blocks import Block, blocks
 from trainyard.program.flops import node_flops
@@ -14,7 +12,7 @@ from trainyard.program.program import Program
 
 def block_flops(block: Block) -> float:
     """Flops of the forward pass of a block."""
-    return float(sum(node_flops(node) for node in block.ops if isinstance(node, fx.Node)))
+    return float(sum(node_flops(node) for node in block.ops))
 
 
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
@@ -94,7 +92,10 @@ def repeated_blocks(program: Program) -> tuple[Block, ...]:
             runs[-1].append(block)
         else:
             runs.append([block])
-    return tuple(max(runs, key=len, default=[]))
+    longest: list[Block] = []
+    for run in runs:
+        longest = run if len(run) > len(longest) else longest
+    return tuple(longest)
 
 
 def even_starts(program: Program, num_stages: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan, PlanError
 from trainyard.job.task import Setting, with_mesh
+from trainyard.program.program import Program
 
 
 def axis_sizes(plan: Plan) -> dict[str, int]:
@@ -26,14 +27,15 @@ def degree_left(setting: Setting, plan: Plan, axis: str, asked: int | None) -> i
     degree = max(1, num_devices // others) if asked is None else asked
     if degree < 1 or degree * others > num_devices:
         raise PlanError(
-            f"{degree} {axis} ranks times {others} ranks on the other axes are more than the {num_devices} devices "
-            f"of {setting.cluster.name}; use 1 to {max(1, num_devices // others)}"
+            f"{degree} {axis} ranks times {others} ranks on the other axes do not fit on the {num_devices} "
+            f"devices of {setting.cluster.name}; use 1 to {max(1, num_devices // others)}"
         )
     if asked is None and degree == 1 and num_devices > 1 and others > 1:
         taken = ", ".join(f"{size} {name}" for name, size in axis_sizes(plan).items() if name != axis)
         raise PlanError(
-            f"no devices of {setting.cluster.name} are left for the {axis} axis: the strategies before took {taken}; "
-            f"give one of them a smaller degree, such as data_parallel(degree={max(1, num_devices // 2)})"
+            f"no devices of {setting.cluster.name} are left for the {axis} axis: the strategies before took "
+            f"{taken}; give one of them a smaller degree, such as "
+            f"data_parallel(degree={max(1, num_devices // 2)})"
         )
     return degree
 
@@ -75,3 +77,20 @@ def resized(setting: Setting, plan: Plan, *, data: int | None = None, tensor: in
         num_stages_per_rank=plan.schedule.num_stages // plan.schedule.num_ranks,
         stage_starts=plan.stage_starts,
     )
+
+
+def microbatch_program(setting: Setting, num_microbatches: int, data: int) -> Program:
+    """The program that one microbatch of so many runs.
+
+    Raises
+    ------
+    PlanError
+        If the batch does not divide into that many microbatches on ``data`` data-parallel ranks.
+    """
+    rows = setting.task.num_rows
+    if num_microbatches < 1 or rows % (num_microbatches * data):
+        raise PlanError(
+            f"a batch of {rows} rows cannot be cut into {num_microbatches} microbatches on {data} data-parallel "
+            f"ranks; use a number that divides {rows // data if rows % data == 0 else rows}"
+        )
+    return setting.task.program(rows // num_microbatches)

@@ -3,10 +3,10 @@
 A *pair* (arXiv 1909.08053, section 3) is a set of products whose weights are cut by columns, whatever lies
 between them and one more product, and that product, whose weight is cut by rows. Between the two, every rank
 works on its own part: no communication. Nothing here knows the name of a parameter: from every product with a
-weight, a cut of the summed dimension is followed backward, op by op, through the index algebra, until it ends in
-the columns of other weights. If it ends anywhere else, or a value on the way is also needed whole, there is no
-pair. This finds MLPs, gated MLPs, attention with fused or separate projections and grouped queries, and the two
-products inside each expert of a mixture.
+weight, a cut of the summed dimension is followed backward, op by op, through the index algebra, until it ends
+in the columns of other weights. If it ends anywhere else, or a value on the way is also needed whole, there is
+no pair. This finds MLPs, gated MLPs, attention with fused or separate projections and grouped queries, and the
+two products inside each expert of a mixture.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pair:
         return any(n.target in _SOFTMAX | _FUSED_ATTENTION for n in self.between)
 
 
-class _NoPair(Exception):
+class _NoPairError(Exception):
     """The cut cannot be followed further."""
 
 
@@ -90,7 +90,7 @@ def _keeps_elements(node: fx.Node) -> bool:
 
 
 def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
-    """The pairs that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two of them."""
+    """The pairs that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two."""
     weights = weights_of(program)
     uses = _product_uses(program, weights)
     found: list[Pair] = []
@@ -100,7 +100,7 @@ def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
             continue
         try:
             pair = _Search(program, weights, uses, num_ranks).run(node)
-        except _NoPair:
+        except _NoPairError:
             continue
         if not taken & set(pair.placements):
             taken |= set(pair.placements)
@@ -109,7 +109,7 @@ def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
 
 
 def _weight(node: fx.Node, weights: Mapping[fx.Node, str]) -> int | None:
-    """Which tensor argument of a product is its weight; None for another op or a product of two activations."""
+    """Which tensor argument of a product is its weight; None for other ops and products of activations."""
     if node.target not in PRODUCTS:
         return None
     args = tensor_args(node)
@@ -152,12 +152,12 @@ class _Search:
             )
             if summed and any(choice.factor in f for f in dims[at]):
                 self._follow(args[activation], choice.operands[activation])
-                self._param(args[at], choice.operands[at])
+                self.param(args[at], choice.operands[at])
                 break
         else:
-            raise _NoPair
+            raise _NoPairError
         if not self.columns or len(set(self.columns)) != len(self.columns):
-            raise _NoPair
+            raise _NoPairError
         self._used_nowhere_else(row)
         between = frozenset(self.cut) - set(self.columns)
         return Pair(tuple(self.columns), row, between, dict(self.placements))
@@ -168,17 +168,18 @@ class _Search:
             return
         if node in self.cut:
             if self.cut[node] != placement:
-                raise _NoPair
+                raise _NoPairError
             return
         if node in self.weights:
-            self._param(node, placement)
+            self.param(node, placement)
             return
         if node in self.inputs or node.meta["phase"] != "forward":
-            raise _NoPair
+            raise _NoPairError
         self.cut[node] = placement
         if node.target is operator.getitem:
             parent, index = node.args
-            assert isinstance(parent, fx.Node) and isinstance(index, int)
+            assert isinstance(parent, fx.Node)
+            assert isinstance(index, int)
             self._follow_result(parent, index, placement)
             return
         choice = _choice(node, 0, placement, self.num_ranks)
@@ -199,47 +200,47 @@ class _Search:
 
     def _column(self, node: fx.Node, choice: Choice, at: int) -> None:
         if not isinstance(choice.operands[at], Shard):
-            raise _NoPair
+            raise _NoPairError
         args = tensor_args(node)
         activation = len(args) * 2 - 3 - at
         # A cut of the rows of the activation, or of the batch of a product, is not a cut of the columns.
         if isinstance(choice.operands[activation], Shard):
-            raise _NoPair
+            raise _NoPairError
         self.columns.append(node)
-        self._param(args[at], choice.operands[at])
+        self.param(args[at], choice.operands[at])
         if len(args) == 3 and isinstance(choice.operands[0], Shard):
-            self._param(args[0], choice.operands[0])
+            self.param(args[0], choice.operands[0])
 
-    def _param(self, node: fx.Node, placement: Placement) -> None:
+    def param(self, node: fx.Node, placement: Placement) -> None:
         """Carry a placement through views back to the parameter."""
         path = self.weights.get(node)
         if path is None or self.uses.get(path, 0) != 1:
-            raise _NoPair
+            raise _NoPairError
         while node.op != "placeholder":
             choice = _choice(node, 0, placement, self.num_ranks)
             (node,) = tensor_args(node)
             placement = choice.operands[0]
         if self.placements.setdefault(path, placement) != placement:
-            raise _NoPair
+            raise _NoPairError
 
     def _used_nowhere_else(self, row: fx.Node) -> None:
         known = set(self.cut) | {row}
         for node in self.cut:
             for user in node.users:
                 if user not in known and _forward_users(user):
-                    raise _NoPair
+                    raise _NoPairError
 
 
 def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> Choice:
     """How an op is run so that one of its results comes out in a placement."""
     axes = axes_of(node)
     if index >= len(axes.results) or len(list(tensors_of(node))) != len(axes.results):
-        raise _NoPair
+        raise _NoPairError
     blocks = blocks_at(axes, axes.results[index], placement)
     for choice in choices(axes, num_ranks, blocks):
         if choice.factor is not None and choice.results[index] == placement:
             return choice
-    raise _NoPair
+    raise _NoPairError
 
 
 def _forward_users(node: fx.Node) -> bool:
@@ -278,8 +279,10 @@ def _reach(starts: list[fx.Node], within: frozenset[fx.Node], *, forward: bool) 
 
 
 def lookups(program: Program) -> dict[str, fx.Node]:
-    """Embedding tables that a batch input indexes, by path, with the look-up; tables of fixed indices (positions)
-    are not among them."""
+    """Embedding tables that a batch input indexes, by path, with the look-up.
+
+    Tables of fixed indices (positions) are not among them.
+    """
     weights = weights_of(program)
     batch = {program.nodes[i.node] for i in program.inputs if i.kind == "batch"}
     found: dict[str, fx.Node] = {}
@@ -294,7 +297,7 @@ def lookups(program: Program) -> dict[str, fx.Node]:
 
 
 def logits(program: Program) -> dict[str, fx.Node]:
-    """Weights of products whose result goes, through views only, into the softmax of the loss; with the product."""
+    """Weights of products whose result goes through views only into the loss's softmax, with the product."""
     weights = weights_of(program)
     found: dict[str, fx.Node] = {}
     for node in forward_ops(program):
@@ -305,4 +308,27 @@ def logits(program: Program) -> dict[str, fx.Node]:
             at = _weight(source, weights)
             if at is not None:
                 found[weights[tensor_args(source)[at]]] = source
+    return found
+
+
+def expert_weights(program: Program, num_ranks: int) -> dict[str, Placement]:
+    """Placements that deal the experts of mixtures out over ``num_ranks`` ranks, by parameter path.
+
+    An expert weight is one operand of a batched product whose batch dimension it has: every expert multiplies
+    its own tokens by its own matrix.
+    """
+    weights = weights_of(program)
+    uses = _product_uses(program, weights)
+    found: dict[str, Placement] = {}
+    for node in forward_ops(program):
+        at = _weight(node, weights)
+        if at is None or node.target is not aten.bmm.default:
+            continue
+        search = _Search(program, weights, uses, num_ranks)
+        try:
+            choice = _choice(node, 0, Shard(0), num_ranks)
+            search.param(tensor_args(node)[at], choice.operands[at])
+        except _NoPairError:
+            continue
+        found |= search.placements
     return found

@@ -1,0 +1,117 @@
+"""How many bytes a plan keeps: model state per parameter, and activations between the two passes.
+
+These are counts over the graph for planners that must decide before anything is lowered; the simulator measures
+the memory of a lowered plan over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from trainyard.program.program import Program, size_bytes
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes of model state per parameter.
+
+    Attributes
+    ----------
+    weights : what the passes compute with.
+    gradients : their sum over microbatches.
+    optimizer : moments, and the float32 parameters where ``weights`` are shorter.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+ADAM_MIXED = StateBytes(2, 2, 12)
+"""Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
+
+
+def adam_state(dtype: str) -> StateBytes:
+    """What the runtime keeps with Adam: float32 gradients always, float32 parameters beside 16-bit weights."""
+    return StateBytes(4, 4, 8) if dtype == "float32" else StateBytes(2, 4, 12)
+
+
+def model_state_bytes(num_params: float, state: StateBytes, *, zero_stage: int, num_ranks: int) -> float:
+    """Bytes of model state on one of the data-parallel ranks (arXiv 1910.02054, figure 1).
+
+    Parameters
+    ----------
+    num_params : of one rank's part of the model (the paper's Psi).
+    zero_stage : 0 nothing is shared, 1 optimizer state (P_os), 2 also gradients (P_os+g), 3 also weights.
+    num_ranks : data-parallel ranks (the paper's N_d).
+
+    Examples
+    --------
+    >>> model_state_bytes(7.5e9, ADAM_MIXED, zero_stage=2, num_ranks=64) / 1e9
+    16.640625
+    """
+    shared = (state.optimizer, state.gradients, state.weights)
+    total = sum(size / num_ranks if stage < zero_stage else size for stage, size in enumerate(shared))
+    return num_params * total
+
+
+def kept_values(program: Program, recompute: Collection[str] = ()) -> tuple[fx.Node, ...]:
+    """The forward values that the backward pass finds in memory, each storage once.
+
+    Parameters
+    ----------
+    program : of one microbatch.
+    recompute : names of forward nodes that are computed again; what they need is kept instead.
+
+    Returns
+    -------
+    The nodes that own the storages, in program order; parameters and inputs are not among them.
+    """
+    again = set(recompute)
+    stack = [
+        a
+        for n in program.graph.nodes
+        if n.op == "call_function" and n.meta["phase"] == "backward"
+        for a in n.all_input_nodes
+    ]
+    seen: set[fx.Node] = set()
+    kept: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or node.op != "call_function" or node.meta["phase"] != "forward":
+            continue
+        seen.add(node)
+        # A tuple is not kept: its parts are, or its op runs again.
+        if node.name in again or isinstance(node.meta["val"], tuple | list):
+            stack += node.all_input_nodes
+        else:
+            kept.add(storage_of(node))
+    return tuple(n for n in program.graph.nodes if n in kept and n.op == "call_function")
+
+
+def kept_bytes(program: Program, recompute: Collection[str] = ()) -> int:
+    """Bytes of ``kept_values``."""
+    return sum(size_bytes(n.meta["val"]) for n in kept_values(program, recompute))
+
+
+def storage_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a node's value lies in: itself, or the source of a chain of views."""
+    while node.op == "call_function":
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        # A part of a tuple of views (split) is a view; a part of any other tuple owns its memory.
+        viewed = source if source is not None and isinstance(source.meta.get("val"), tuple | list) else node
+        if source is None or not _is_view(viewed):
+            return node
+        node = viewed.all_input_nodes[0]
+    return node
+
+
+def _is_view(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return any(r.alias_info is not None for r in target._schema.returns)

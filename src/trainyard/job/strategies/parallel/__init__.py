@@ -1,0 +1,1 @@
+"""How one step is split over devices."""

@@ -1,0 +1,242 @@
+"""Megatron-LM: tensor-parallel transformer layers, an interleaved pipeline, and how to combine both with data.
+
+Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
+arXiv 1909.08053; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", SC 2021, arXiv 2104.04473.
+
+Fidelity: simplified. (1) The cut of MLP, attention and embedding is exact, but logits are gathered before the
+cross entropy (the softmax needs its dimension whole), where section 3 of the first paper reduces per-token
+scalars. (2) A vocabulary that does not divide is left whole instead of padded. (3) The number of ranks follows
+takeaways 1 and 2 of the second paper with memory counted from the graph; the microbatch size (takeaway 3), which
+the paper measures, is a parameter. (4) The scatter/gather transfer between stages (section 4.1) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainyard.job.balance import even_starts, repeated_blocks
+from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes
+from trainyard.job.plan import TENSOR, Plan, PlanError
+from trainyard.job.remesh import microbatch_program
+from trainyard.job.task import Setting, Strategy, with_mesh
+from trainyard.job.transformer import logits, lookups, pairs
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.program import Program, tensor_of
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Sizes of the three axes: tensor (the paper's t), pipeline (p) and data (d)."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+
+def megatron(
+    *,
+    tensor: int | None = None,
+    pipeline: int | None = None,
+    data: int | None = None,
+    microbatch_rows: int = 1,
+    stages_per_rank: int = 1,
+    memory_fraction: float = 0.9,
+) -> Strategy:
+    """Tensor parallelism inside a node, a 1F1B pipeline across nodes, data parallelism with what is left.
+
+    Degrees that are not given are chosen as in section 3 of arXiv 2104.04473: the model-parallel size t * p is
+    the smallest with which weights, optimizer state and kept activations fit the device (takeaway 2); of that,
+    t is as large as possible up to the devices of a node (takeaway 1); the rest of the devices is data parallel.
+
+    Parameters
+    ----------
+    tensor, pipeline, data : sizes t, p, d of the axes.
+    microbatch_rows : rows b of a microbatch on each data-parallel rank.
+    stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
+        is v times smaller (section 2.2).
+    memory_fraction : share of device memory that weights, state and activations may take.
+
+    Returns
+    -------
+    Strategy
+        It raises `PlanError` if the model has nothing to cut that way or does not fit.
+
+    Examples
+    --------
+    >>> from trainyard.hardware.parse import parse_cluster
+    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.zoo.registry import build
+    >>> setting = Setting(Task(build("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
+    >>> plan = apply((("megatron", megatron(tensor=2, pipeline=2)),), setting)
+    >>> plan.tensor, plan.pipeline, plan.data, plan.schedule.name
+    (2, 2, 1, 'one_f_one_b')
+    >>> str(plan.placements["tensor"]["blocks.0.attention.qkv.weight"])
+    'S0/3'
+    """
+
+    def strategy(setting: Setting, plan: Plan) -> Plan:
+        asked = (tensor, pipeline, data)
+        degrees = _degrees(setting, asked, microbatch_rows, stages_per_rank, memory_fraction)
+        count = _num_microbatches(setting, degrees.data, microbatch_rows)
+        program = microbatch_program(setting, count, degrees.data)
+        plan = with_mesh(
+            setting,
+            plan,
+            data=degrees.data,
+            tensor=degrees.tensor,
+            pipeline=degrees.pipeline,
+            num_microbatches=count,
+            schedule="one_f_one_b" if stages_per_rank == 1 else "interleaved",
+            num_stages_per_rank=stages_per_rank,
+            stage_starts=even_starts(program, degrees.pipeline * stages_per_rank),
+        )
+        why = [
+            f"Tensor {degrees.tensor} x pipeline {degrees.pipeline} x data {degrees.data}: {_origin(asked)}."
+        ]
+        if degrees.tensor > 1:
+            cut, said = tensor_placements(program, degrees.tensor)
+            known = plan.placements.get(TENSOR, {})
+            plan = replace(plan, placements={**plan.placements, TENSOR: {**known, **cut}})
+            why += said
+        return replace(plan, reasons=(*plan.reasons, *why))
+
+    return strategy
+
+
+def tensor_placements(program: Program, num_ranks: int) -> tuple[dict[str, Placement], tuple[str, ...]]:
+    """Placements of parameters on the tensor axis (arXiv 1909.08053, section 3), and why.
+
+    Raises
+    ------
+    PlanError
+        If no product can be cut.
+    """
+    found = pairs(program, num_ranks)
+    if not found:
+        raise PlanError(
+            f"{program.name} has no matrix products that can be cut by columns and then rows over {num_ranks} "
+            "ranks; Megatron's tensor parallelism is for transformers whose heads and MLP widths divide by it. "
+            "Use another number of ranks, or data_parallel"
+        )
+    cut: dict[str, Placement] = {path: p for pair in found for path, p in pair.placements.items()}
+    heads = sum(pair.is_attention for pair in found)
+    why = [f"{heads} attention and {len(found) - heads} other blocks are cut by columns, then rows."]
+    for path in sorted({*lookups(program), *logits(program)}):
+        rows, width = tensor_of(program.nodes[program.input_of(path).node]).shape
+        if rows < width:
+            continue
+        if rows % num_ranks == 0:
+            cut[path] = Shard(0)
+        else:
+            why.append(
+                f"{path} stays whole: its {rows} rows do not divide by {num_ranks}; pad the vocabulary."
+            )
+    return cut, tuple(why)
+
+
+def bubble_fraction(num_stages: int, num_microbatches: int, stages_per_rank: int = 1) -> float:
+    """Idle time over ideal time, (p - 1) / (v m) (arXiv 2104.04473, section 2.2).
+
+    Examples
+    --------
+    >>> bubble_fraction(8, 64, stages_per_rank=2)
+    0.0546875
+    """
+    return (num_stages - 1) / (stages_per_rank * num_microbatches)
+
+
+def _origin(asked: tuple[int | None, ...]) -> str:
+    if all(asked):
+        return "as asked"
+    return "the smallest model-parallel size that fits, tensor within a node first, data with the rest"
+
+
+def _num_microbatches(setting: Setting, data: int, microbatch_rows: int) -> int:
+    rows = setting.task.num_rows
+    if microbatch_rows < 1 or rows % (data * microbatch_rows):
+        raise PlanError(
+            f"a batch of {rows} rows cannot be cut into microbatches of {microbatch_rows} rows on {data} "
+            f"data-parallel ranks; rows must be a multiple of {max(1, data * microbatch_rows)}"
+        )
+    return rows // (data * microbatch_rows)
+
+
+def _degrees(
+    setting: Setting,
+    asked: tuple[int | None, ...],
+    microbatch_rows: int,
+    stages_per_rank: int,
+    memory_fraction: float,
+) -> Degrees:
+    """Takeaways 1 and 2 of arXiv 2104.04473."""
+    fits = list(_candidates(setting, asked, microbatch_rows, stages_per_rank))
+    if not fits:
+        raise PlanError(_no_candidate(setting, asked, microbatch_rows))
+    if asked[0] is not None and asked[1] is not None:
+        return max(fits, key=lambda d: d.data)
+    fits.sort(key=lambda d: (d.tensor * d.pipeline, -d.tensor, -d.data))
+    room = memory_fraction * min(device.memory_bytes for device in setting.cluster.devices)
+    needs = [(_device_bytes(setting, d, microbatch_rows), d) for d in fits]
+    for need, degrees in needs:
+        if need <= room:
+            return degrees
+    least, best = min(needs, key=lambda pair: pair[0])
+    raise PlanError(
+        f"{setting.task.model.name} does not fit {setting.cluster.name}: the best split (tensor {best.tensor} x "
+        f"pipeline {best.pipeline} x data {best.data}) needs {least / 2**30:.1f} GiB of {room / 2**30:.1f} GiB a "
+        "device; use more devices or give tensor and pipeline yourself and add a strategy that recomputes"
+    )
+
+
+def _candidates(
+    setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int, stages_per_rank: int
+) -> Iterator[Degrees]:
+    cluster, task = setting.cluster, setting.task
+    program = task.program(task.num_rows)
+    per_node = min(len(node.devices) for node in cluster.nodes)
+    num_layers = len(repeated_blocks(program))
+    most = len(pairs(program, 1))
+    for t in _sizes(asked[0], per_node):
+        if t > 1 and asked[0] is None and len(pairs(program, t)) < most:
+            continue
+        for p in _sizes(asked[1], cluster.num_devices // t):
+            if p * stages_per_rank > 1 and (not num_layers or num_layers % (p * stages_per_rank)):
+                continue
+            left = cluster.num_devices // (t * p)
+            for d in (left,) if asked[2] is None else (asked[2],):
+                if t * p * d > cluster.num_devices or task.num_rows % (max(1, d) * max(1, microbatch_rows)):
+                    continue
+                count = task.num_rows // (d * microbatch_rows)
+                if d >= 1 and (stages_per_rank == 1 or count % p == 0):
+                    yield Degrees(t, p, d)
+
+
+def _sizes(asked: int | None, limit: int) -> tuple[int, ...]:
+    if asked is not None:
+        return (asked,)
+    return tuple(n for n in range(1, limit + 1) if limit % n == 0)
+
+
+def _no_candidate(setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int) -> str:
+    named = ", ".join(f"{k}={v}" for k, v in zip(("tensor", "pipeline", "data"), asked, strict=True) if v)
+    task = setting.task
+    layers = len(repeated_blocks(task.program(task.num_rows)))
+    return (
+        f"no split of {task.model.name} over the {setting.cluster.num_devices} devices of {setting.cluster.name} "
+        f"with {named or 'any sizes'}: the sizes must multiply to at most the devices, pipeline times stages_per_rank "
+        f"must divide the {layers} repeated blocks, the {task.num_rows} rows must divide by data times "
+        f"microbatch_rows={microbatch_rows}, and interleaving needs microbatches in multiples of pipeline"
+    )
+
+
+def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int) -> float:
+    """Model state of a rank and the activations of the first stage, which keeps p microbatches of 1/p of the layers."""
+    task = setting.task
+    program = task.program(microbatch_rows)
+    share = degrees.tensor * degrees.pipeline
+    state = model_state_bytes(
+        program.num_params / share, adam_state(task.dtype), zero_stage=0, num_ranks=degrees.data
+    )
+    return state + kept_bytes(program) / degrees.tensor

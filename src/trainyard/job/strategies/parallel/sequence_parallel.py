@@ -1,0 +1,136 @@
+"""Sequence parallelism and selective recomputation of attention.
+
+Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023,
+arXiv 2205.05198.
+
+Fidelity: exact for where tensors lie and what is recomputed. Dropout masks are not kept at all (they are functions
+of the element's position), so a layer keeps 32 s b h + 4 a s^2 b bytes instead of the paper's 34 s b h + 5 a s^2 b.
+The gathered input of a column product is gathered again in the backward pass, as in section 4.2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from trainyard.job.plan import TENSOR, Plan, PlanError
+from trainyard.job.task import Setting, Strategy
+from trainyard.job.transformer import attention_core, lookups, pairs
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.program import Program
+
+aten = torch.ops.aten
+
+_SEQUENCE_DIM = 1
+
+
+def sequence_parallel() -> Strategy:
+    """Share positions of the residual stream, norms and dropouts over the tensor-parallel ranks (section 4.2.2).
+
+    The all-reduce after each row-parallel product becomes a reduce-scatter along the sequence, and before each
+    column-parallel product stands an all-gather: the same bytes travel, and what lies between is t times smaller.
+
+    Returns
+    -------
+    Strategy
+        It raises `PlanError` if the plan so far has no tensor axis, or the sequence does not divide.
+
+    Examples
+    --------
+    >>> from trainyard.hardware.parse import parse_cluster
+    >>> from trainyard.job.strategies.parallel.megatron import megatron
+    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.zoo.registry import build
+    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x2xA100-80G"))
+    >>> steps = ("megatron", megatron(tensor=2)), ("sequence_parallel", sequence_parallel())
+    >>> str(apply(steps, setting).placements["tensor"]["add_1"])
+    'S1'
+    """
+
+    def strategy(setting: Setting, plan: Plan) -> Plan:
+        program = setting.task.program(plan.rows_per_microbatch)
+        found = pairs(program, plan.tensor) if plan.tensor > 1 else ()
+        if not found:
+            raise PlanError(
+                "sequence_parallel shares what tensor parallelism leaves whole, and this plan has no tensor-parallel "
+                f"blocks (tensor axis of {plan.tensor}); put megatron before it, such as "
+                "megatron(tensor=2)+sequence_parallel"
+            )
+        shapes = {_stream_shape(pair.row) for pair in found} - {None}
+        stream = [n for n in program.graph.nodes if _adds_to_stream(n, shapes)]
+        stream += [n for n in lookups(program).values() if tuple(n.meta["val"].shape) in shapes]
+        _check_length(program, stream, plan.tensor)
+        wanted: dict[str, Placement] = {n.name: Shard(_SEQUENCE_DIM) for n in stream}
+        placements = {**plan.placements, TENSOR: {**plan.placements.get(TENSOR, {}), **wanted}}
+        why = f"The residual stream ({len(stream)} tensors) is shared along the sequence by {plan.tensor} ranks."
+        return replace(plan, placements=placements, reasons=(*plan.reasons, why))
+
+    return strategy
+
+
+def selective_recompute() -> Strategy:
+    """Recompute the core of attention, scores to dropped-out weights, and keep everything else (section 5).
+
+    These are the largest tensors (5 a s^2 b bytes of a layer's s b h (34 + 5 a s / h)) and cheap to recompute.
+
+    Returns
+    -------
+    Strategy
+        It raises `PlanError` if the model has no attention.
+
+    Examples
+    --------
+    >>> from trainyard.hardware.parse import parse_cluster
+    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.zoo.registry import build
+    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
+    >>> plan = apply((("selective_recompute", selective_recompute()),), setting)
+    >>> {"_softmax", "dropout_1"} <= plan.recompute, "addmm" in plan.recompute
+    (True, False)
+    """
+
+    def strategy(setting: Setting, plan: Plan) -> Plan:
+        program = setting.task.program(plan.rows_per_microbatch)
+        attention = [pair for pair in pairs(program, 1) if pair.is_attention]
+        if not attention:
+            raise PlanError(
+                f"{program.name} has no attention that selective_recompute could recompute; use sublinear instead"
+            )
+        core = frozenset(n.name for pair in attention for n in attention_core(pair))
+        why = f"The core of {len(attention)} attention blocks ({len(core)} ops) is recomputed."
+        if not core:
+            why = f"The fused kernels of {len(attention)} attention blocks keep no scores: nothing is recomputed."
+        return replace(plan, recompute=plan.recompute | core, reasons=(*plan.reasons, why))
+
+    return strategy
+
+
+def _stream_shape(row: fx.Node) -> tuple[int, ...] | None:
+    """Shape [rows, length, hidden] in which the result of a row-parallel product is added to the stream."""
+    node = row
+    while node.meta["val"].dim() != 3:
+        views = [u for u in node.users if u.target is aten.view.default and u.meta["phase"] == "forward"]
+        if not views:
+            return None
+        node = views[0]
+    return tuple(node.meta["val"].shape)
+
+
+def _adds_to_stream(node: fx.Node, shapes: set[tuple[int, ...] | None]) -> bool:
+    if node.target is not aten.add.Tensor:
+        return False
+    terms = node.all_input_nodes
+    same = [tuple(t.meta["val"].shape) for t in terms if t.op == "call_function"]
+    return len(same) == 2 and same[0] == same[1] and tuple(node.meta["val"].shape) == same[0] in shapes
+
+
+def _check_length(program: Program, stream: list[fx.Node], num_ranks: int) -> None:
+    for node in stream:
+        length = node.meta["val"].shape[_SEQUENCE_DIM]
+        if length % num_ranks:
+            raise PlanError(
+                f"a sequence of {length} positions of {program.name} does not divide over {num_ranks} tensor-parallel "
+                "ranks; use a tensor size that divides it"
+            )

@@ -1,0 +1,80 @@
+"""ZeRO: data-parallel ranks share optimizer state, gradients and parameters instead of each keeping all of them.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020,
+arXiv 1910.02054.
+
+Fidelity: exact for ZeRO-DP (section 5): P_os, P_os+g and P_os+g+p, with their communication volumes (section 7).
+ZeRO-R (section 6: partitioned activation checkpoints, constant-size buffers, defragmentation) is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainyard.job.footprint import ADAM_MIXED, model_state_bytes
+from trainyard.job.plan import DATA, Plan, PlanError
+from trainyard.job.remesh import degree_left, resized
+from trainyard.job.task import Setting, Strategy
+
+_SHARED = {
+    1: "optimizer state",
+    2: "optimizer state and gradients",
+    3: "optimizer state, gradients and parameters",
+}
+
+
+def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
+    """Share the model state over the data axis.
+
+    With Psi parameters, N ranks and Adam in mixed precision, a rank keeps (section 3.1 and figure 1)::
+
+        stage 0   16 Psi
+        stage 1   4 Psi + 12 Psi / N      P_os
+        stage 2   2 Psi + 14 Psi / N      P_os+g
+        stage 3   16 Psi / N              P_os+g+p
+
+    Parameters
+    ----------
+    stage : 1, 2 or 3; the paper's ZeRO-100B is stage 2.
+    degree : data-parallel ranks; by default those of the plan so far, or all devices that are left.
+
+    Returns
+    -------
+    Strategy
+        It raises `PlanError` if only one data-parallel rank is possible.
+
+    Raises
+    ------
+    PlanError
+        If there is no such stage.
+
+    Examples
+    --------
+    >>> from trainyard.hardware.parse import parse_cluster
+    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.zoo.registry import build
+    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
+    >>> plan = apply((("zero", zero(stage=3)),), setting)
+    >>> plan.data, plan.zero_stage
+    (4, 3)
+    """
+    if stage not in _SHARED:
+        raise PlanError(f"ZeRO has stages 1, 2 and 3, got {stage}; without sharing use data_parallel")
+
+    def strategy(setting: Setting, plan: Plan) -> Plan:
+        size = degree if degree is not None or plan.data == 1 else plan.data
+        size = degree_left(setting, plan, DATA, size)
+        if size == 1:
+            raise PlanError(
+                f"ZeRO shares model state over data-parallel ranks and there is only one on {setting.cluster.name}; "
+                "use a cluster with more devices, or another strategy's smaller degree"
+            )
+        plan = resized(setting, plan, data=size)
+        whole, shared = (model_state_bytes(1, ADAM_MIXED, zero_stage=s, num_ranks=size) for s in (0, stage))
+        why = (
+            f"{size} ranks share {_SHARED[stage]}: in mixed precision with Adam {shared:.3g} bytes per parameter "
+            f"instead of {whole:.3g}."
+        )
+        return replace(plan, zero_stage=stage, reasons=(*plan.reasons, why))
+
+    return strategy
