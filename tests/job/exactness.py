@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -256,7 +256,7 @@ def _join(parts: list[Tensor], placement: Placement | None) -> Tensor:
     return parts[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def run_eager(model_name: str, rows: int, microbatches: int, optimizer: OptimizerConfig) -> Run:
     """The reference: eager PyTorch, one process, gradients accumulated over microbatches."""
     model = build(model_name, rows)
@@ -288,7 +288,7 @@ def _forward_backward(model: Model, rows: int, microbatches: int, step: int) -> 
     size = rows // microbatches
     sums: dict[str, float] = {}
     for first in range(0, rows, size):
-        part = pytree.tree_map(lambda t: t[first : first + size], model.batch)
+        part = {name: value[first : first + size] for name, value in model.batch.items()}
         with CounterDropout(torch.tensor([SEED, step, first]), size):
             result = model.loss(model.module, part)
             loss, metrics = result if isinstance(result, tuple) else (result, {})

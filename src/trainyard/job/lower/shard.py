@@ -200,8 +200,10 @@ class _Emitter:
             whole = self._move(node, source, have, Replicate(), user)
             return self._move(whole, source, Replicate(), need, user)
         new = self.graph.call_function(target, args)
-        # What is moved belongs where it was made, and an input where it is used.
-        place = _place(user if source.op == "placeholder" else source)
+        # What is moved belongs where it was made, an input where it is used, and what the backward pass moves
+        # again not before the gradients that it meets there.
+        elsewhere = source.op == "placeholder" or source.meta["phase"] != user.meta["phase"]
+        place = _place(user if elsewhere else source)
         new.meta = {**place, "phase": user.meta["phase"], "val": _empty_part(source.meta["val"], need, axis.size)}
         return new
 
