@@ -78,7 +78,8 @@ class Executor:
         self._index_transfers()
 
     def _add_constants(self, values: Values) -> None:
-        """Buffers, and parameters that are not trained."""
+        """Buffers, and parameters that are not trained (``constants``)."""
+        self.constants: set[str] = set()
         self.buffers: dict[str, torch.Tensor] = {}
         dtype = getattr(torch, self.plan.dtype)
         for stage in self.stages:
@@ -87,6 +88,8 @@ class Executor:
                     part = local_part(values(slot.name), self.lowered.inputs[slot.name], self.mesh)
                     part = part.to(dtype) if part.is_floating_point() else part
                     (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
+                    if slot.kind == "param":
+                        self.constants.add(slot.name)
 
     def _index_transfers(self) -> None:
         """Which values go from and to which actions; ``kept`` are those that a stage's later segments take."""
@@ -209,6 +212,7 @@ class Executor:
             work = dist.isend(value, self.mesh.peer(transfer.target), tag=self._tag(tag, action.microbatch))
             assert work is not None
             self.sending.append((work, value))
+            self.mesh.sent_bytes += value.numel() * value.element_size()
 
     def _tag(self, transfer: int, microbatch: int) -> int:
         return transfer * self.plan.num_microbatches + microbatch

@@ -31,13 +31,16 @@ class Mesh:
     shared_stages : sets of stages that share a parameter and therefore sum its gradients.
     """
 
-    def __init__(self, plan: Plan, rank: int, shared_stages: frozenset[tuple[int, ...]] = frozenset()) -> None:
+    def __init__(
+        self, plan: Plan, rank: int, shared_stages: frozenset[tuple[int, ...]] = frozenset()
+    ) -> None:
         self.plan = plan
         self.rank = rank
         self.coordinate = plan.coordinate(rank)
         self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
         for axis in (DATA, TENSOR):
@@ -80,6 +83,17 @@ class Mesh:
         """This rank and its peers in the other stages that share a parameter."""
         return self._stage_groups[stages]
 
+    def count_sent(self, whole: torch.Tensor, num_ranks: int, rounds: int = 1) -> None:
+        """Count what this rank sends in a collective by the ring algorithm, into ``sent_bytes``.
+
+        Parameters
+        ----------
+        whole : of which each of ``num_ranks`` ranks passes on all parts but one, ``rounds`` times: twice in an
+            all-reduce (reduce-scatter, then all-gather), else once.
+        """
+        whole_bytes = whole.numel() * whole.element_size()
+        self.sent_bytes += rounds * whole_bytes * (num_ranks - 1) // num_ranks
+
     def peer(self, stage: int) -> int:
         """The rank that runs a stage for the same data and tensor indices."""
         return self.plan.rank_at(
@@ -94,12 +108,14 @@ class Mesh:
     def all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> torch.Tensor:
         result = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(result, _OPS[reduction], group=self._groups[axis])
+        self.count_sent(result, self._sizes[axis], rounds=2)
         return result / self._sizes[axis] if reduction == "avg" else result
 
     def all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
         n = self._sizes[axis]
         parts = x.new_empty((n, *x.shape))
         gather_into(parts.flatten(0, 1), x.contiguous(), group=self._groups[axis])
+        self.count_sent(parts, n)
         if dim == 0 and blocks == 1:
             return parts.flatten(0, 1)
         # [ranks, .., blocks, part, ..] -> [.., blocks, ranks, part, ..]
@@ -112,6 +128,7 @@ class Mesh:
         parts = cut.movedim(dim + 1, 0).contiguous()
         result = parts.new_empty(parts.shape[1:])
         scatter_from(result, parts.flatten(0, 1), group=self._groups[axis])
+        self.count_sent(parts, n)
         return result.flatten(dim, dim + 1)
 
     def all_to_all(
@@ -128,6 +145,7 @@ class Mesh:
         sent = cut.movedim(to_dim + 1, 0).contiguous()
         received = torch.empty_like(sent)
         dist.all_to_all_single(received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis])
+        self.count_sent(sent, n)
         parts = received.flatten(to_dim + 1, to_dim + 2)
         joined = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
         return joined.movedim(0, dim + 1).flatten(dim, dim + 2)

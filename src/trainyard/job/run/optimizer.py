@@ -76,12 +76,34 @@ class Optimizer:
             state.master.grad = None
         return norm
 
+    def moments(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for name, state in self.state.buckets.items():
+            for key, value in self.inner.state.get(state.master, {}).items():
+                if isinstance(value, torch.Tensor) and value.shape == state.master.shape and key != "step":
+                    found.setdefault(key, {})[name] = value
+        return found
+
+    def restore(self, num_steps: int, moments: tuple[str, ...]) -> None:
+        """As after ``num_steps`` steps, with moments of zero, which the caller fills in."""
+        self.num_steps = num_steps
+        self.inner.state.clear()
+        for state in self.state.buckets.values():
+            kept = {key: torch.zeros_like(state.master) for key in moments}
+            if self.config.name == "adamw" and num_steps:
+                kept["step"] = torch.tensor(float(num_steps), device=self.state.device)
+            if kept:
+                self.inner.state[state.master] = kept
+
     def _global_norm(self, grads: list[torch.Tensor]) -> float:
         """Every element counts once, however many ranks hold it."""
         total = torch.zeros((), dtype=torch.float64)
         for state, grad in zip(self.state.buckets.values(), grads, strict=True):
             bucket = state.bucket
-            copies = bucket.num_copies * (self.mesh.plan.data if bucket.reduced and bucket.num_shards == 1 else 1)
+            copies = bucket.num_copies * (
+                self.mesh.plan.data if bucket.reduced and bucket.num_shards == 1 else 1
+            )
             total += torch.linalg.vector_norm(grad).double().cpu() ** 2 / copies
         if self.mesh.plan.num_ranks > 1:
             shared = total.to(self.state.device)

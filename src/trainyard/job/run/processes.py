@@ -11,7 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_PRELOAD = ["torch", "torch.distributed", "trainyard.job.run.executor"]
+# Beside the workers' own modules what PyTorch loads when it traces the first time.
+_PRELOAD = [
+    "trainyard.job.run.supervisor",
+    "trainyard.program.random_kernels",
+    "trainyard.zoo",
+    "torch._dynamo",
+    "torch.onnx",
+]
 
 
 class WorkerError(RuntimeError):
@@ -61,7 +68,9 @@ def _collect(workers: list[Any], results: Any, timeout_s: float) -> list[Any]:
             waited_s += 0.5
             dead = [r for r, w in enumerate(workers) if r not in found and w.exitcode is not None]
             if dead:
-                raise WorkerError(f"rank {dead[0]} ended with exit code {workers[dead[0]].exitcode}") from None
+                raise WorkerError(
+                    f"rank {dead[0]} ended with exit code {workers[dead[0]].exitcode}"
+                ) from None
             if waited_s > timeout_s:
                 missing = sorted(set(range(len(workers))) - set(found))
                 raise WorkerError(f"ranks {missing} gave no answer in {timeout_s:.0f} s") from None

@@ -87,7 +87,7 @@ class State:
         flat[: sum(bucket.sizes)] = torch.cat(parts)
         flat = flat.to(self.device)
         share = bucket.num_elements // bucket.num_shards
-        own = slice(self._shard_index(bucket) * share, (self._shard_index(bucket) + 1) * share)
+        own = slice(self.shard_index(bucket) * share, (self.shard_index(bucket) + 1) * share)
         gathered = bucket.num_shards > 1 and self.zero_stage == 3
         weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
         master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
@@ -96,7 +96,8 @@ class State:
         grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
 
-    def _shard_index(self, bucket: Bucket) -> int:
+    def shard_index(self, bucket: Bucket) -> int:
+        """Which of a bucket's equal parts this rank keeps."""
         return self.mesh.index(DATA) if bucket.num_shards > 1 else 0
 
     def param_views(self) -> dict[str, torch.Tensor]:
@@ -116,6 +117,7 @@ class State:
     def _gather(self, state: BucketState) -> torch.Tensor:
         flat = torch.empty(state.bucket.num_elements, dtype=self.dtype, device=self.device)
         gather_into(flat, state.master.to(self.dtype), group=self.mesh.group(DATA))
+        self.mesh.count_sent(flat, state.bucket.num_shards)
         return flat
 
     def accumulate_grads(self, name: str, grads: list[torch.Tensor]) -> None:
@@ -140,6 +142,7 @@ class State:
         torch._foreach_copy_(list(state.views(flat)), grads)
         part = torch.empty_like(state.grads)
         work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
+        self.mesh.count_sent(flat, state.bucket.num_shards)
         if state.num_accumulated == 1:
             state.grads.zero_()
         self.pending.append((work, state, part, flat))
@@ -148,10 +151,12 @@ class State:
         group = self.mesh.group(DATA)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
+            self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
             self.pending.append((work, state, None, state.grads))
         else:
             part = torch.empty_like(state.master)
             work = scatter_from(part, state.grads, group=group, async_op=True)
+            self.mesh.count_sent(state.grads, state.bucket.num_shards)
             self.pending.append((work, state, part, state.grads))
 
     def finish_gradients(self) -> list[torch.Tensor]:
@@ -186,7 +191,9 @@ class State:
             total = states[0].grads
             for other in states[1:]:
                 total += other.grads
-            dist.all_reduce(total, group=self.mesh.stage_group(states[0].bucket.stages))
+            group = self.mesh.stage_group(states[0].bucket.stages)
+            dist.all_reduce(total, group=group)
+            self.mesh.count_sent(total, group.size(), rounds=2)
             for other in states[1:]:
                 other.grads.copy_(total)
             for state in states:
@@ -201,14 +208,9 @@ class State:
                 continue
             if state.bucket.num_shards > 1:
                 source = state.master.to(self.dtype) if self.dtype != torch.float32 else state.master.clone()
-                works.append(
-                    (
-                        gather_into(
-                            state.weights, source, group=self.mesh.group(DATA), async_op=True
-                        ),
-                        source,
-                    )
-                )
+                work = gather_into(state.weights, source, group=self.mesh.group(DATA), async_op=True)
+                self.mesh.count_sent(state.weights, state.bucket.num_shards)
+                works.append((work, source))
             elif self.dtype != torch.float32:
                 state.weights.copy_(state.master)
         for work, _ in works:

@@ -1,0 +1,91 @@
+"""Boxes: where the rectangles of one rank's part of a tensor lie in the whole tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from trainyard.job.plan import DATA, TENSOR
+from trainyard.program.placement import Placement, Shard
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle that is whole both in a rank's part and in the whole tensor.
+
+    Attributes
+    ----------
+    local : where it begins in the part, ``offsets`` in the whole tensor, ``sizes`` its extent; by dimension.
+    """
+
+    local: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def of(self, part: torch.Tensor) -> torch.Tensor:
+        """The box as a view of the part."""
+        for dim, (start, size) in enumerate(zip(self.local, self.sizes, strict=True)):
+            part = part.narrow(dim, start, size)
+        return part
+
+
+def boxes(
+    shape: tuple[int, ...],
+    placements: Mapping[str, Placement],
+    index: Mapping[str, int],
+    size: Mapping[str, int],
+) -> tuple[Box, ...]:
+    """The rectangles of one rank's part.
+
+    Parameters
+    ----------
+    shape : of the whole tensor.
+    placements : by mesh axis; the data axis cuts first, then the tensor axis.
+    index, size : the rank's index on each axis, and the axis's number of ranks.
+    """
+    # Per dimension, the runs (start, length) of the whole tensor that the part holds, in its own order.
+    runs = [[(0, n)] for n in shape]
+    for axis in (DATA, TENSOR):
+        placement = placements.get(axis)
+        if isinstance(placement, Shard):
+            runs[placement.dim] = _cut(runs[placement.dim], placement.blocks, index[axis], size[axis])
+    by_dim = [_with_local_starts(r) for r in runs]
+    return tuple(
+        Box(tuple(r[0] for r in rows), tuple(r[1] for r in rows), tuple(r[2] for r in rows))
+        for rows in product(*by_dim)
+    )
+
+
+def _cut(runs: list[tuple[int, int]], blocks: int, index: int, num_ranks: int) -> list[tuple[int, int]]:
+    """Part ``index`` of each of ``blocks`` equal blocks of the concatenated runs."""
+    total = sum(length for _, length in runs)
+    block = total // blocks
+    part = block // num_ranks
+    found: list[tuple[int, int]] = []
+    for b in range(blocks):
+        first = b * block + index * part
+        found += _slice(runs, first, first + part)
+    return found
+
+
+def _slice(runs: list[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    position = 0
+    for start, length in runs:
+        low, high = max(first, position), min(last, position + length)
+        if low < high:
+            found.append((start + low - position, high - low))
+        position += length
+    return found
+
+
+def _with_local_starts(runs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    found = []
+    position = 0
+    for start, length in runs:
+        found.append((position, start, length))
+        position += length
+    return found

@@ -1,0 +1,180 @@
+"""What is asked of a training run, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from trainyard.job.plan import Plan
+from trainyard.job.run.data import Data
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.program.model import Model
+
+ModelSource = Callable[[], Model]
+"""Builds the model; called in every process with the same random seed. ``partial(build, "gpt2", 8)`` is one."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a run goes.
+
+    Attributes
+    ----------
+    steps : the run ends after this many steps, counted from the first one ever, not from a resumption.
+    optimizer : how parameters are updated.
+    checkpoint : folder of checkpoints; None keeps none. One is written at the end of the run in any case.
+    checkpoint_every : steps between checkpoints; 0 writes the last one only.
+    keep : complete checkpoints that stay.
+    resume : continue from the newest complete checkpoint of the folder. Without it the folder must hold none.
+    seed : of initial values and dropout.
+    max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
+    log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
+    device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
+    stall_s : seconds without a sign of life after which the run counts as dead.
+    """
+
+    steps: int
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    checkpoint: Path | None = None
+    checkpoint_every: int = 0
+    keep: int = 2
+    resume: bool = False
+    seed: int = 0
+    max_restarts: int = 0
+    log: Path | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    stall_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "checkpoint_every", "max_restarts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        if self.keep < 1:
+            raise ValueError(f"at least one checkpoint must be kept, got keep={self.keep}")
+        if self.checkpoint is None and (self.resume or self.checkpoint_every):
+            raise ValueError(
+                "resume and checkpoint_every need the folder of the checkpoints: give checkpoint"
+            )
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"unknown device {self.device!r}; the known ones are cpu and cuda")
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """All that a worker process needs to know."""
+
+    model: Model | ModelSource
+    plan: Plan
+    data: Data
+    config: TrainConfig
+
+    def build(self) -> Model:
+        """The model. One of Trainyard's own takes no memory: its values are made when a rank asks for its part."""
+        import torch
+
+        if isinstance(self.model, Model):
+            return self.model
+        torch.manual_seed(self.config.seed)
+        function = self.model.func if isinstance(self.model, partial) else self.model
+        if getattr(function, "__module__", "").startswith("trainyard.zoo.registry"):
+            with torch.device("meta"):
+                return self.model()
+        return self.model()
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What one rank reports of one step; see ``StepMetrics``."""
+
+    rank: int
+    step: int
+    losses: Mapping[str, float]
+    grad_norm: float
+    seconds: float
+    tokens: int
+    peak_memory_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step of all ranks.
+
+    Attributes
+    ----------
+    step : its number, from 0. After a restart, steps since the last checkpoint are reported again.
+    losses : loss and metrics by name, averages over the batch.
+    grad_norm : global norm of the gradient before clipping.
+    seconds : of the slowest rank.
+    rows_per_s, tokens_per_s : of all ranks together; no tokens (0) where the data is not text.
+    peak_memory_bytes : by rank: most memory held so far, resident on a CPU, allocated on a GPU.
+    sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
+    """
+
+    step: int
+    losses: Mapping[str, float]
+    grad_norm: float
+    seconds: float
+    rows_per_s: float
+    tokens_per_s: float
+    peak_memory_bytes: tuple[int, ...]
+    sent_bytes: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
+    """The metrics of a step from the reports of all ranks, in the order of ranks."""
+    first = reports[0]
+    seconds = max(r.seconds for r in reports)
+    return StepMetrics(
+        first.step,
+        first.losses,
+        first.grad_norm,
+        seconds,
+        num_rows / seconds,
+        first.tokens / seconds,
+        tuple(r.peak_memory_bytes for r in reports),
+        tuple(r.sent_bytes for r in reports),
+    )
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Why and how fast a run was started again.
+
+    Attributes
+    ----------
+    reason : what happened to which rank.
+    step : from which training went on.
+    seconds : from the failure until all ranks were ready for that step.
+    """
+
+    reason: str
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to.
+
+    Attributes
+    ----------
+    metrics : of every step that this run did, in order, each step once.
+    first_step : 0, or where it was resumed.
+    restarts : one entry for each.
+    notes : what the user should know, such as a damaged checkpoint that was passed over.
+    checkpoint : the last checkpoint's folder, for ``read_whole``; None without checkpoints.
+    """
+
+    metrics: tuple[StepMetrics, ...]
+    first_step: int
+    restarts: tuple[Restart, ...]
+    notes: tuple[str, ...]
+    checkpoint: Path | None

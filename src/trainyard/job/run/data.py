@@ -1,0 +1,138 @@
+"""Data: the whole batch of a step as a pure function of its number, so that any rank can take its rows at any time.
+
+There is no position to save and nothing to seek: after a restart, or on another number of processes, step 17
+trains on the rows that it would have trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from trainyard.program.program import Program, tensor_of
+from trainyard.zoo.text import TextBatches, standard_library
+
+
+class DataError(ValueError):
+    """A batch that the model cannot be trained on; the message names the entry."""
+
+
+class Data(Protocol):
+    """Where batches come from. Processes get a copy each, so it must be possible to pickle it."""
+
+    def batch(self, step: int) -> Mapping[str, Tensor]:
+        """All rows of a step, by input path of the program (``batch.tokens``), on the CPU."""
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Pieces of the source text of Python's standard library, a byte a token, with the next bytes as targets.
+
+    Attributes
+    ----------
+    num_rows : rows of a step.
+    context : tokens per row.
+    vocab : of the model; bytes that it does not know become its last token.
+    seed : other seeds draw other pieces.
+    """
+
+    num_rows: int
+    context: int
+    vocab: int = 256
+    seed: int = 0
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """``batch.tokens`` and ``batch.targets``, int64 [num_rows, context]."""
+        text = TextBatches(standard_library(), self.num_rows, self.context, self.seed).batch(step)
+        return {f"batch.{name}": tokens.clamp(max=self.vocab - 1) for name, tokens in text.items()}
+
+
+@dataclass(frozen=True)
+class FunctionData:
+    """Batches from a user's function.
+
+    Attributes
+    ----------
+    function : from the step to a pytree of tensors like the model's example batch. It must return the same for the
+        same step in every process, and be defined at the top level of a module.
+    """
+
+    function: Callable[[int], Any]
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """The function's tensors by path."""
+        return by_path(self.function(step))
+
+
+@dataclass(frozen=True, eq=False)
+class FixedData:
+    """The same batch in every step: for measuring, and for trying a model out.
+
+    Attributes
+    ----------
+    tensors : a pytree of tensors, such as a model's example batch.
+    """
+
+    tensors: Any
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """The tensors by path, whatever the step."""
+        return by_path(self.tensors)
+
+
+def by_path(batch: Any) -> dict[str, Tensor]:
+    """The tensors of a pytree by their paths as a program's inputs are called: ``batch.tokens``.
+
+    Raises
+    ------
+    DataError
+        If a leaf is no tensor.
+    """
+    found: dict[str, Tensor] = {}
+    for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
+        name = ".".join(["batch", *(_key(k) for k in path)])
+        if not isinstance(leaf, Tensor):
+            raise DataError(f"{name} is a {type(leaf).__name__}; a batch holds tensors only")
+        found[name] = leaf
+    return found
+
+
+def _key(entry: Any) -> str:
+    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
+
+
+def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) -> None:
+    """Compare a batch with what the program was captured on.
+
+    Raises
+    ------
+    DataError
+        If an entry is missing, has another shape or kind of number, or lies on the meta device.
+    """
+    for entry in (i for i in program.inputs if i.kind == "batch"):
+        expected = tensor_of(program.nodes[entry.node])
+        shape = (num_rows, *expected.shape[1:])
+        if entry.path not in batch:
+            raise DataError(f"the data has no {entry.path}; it has {', '.join(batch) or 'nothing'}")
+        given = batch[entry.path]
+        if tuple(given.shape) != shape or given.is_floating_point() != expected.is_floating_point():
+            raise DataError(
+                f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
+                f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}"
+            )
+        if given.device.type == "meta":
+            raise DataError(
+                f"{entry.path} holds no numbers (it is on the meta device); make the data on the CPU"
+            )
+
+
+def num_tokens(batch: Mapping[str, Tensor]) -> int:
+    """Tokens of a batch of sequences (integers [rows, length]); 0 for other data."""
+    tokens = batch.get("batch.tokens")
+    is_text = tokens is not None and tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32)
+    return tokens.numel() if tokens is not None and is_text else 0

@@ -1,0 +1,158 @@
+"""Snapshot: the state of a run by parameter path and in whole shapes, as the parts that one rank holds.
+
+What is saved says nothing of the plan that it was saved under: ZeRO's flat parts are put together first, a part
+of a cut parameter knows where it lies in the whole one, and every element is written by one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from trainyard.job.plan import AXES, DATA, TENSOR
+from trainyard.job.run.boxes import Box, boxes
+from trainyard.job.run.executor import Executor
+from trainyard.job.run.state import BucketState
+from trainyard.program.placement import Placement, Shard
+
+PARAMS, BUFFERS = "param", "buffer"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one rank holds of a tensor.
+
+    Attributes
+    ----------
+    shape : of the whole tensor.
+    tensor : the rank's part, at least one-dimensional.
+    boxes : its rectangles; all of them together are the part.
+    """
+
+    shape: tuple[int, ...]
+    tensor: torch.Tensor
+    boxes: tuple[Box, ...]
+
+
+def fields(executor: Executor) -> tuple[str, ...]:
+    """What is kept for every trained parameter: its value, and the optimizer's tensors of the same shape."""
+    return (PARAMS, *executor.optimizer.moments())
+
+
+def take(executor: Executor) -> dict[str, Part]:
+    """The parts that this rank writes, copied to the CPU, by ``<field>/<path>``.
+
+    Collective. At most one bucket of one field is whole on a device at a time.
+    """
+    taken: dict[str, Part] = {}
+    position = {path: i for i, path in enumerate(executor.lowered.params)}
+    for state in executor.state.buckets.values():
+        first_of_its_stages = state.bucket.stage == state.bucket.stages[0]
+        for field, flat in _flats(executor, state).items():
+            whole = executor.state.local_tensors({state.bucket.name: flat})
+            for path, value in whole.items():
+                placements = executor.lowered.params[path].placements
+                if first_of_its_stages and _is_writer(executor, placements, position[path]):
+                    taken[f"{field}/{path}"] = _part(executor, value, placements)
+    for key, value, placements in _constants(executor):
+        taken[key] = _part(executor, value, placements)
+    return taken
+
+
+def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
+    moments = executor.optimizer.moments()
+    return {PARAMS: state.master, **{name: of[state.bucket.name] for name, of in moments.items()}}
+
+
+def _is_writer(executor: Executor, placements: Mapping[str, Placement], position: int) -> bool:
+    """Copies are written by one rank, another one for each parameter so that all write about as much."""
+    mesh = executor.mesh
+    for axis in (DATA, TENSOR):
+        if not isinstance(placements.get(axis), Shard):
+            if mesh.index(axis) != position % mesh.size(axis):
+                return False
+            position //= mesh.size(axis)
+    return True
+
+
+def _constants(executor: Executor) -> Iterator[tuple[str, torch.Tensor, Mapping[str, Placement]]]:
+    """Buffers and parameters that are not trained; ranks that hold the same ones all name them."""
+    trained = {p for s in executor.state.buckets.values() for p in s.bucket.paths}
+    for path, value in executor.params.items():
+        if path not in trained and path in executor.constants:
+            yield f"{PARAMS}/{path}", value, executor.lowered.inputs[path]
+    for path, value in executor.buffers.items():
+        yield f"{BUFFERS}/{path}", value, executor.lowered.inputs[path]
+
+
+def _part(executor: Executor, value: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
+    kept = torch.float32 if value.is_floating_point() else value.dtype
+    return _described(executor, value.detach().to("cpu", kept, copy=True), placements)
+
+
+def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
+    """A part with its place; a number without dimensions becomes a row of one."""
+    mesh = executor.mesh
+    part = part.view(1) if part.dim() == 0 else part
+    shape = list(part.shape)
+    for axis in (DATA, TENSOR):
+        placement = placements.get(axis)
+        if isinstance(placement, Shard):
+            shape[placement.dim] *= mesh.size(axis)
+    where = {a: mesh.index(a) for a in AXES}
+    sizes = {a: mesh.size(a) for a in AXES}
+    return Part(tuple(shape), part, boxes(tuple(shape), placements, where, sizes))
+
+
+class Target:
+    """Where a checkpoint is read to: views of a rank's state where possible, else tensors copied afterwards.
+
+    Attributes
+    ----------
+    parts : what this rank needs, by ``<field>/<path>``; only parameters of which it keeps an element.
+    """
+
+    def __init__(self, executor: Executor, wanted: tuple[str, ...]) -> None:
+        self.executor = executor
+        self.parts: dict[str, Part] = {}
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for state in executor.state.buckets.values():
+            for field, flat in _flats(executor, state).items():
+                if field in wanted:
+                    self._add(field, state, flat)
+        for key, value, placements in _constants(executor):
+            # Copied over even where the type is the same: buffers may be shared with graphs that ran.
+            whole = torch.empty(
+                value.shape, dtype=torch.float32 if value.is_floating_point() else value.dtype
+            )
+            self.parts[key] = _described(executor, whole, placements)
+            self._copies.append((value, whole))
+
+    def _add(self, field: str, state: BucketState, flat: torch.Tensor) -> None:
+        """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
+        share = flat.numel()
+        low = self.executor.state.shard_index(state.bucket) * share
+        high = low + share
+        start = 0
+        for path, shape, size in zip(
+            state.bucket.paths, state.bucket.shapes, state.bucket.sizes, strict=True
+        ):
+            first, last = max(low, start), min(high, start + size)
+            placements = self.executor.lowered.params[path].placements
+            if first < last:
+                mine = flat[first - low : last - low]
+                if last - first == size:
+                    part = mine.view(shape)
+                else:
+                    part = torch.empty(shape, dtype=flat.dtype)
+                    self._copies.append((mine, part.view(-1)[first - start : last - start]))
+                self.parts[f"{field}/{path}"] = _described(self.executor, part, placements)
+            start += size
+
+    def finish(self) -> None:
+        """Put what was read where it belongs, and give all ranks the new weights. Collective."""
+        for kept, read in self._copies:
+            kept.copy_(read)
+        self.executor.state.publish_weights()

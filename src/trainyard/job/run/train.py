@@ -1,0 +1,208 @@
+"""Train: run a plan for real, in processes of this machine or as one rank of ``torchrun``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.run.checkpoint import CheckpointError, complete_steps, path_of
+from trainyard.job.run.config import (
+    ModelSource,
+    RankStep,
+    Restart,
+    StepMetrics,
+    TrainConfig,
+    TrainResult,
+    Work,
+    combine,
+)
+from trainyard.job.run.data import Data
+from trainyard.job.run.supervisor import Watcher, supervise
+from trainyard.job.run.worker import Ready, join_group, set_up_device, train_rank
+from trainyard.program.model import Model
+
+
+def train(
+    model: Model | ModelSource,
+    plan: Plan,
+    data: Data,
+    config: TrainConfig,
+    on_step: Callable[[StepMetrics], None] = lambda _: None,
+    on_restart: Callable[[Restart], None] = lambda _: None,
+) -> TrainResult:
+    """Train a model as a plan says.
+
+    Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
+    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
+    ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``.
+
+    Parameters
+    ----------
+    model : the model the plan was made for, or a function that builds it. What is given is sent to other
+        processes, so functions in it must be defined at the top level of a module; and the calling script needs
+        ``if __name__ == "__main__":``.
+    data : batches of ``plan.num_rows`` rows.
+    on_step : called after each step, in the calling process; under torchrun in rank 0's.
+    on_restart : called after each restart.
+
+    Raises
+    ------
+    WorkerError
+        If a process fails or dies and ``config.max_restarts`` are used up.
+    CheckpointError
+        If the checkpoint folder is another run's.
+    """
+    _check_folder(config)
+    recorder = _Recorder(plan, config, on_step, on_restart)
+    work = Work(model, plan, data, config)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
+        _train_under_launcher(work, recorder)
+        return recorder.result()
+    with _log_folder(config.log) as logs:
+        recorder.open(logs)
+        try:
+            supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs)
+        finally:
+            recorder.close()
+    return recorder.result()
+
+
+def _check_folder(config: TrainConfig) -> None:
+    folder = config.checkpoint
+    if (
+        folder is not None
+        and not config.resume
+        and not _started_again()
+        and (steps := complete_steps(folder))
+    ):
+        raise CheckpointError(
+            f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another "
+            "folder"
+        )
+
+
+@contextmanager
+def _log_folder(log: Path | None) -> Iterator[Path]:
+    if log is not None:
+        yield log
+        return
+    with tempfile.TemporaryDirectory(prefix="trainyard-log-") as name:
+        yield Path(name)
+
+
+class _Recorder:
+    """Keeps, writes and passes on what is reported."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: TrainConfig,
+        on_step: Callable[[StepMetrics], None],
+        on_restart: Callable[[Restart], None],
+    ) -> None:
+        self.plan, self.config = plan, config
+        self._tell_step, self._tell_restart = on_step, on_restart
+        self.by_step: dict[int, StepMetrics] = {}
+        self.restarts: list[Restart] = []
+        self.notes: dict[str, None] = {}
+        self.first: int | None = None
+        self.file: Path | None = None
+
+    def open(self, folder: Path) -> None:
+        """Write metrics into a folder; a resumed run goes on with the file that is there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "metrics.jsonl"
+        self._stream = self.file.open("a" if self.config.resume else "w", buffering=1)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self.by_step[metrics.step] = metrics
+        if self.file is not None:
+            self._stream.write(json.dumps(metrics.as_dict()) + "\n")
+        self._tell_step(metrics)
+
+    def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
+        self.first = step if self.first is None else self.first
+        self.notes |= dict.fromkeys(notes)
+
+    def on_restart(self, restart: Restart) -> None:
+        self.restarts.append(restart)
+        self._tell_restart(restart)
+
+    def result(self) -> TrainResult:
+        folder = self.config.checkpoint
+        steps = complete_steps(folder) if folder is not None else []
+        return TrainResult(
+            tuple(self.by_step[s] for s in sorted(self.by_step)),
+            self.first or 0,
+            tuple(self.restarts),
+            tuple(self.notes),
+            path_of(folder, steps[0]) if folder is not None and steps else None,
+        )
+
+
+def _train_under_launcher(work: Work, recorder: _Recorder) -> None:
+    """Be one of the ranks that a launcher started."""
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if num_ranks != work.plan.num_ranks:
+        raise PlanError(
+            f"the launcher started {num_ranks} processes and the plan has {work.plan.num_ranks} ranks; start as "
+            "many as the plan has"
+        )
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    device = set_up_device(work.config.device, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
+    if num_ranks > 1:
+        store, _, _ = next(dist.rendezvous("env://"))
+        # Each attempt of an elastic launcher under keys of its own: old addresses would be waited for in vain.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        join_group(device, dist.PrefixStore(f"trainyard-{attempt}", store), rank, num_ranks)
+    if rank == 0 and work.config.log is not None:
+        recorder.open(work.config.log)
+
+    def report(message: Ready | RankStep) -> None:
+        if isinstance(message, Ready):
+            recorder.on_ready(message.step, message.notes)
+        else:
+            reports = _gathered(message, num_ranks, device)
+            if rank == 0:
+                recorder.on_step(combine(reports, work.plan.num_rows))
+
+    # After a failure an elastic launcher starts the same command again: continue then without being asked.
+    resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
+    try:
+        train_rank(work, rank, device, report, resume)
+    finally:
+        if recorder.file is not None:
+            recorder.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _started_again() -> bool:
+    """Whether an elastic launcher started this process in the place of one that failed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[RankStep]:
+    """The reports of all ranks; only what differs between them travels."""
+    if num_ranks == 1:
+        return [report]
+    own = [report.seconds, float(report.peak_memory_bytes), float(report.sent_bytes)]
+    mine = torch.tensor(own, dtype=torch.float64, device=device)
+    all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
+    dist.all_gather(all_of_them, mine)
+    return [
+        replace(report, rank=r, seconds=s, peak_memory_bytes=int(memory), sent_bytes=int(sent))
+        for r, (s, memory, sent) in enumerate(t.tolist() for t in all_of_them)
+    ]
