@@ -1,7 +1,7 @@
 """Memory of a graph while it runs: which storages live when, counted as the generated code frees them.
 
-A storage is what one allocation holds. Views and parts of a split share the storage of what they are made of, so
-saving a small part keeps the whole alive.
+A storage is what one allocation holds. Views and parts of a split share the storage of what they are made
+of, so saving a small part keeps the whole alive.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ PASSES: dict[str, int] = {"copy": 2, "accumulate": 3, "scale": 2, "norm": 1, "ad
 """Reads and writes of every element by each of them."""
 
 # Operand (by position) of which only as much is read as is written.
-_LOOKED_UP = {
+_LOOKED_UP: dict[Any, int] = {
     aten.embedding.default: 0,
     aten.gather.default: 0,
     aten.index_select.default: 0,
@@ -40,7 +40,7 @@ _LOOKED_UP = {
     spmd.take_part: 0,
 }
 # The loss of a row reads the score of its class only; its gradient reads no score.
-_UNREAD = {aten.nll_loss_forward.default: 0, aten.nll_loss_backward.default: 1}
+_UNREAD: dict[Any, int] = {aten.nll_loss_forward.default: 0, aten.nll_loss_backward.default: 1}
 
 
 class OpSeconds:
@@ -67,7 +67,8 @@ class Roofline(OpSeconds):
     Parameters
     ----------
     tf32 : bool
-        Whether float32 products may be computed in TensorFloat-32 (``torch.backends.cuda.matmul.allow_tf32``).
+        Whether float32 products may be computed in TensorFloat-32, as
+        ``torch.backends.cuda.matmul.allow_tf32`` allows.
     """
 
     def __init__(self, tf32: bool = False) -> None:

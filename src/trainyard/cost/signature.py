@@ -1,4 +1,4 @@
-"""What makes two ops take the same time: the same function on operands of the same shapes, types and layouts."""
+"""What makes two ops take the same time: one function, on operands of the same shapes, types and layouts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _operand(node: fx.Node) -> str:
 
 
 def _views(node: fx.Node) -> str:
-    names = []
+    names: list[str] = []
     while len(names) < _MAX_VIEWS and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
         if node.target is not torch.ops.aten.view.default:
             names.append(node.target.overloadpacket.__name__)

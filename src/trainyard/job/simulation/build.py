@@ -1,0 +1,260 @@
+"""The task graph of a step: one device per pipeline rank, its actions in schedule order, then the optimizer.
+
+Data- and tensor-parallel peers do the same at the same time, so one rank stands for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.engine.builder import TaskGraphBuilder
+from trainyard.hardware.cluster import Cluster
+from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.schedule import Action, Kind
+from trainyard.job.simulation.memory import MEMORY_KINDS, ActionMemory, Effect, transfer_bytes
+from trainyard.job.simulation.template import Template
+
+Ints = NDArray[np.int64]
+
+# Seconds become flows of this many units, because links are made for bytes.
+_UNITS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Resources and links of one pipeline rank by what runs there."""
+
+    resources: Mapping[str, int]
+    links: Mapping[str, tuple[int, ...]]
+    units_per_s: Mapping[str, float]
+
+
+@dataclass
+class Recorder:
+    """Memory effects of all tasks, in columns."""
+
+    task: list[Ints]
+    device: list[Ints]
+    kind: list[Ints]
+    start_bytes: list[Ints]
+    end_bytes: list[Ints]
+
+    @classmethod
+    def empty(cls) -> Recorder:
+        return cls([], [], [], [], [])
+
+    def add(self, tasks: Ints | int, device: int, effect: Effect) -> None:
+        """The same effect at each of some tasks; ``effect.task`` is not looked at."""
+        ids = np.atleast_1d(np.asarray(tasks, np.int64))
+        for column, value in (
+            (self.device, device),
+            (self.kind, MEMORY_KINDS.index(effect.kind)),
+            (self.start_bytes, effect.start_bytes),
+            (self.end_bytes, effect.end_bytes),
+        ):
+            column.append(np.full(len(ids), value, np.int64))
+        self.task.append(ids)
+
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Task, device, kind, bytes at the start, bytes at the end."""
+        lists = (self.task, self.device, self.kind, self.start_bytes, self.end_bytes)
+        return tuple(np.concatenate(c) if c else np.zeros(0, np.int64) for c in lists)  # type: ignore[return-value]
+
+
+class Assembly:
+    """Tasks of all pipeline ranks.
+
+    Attributes
+    ----------
+    first, last : ids of the first and the last task of every action.
+    tail : last task so far on the compute stream of each pipeline rank.
+    waiting : asynchronous tasks of each rank that the end of the step waits for.
+    num_bytes : sent by each task.
+    """
+
+    def __init__(self, lowered: Lowered, cluster: Cluster) -> None:
+        self.lowered, self.plan, self.cluster = lowered, lowered.plan, cluster
+        self.builder = TaskGraphBuilder()
+        self.memory = Recorder.empty()
+        self.first: dict[Action, int] = {}
+        self.last: dict[Action, int] = {}
+        self.tail: dict[int, int] = {}
+        self.waiting: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
+        self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
+        self.sent: list[tuple[int, str, int]] = []
+        self.lanes: list[Lanes] = []
+
+    def add_ranks(self, base_bytes: list[int]) -> None:
+        """Add the device, the streams and, on this machine, the cores of every pipeline rank."""
+        builder = self.builder
+        num_cores = self.cluster.num_cores
+        shared = num_cores is not None
+        # A representative has the share of the cores that its peers leave it.
+        cores = (num_cores or 0) / (self.plan.data * self.plan.tensor)
+        machine = builder.add_link("cores", cores * _UNITS_PER_S) if shared else -1
+        threads = max(1, (num_cores or 1) // self.plan.num_ranks)
+        for rank in range(self.plan.pipeline):
+            device = builder.add_device(f"pipeline rank {rank}", base_bytes[rank])
+            resources, links, units = {}, {}, {}
+            for lane in ("compute", "communication", "up", "down"):
+                kind = "compute" if lane == "compute" else "communication"
+                resources[lane] = builder.add_resource(f"rank {rank} {lane}", device, kind)  # type: ignore[arg-type]
+                if shared:
+                    # What was measured alone ran on this many cores, or on all where they are fewer.
+                    width = min(threads if lane == "compute" else 1.0, cores)
+                    own = builder.add_link(f"rank {rank} {lane}", width * _UNITS_PER_S)
+                    links[lane], units[lane] = (own, machine), width * _UNITS_PER_S
+            self.lanes.append(Lanes(resources, links, units))
+
+    def add_work(
+        self, rank: int, lane: str, seconds: NDArray[np.float64], label: Ints | int, category: Ints | int
+    ) -> Ints:
+        """Tasks on one lane of a rank; on shared cores they are flows of core-seconds."""
+        lanes = self.lanes[rank]
+        resources = np.full(len(seconds), lanes.resources[lane])
+        if lane not in lanes.links:
+            return self.builder.add_tasks(seconds, resources=resources, label=label, category=category)
+        links = np.tile(np.array(lanes.links[lane]), (len(seconds), 1))
+        # A task that moves nothing may name no links.
+        links[seconds <= 0] = -1
+        return self.builder.add_tasks(
+            np.zeros(len(seconds)),
+            num_bytes=seconds * lanes.units_per_s[lane],
+            resources=resources,
+            links=links,
+            label=label,
+            category=category,
+        )
+
+    def add_one(self, rank: int, lane: str, seconds: float, label: str, category: str) -> int:
+        """One task."""
+        builder = self.builder
+        ids = self.add_work(rank, lane, np.array([seconds]), builder.label(label), builder.category(category))
+        return int(ids[0])
+
+    def then(self, rank: int, seconds: float, label: str, category: str) -> int:
+        """One more task at the end of a rank's compute stream."""
+        task = self.add_one(rank, "compute", seconds, label, category)
+        self.builder.add_dependencies(self.tail[rank], task)
+        self.tail[rank] = task
+        return task
+
+    def add_actions(self, rank: int, actions: tuple[Action, ...], templates: list[Template]) -> None:
+        """The tasks of a rank's actions, one action after the other."""
+        builder = self.builder
+        sizes = np.array([len(t.seconds) for t in templates], np.int64)
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+        columns = {id(t): _Columns.of(t, builder) for t in templates}
+        rows = [columns[id(t)] for t in templates]
+        seconds = np.concatenate([r.seconds for r in rows])
+        waits_for = np.concatenate([r.waits_for for r in rows])
+        offset = np.repeat(starts[:-1], sizes)
+        category = np.concatenate([r.category for r in rows])
+        label = np.concatenate([r.label for r in rows])
+        compute = waits_for < 0
+        ids = np.zeros(len(seconds), np.int64)
+        ids[compute] = self.add_work(rank, "compute", seconds[compute], label[compute], category[compute])
+        builder.chain(ids[compute])
+        if not compute.all():
+            ids[~compute] = self.add_work(
+                rank, "communication", seconds[~compute], label[~compute], category[~compute]
+            )
+            builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
+            self.waiting[rank] = ids[~compute].tolist()
+        for action, start, template in zip(actions, starts, templates, strict=False):
+            self.first[action] = int(ids[start])
+            self.last[action] = int(ids[start + template.last_compute])
+        self.tail[rank] = int(ids[compute][-1])
+        self._record(rank, templates, starts, ids)
+
+    def _record(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
+        """Memory effects and sent bytes of a rank's actions, template by template."""
+        where: dict[int, list[int]] = {}
+        for i, template in enumerate(templates):
+            where.setdefault(id(template), []).append(i)
+        by_id = {id(t): t for t in templates}
+        for key, places in where.items():
+            begin = starts[np.array(places)]
+            for effect in by_id[key].effects:
+                self.memory.add(ids[begin + effect.task], rank, effect)
+            for category, num_bytes in zip(by_id[key].category, by_id[key].num_bytes, strict=True):
+                if num_bytes:
+                    self.sent.append((rank, category, num_bytes * len(places)))
+
+    def add_transfers(
+        self, send_s: Mapping[Transfer, float], memory: Mapping[tuple[int, Kind], ActionMemory]
+    ) -> None:
+        """Sends between ranks, the order they impose between actions, and what is held for them."""
+        schedule = self.plan.schedule
+        position = {a: i for actions in schedule.actions for i, a in enumerate(actions)}
+        held_by: dict[tuple[int, Kind, int], Ints] = {}
+        for transfer in self.lowered.transfers:
+            source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
+            microbatches = range(self.plan.num_microbatches)
+            after = [Action(transfer.after, transfer.source, m) for m in microbatches]
+            before = [Action(transfer.before, transfer.target, m) for m in microbatches]
+            key = (transfer.source, transfer.after, transfer.target)
+            made = np.array([self.last[a] for a in after])
+            if source == target:
+                held_by[key] = made[:0]
+                self._hold(key, source, made, memory)
+                continue
+            tasks = self._send(transfer, source, target, send_s[transfer], made)
+            self.builder.add_dependencies(tasks, [self.first[b] for b in before])
+            # The receiver posts its buffer one action ahead, and nothing moves before that.
+            actions = schedule.actions[target]
+            places = [position[b] for b in before]
+            late = [(self.last[actions[i - 2]], t) for i, t in zip(places, tasks, strict=True) if i >= 2]
+            if late:
+                self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
+            posted = np.array([self.first[actions[max(0, i - 1)]] for i in places])
+            self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
+            if key not in held_by:
+                self._hold(key, source, made, memory)
+            held_by[key] = tasks
+        for (stage, kind, target_stage), tasks in held_by.items():
+            held = memory[stage, kind].sent.get(target_stage, 0)
+            self.memory.add(tasks, schedule.rank_of(stage), Effect(0, "communication", 0, -held))
+
+    def _send(self, transfer: Transfer, source: int, target: int, seconds: float, made: Ints) -> Ints:
+        lane = "up" if target > source else "down"
+        label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
+        tasks = self.add_work(source, lane, np.full(len(made), seconds), label, category)
+        self.builder.add_dependencies(made, tasks)
+        self.sending[source] += tasks.tolist()
+        self.sent.append((source, "send", transfer_bytes(transfer) * len(made)))
+        return tasks
+
+    def _hold(
+        self,
+        key: tuple[int, Kind, int],
+        rank: int,
+        made: Ints,
+        memory: Mapping[tuple[int, Kind], ActionMemory],
+    ) -> None:
+        """What only the sending holds is held from the end of the action on."""
+        stage, kind, target = key
+        held = memory[stage, kind].sent.get(target, 0)
+        if held:
+            self.memory.add(made, rank, Effect(0, "communication", 0, held))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    seconds: NDArray[np.float64]
+    waits_for: Ints
+    category: Ints
+    label: Ints
+
+    @classmethod
+    def of(cls, template: Template, builder: TaskGraphBuilder) -> _Columns:
+        return cls(
+            np.array(template.seconds),
+            np.array(template.waits_for, np.int64),
+            np.array([builder.category(c) for c in template.category], np.int64),
+            np.array([builder.label(name) for name in template.label], np.int64),
+        )

@@ -1,0 +1,85 @@
+"""Seconds of the communication of a plan, on the ranks where it really happens."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from trainyard.cost.collectives import collective_cost
+from trainyard.cost.ops import OpSeconds, Pass
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
+from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
+
+Group = tuple[int, ...]
+
+
+class Prices:
+    """What communication and passes over buffers cost each pipeline rank; remembers what it was asked.
+
+    Parameters
+    ----------
+    plan : its mesh says who talks to whom. Rank ``r`` of the plan is rank ``r`` of the cluster.
+    """
+
+    def __init__(self, plan: Plan, cluster: Cluster, op_seconds: OpSeconds) -> None:
+        self.plan, self.cluster, self.op_seconds = plan, cluster, op_seconds
+        self._known: dict[tuple[object, ...], float] = {}
+        self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
+
+    def size(self, axis: str) -> int:
+        """Ranks on a mesh axis."""
+        return self._sizes[axis]
+
+    def devices(self, pipeline: int) -> tuple[DeviceSpec, ...]:
+        """The different devices of a pipeline rank; its work takes as long as on the slowest."""
+        pairs = product(range(self.plan.data), range(self.plan.tensor))
+        found = (self.cluster.devices[self.plan.rank_at(pipeline, d, t)] for d, t in pairs)
+        return tuple(dict.fromkeys(found))
+
+    def collective_s(self, kind: str, axis: str, pipeline: int, num_bytes: int) -> float:
+        """Seconds of a collective along a mesh axis, while the other groups of that pipeline rank do the same."""
+        key = (kind, axis, pipeline, num_bytes)
+        if key not in self._known:
+            other = TENSOR if axis == DATA else DATA
+            groups = [
+                self._group(axis, {PIPELINE: pipeline, other: index}) for index in range(self._sizes[other])
+            ]
+            self._known[key] = self._cost(kind, groups, num_bytes)
+        return self._known[key]
+
+    def send_s(self, source: int, target: int, num_bytes: int) -> float:
+        """Seconds of a transfer from one pipeline rank to another, while all their peers do the same."""
+        key = ("send", source, target, num_bytes)
+        if key not in self._known:
+            pairs = [
+                (self.plan.rank_at(source, d, t), self.plan.rank_at(target, d, t))
+                for d, t in product(range(self.plan.data), range(self.plan.tensor))
+            ]
+            self._known[key] = self._cost("send", pairs, num_bytes)
+        return self._known[key]
+
+    def between_stages_s(self, pipeline_ranks: Group, num_bytes: int) -> float:
+        """Seconds of an all-reduce among pipeline ranks, while all their peers do the same."""
+        groups = [
+            tuple(self.plan.rank_at(p, d, t) for p in pipeline_ranks)
+            for d, t in product(range(self.plan.data), range(self.plan.tensor))
+        ]
+        return self._cost("all_reduce", groups, num_bytes)
+
+    def everyone_s(self, num_bytes: int) -> float:
+        """Seconds of an all-reduce among all ranks of the plan."""
+        return self._cost("all_reduce", [tuple(range(self.plan.num_ranks))], num_bytes)
+
+    def pass_s(self, what: Pass, pipeline: int, num_elements: int, element_bytes: int = 4) -> float:
+        """Seconds of a pass over a flat buffer."""
+        return max(
+            self.op_seconds.pass_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
+        )
+
+    def _group(self, axis: str, fixed: dict[str, int]) -> Group:
+        assert set(fixed) | {axis} == set(AXES)
+        return tuple(self.plan.rank_at(**fixed, **{axis: i}) for i in range(self._sizes[axis]))
+
+    def _cost(self, kind: str, groups: list[Group], num_bytes: int) -> float:
+        first, others = groups[0], tuple(g for g in groups[1:] if len(g) > 1)
+        return collective_cost(self.cluster, kind, first, num_bytes, others).seconds

@@ -1,0 +1,111 @@
+"""What a simulation says about a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainyard.engine.timeline import Timeline
+from trainyard.job.plan import Plan
+from trainyard.job.simulation.memory import MEMORY_KINDS
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """One step of a plan in time and memory. Tuples have one entry per pipeline rank; all its data- and
+    tensor-parallel peers are alike.
+
+    Attributes
+    ----------
+    step_s : seconds of a step.
+    timeline : every task; device ``i`` is pipeline rank ``i``.
+    memory : bytes by kind (`MEMORY_KINDS`) at the moment when a rank uses most.
+    memory_limit_bytes : memory of the rank's smallest device.
+    breakdown : mean seconds per rank by what a rank does: ``forward``, ``backward``, ``recompute``,
+        ``weight_gradient``, ``optimizer``, ``communication`` (that computation does not hide) and ``bubble``;
+        they add up to ``step_s``.
+    exposed : the communication by its kind.
+    num_bytes : that each rank sends in a step by kind of communication, as `collective_cost` counts them.
+    model_flops : of a step, without recomputation, on all ranks together.
+    mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
+    """
+
+    plan: Plan
+    step_s: float
+    timeline: Timeline = field(repr=False)
+    memory: tuple[Mapping[str, int], ...]
+    memory_limit_bytes: tuple[int, ...]
+    breakdown: Mapping[str, float]
+    exposed: Mapping[str, float]
+    num_bytes: tuple[Mapping[str, int], ...]
+    model_flops: float
+    mfu: float
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Most memory that each rank uses."""
+        return tuple(sum(kinds.values()) for kinds in self.memory)
+
+    @property
+    def shortage_bytes(self) -> tuple[int, ...]:
+        """What each rank's memory is short of; 0 where it suffices."""
+        return tuple(
+            max(0, used - limit) for used, limit in zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has enough memory."""
+        return not any(self.shortage_bytes)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows of the batch trained in a second."""
+        return self.plan.num_rows / self.step_s
+
+    def explain(self) -> str:
+        """The result in sentences: how long, where the time goes, what fills the memory, what is short."""
+        parts = [
+            f"A step takes {_seconds(self.step_s)} ({self.rows_per_s:.4g} rows/s), {100 * self.mfu:.1f} % of "
+            "the devices' peak.",
+            "Time: "
+            + ", ".join(f"{name} {100 * s / self.step_s:.1f} %" for name, s in _largest(self.breakdown))
+            + ".",
+        ]
+        if self.exposed:
+            waits = (f"{name} {_seconds(s)}" for name, s in _largest(self.exposed))
+            parts.append("Communication that nothing hides: " + ", ".join(waits) + ".")
+        fullest = max(range(len(self.memory)), key=lambda i: self.peak_bytes[i] / self.memory_limit_bytes[i])
+        kinds = ", ".join(f"{name} {size / _GIB:.3g}" for name, size in _largest(self.memory[fullest]))
+        parts.append(
+            f"Memory: pipeline rank {fullest} is fullest with {self.peak_bytes[fullest] / _GIB:.3g} of "
+            f"{self.memory_limit_bytes[fullest] / _GIB:.3g} GiB ({kinds})."
+        )
+        for rank, short in enumerate(self.shortage_bytes):
+            if short:
+                kind = max(MEMORY_KINDS, key=lambda name: self.memory[rank].get(name, 0))
+                parts.append(
+                    f"It does not fit: pipeline rank {rank} is short of {short / _GIB:.3g} GiB; most is for "
+                    f"{kind}. {_REMEDIES[kind]}"
+                )
+        return "\n".join(parts)
+
+
+_REMEDIES = {
+    "parameters": "Cut the model further (tensor, pipeline, or ZeRO stage 3).",
+    "gradients": "Cut the model further, or share gradients (ZeRO stage 2).",
+    "optimizer": "Cut the model further, or share optimizer state (ZeRO stage 1).",
+    "activations": "Recompute, take smaller microbatches, or another schedule.",
+    "temporaries": "Take smaller microbatches, or cut the ops (tensor).",
+    "communication": "Take smaller buckets or fewer microbatches in flight.",
+}
+
+
+def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(((k, v) for k, v in parts.items() if v > 0), key=lambda item: -item[1])
+
+
+def _seconds(value_s: float) -> str:
+    return f"{value_s:.4g} s" if value_s >= 1 else f"{1000 * value_s:.4g} ms"
