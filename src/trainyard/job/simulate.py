@@ -12,7 +12,8 @@ from trainyard.engine.timeline import Timeline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.buckets import Bucket
-from trainyard.job.lower.lower import Lowered, StageProgram
+from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.plan import DATA
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import (
@@ -22,6 +23,7 @@ from trainyard.job.simulation.memory import (
     action_memory,
     is_sharded,
     state_bytes,
+    transfer_bytes,
 )
 from trainyard.job.simulation.prices import Prices
 from trainyard.job.simulation.result import Simulation
@@ -153,11 +155,9 @@ def _between_actions(template: Template, memory: ActionMemory) -> None:
     ]
 
 
-def _send_seconds(lowered: Lowered, prices: Prices) -> dict[object, float]:
-    from trainyard.job.simulation.memory import transfer_bytes
-
+def _send_seconds(lowered: Lowered, prices: Prices) -> dict[Transfer, float]:
     schedule = lowered.plan.schedule
-    found: dict[object, float] = {}
+    found: dict[Transfer, float] = {}
     for transfer in lowered.transfers:
         source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
         same = source == target
@@ -220,11 +220,9 @@ class _Finish:
             self._together(ranks, seconds, f"sum {', '.join(bucket.paths)} over stages", num_bytes)
             for rank in ranks if bucket.reduced else ():
                 kind = "all_reduce" if bucket.num_shards == 1 else "reduce_scatter"
-                self._asynchronous(rank, kind, bucket, 0)
+                self._asynchronous(rank, kind, bucket)
 
-    def _asynchronous(self, rank: int, kind: str, bucket: Bucket, held: int) -> int:
-        from trainyard.job.plan import DATA
-
+    def _asynchronous(self, rank: int, kind: str, bucket: Bucket) -> None:
         assembly = self.assembly
         num_bytes = bucket.num_elements * 4
         seconds = self.prices.collective_s(kind, DATA, rank, num_bytes)
@@ -232,9 +230,9 @@ class _Finish:
         assembly.builder.add_dependencies(assembly.tail[rank], task)
         assembly.waiting[rank].append(task)
         assembly.sent.append((rank, kind, num_bytes))
-        if held:
-            assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, held))
-        return task
+        if bucket.num_shards > 1:
+            part = num_bytes // bucket.num_shards
+            assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, part))
 
     def _scale(self, rank: int) -> None:
         """Averages over microbatches, and the norm; what ZeRO reduced is added and let go."""
@@ -250,6 +248,10 @@ class _Finish:
         if pending:
             self.assembly.memory.add(task, rank, Effect(0, "communication", 0, -pending))
 
+    def _reduces_to_part(self, bucket: Bucket) -> bool:
+        """Whether the reduced gradient is a tensor beside the rank's own, held to the end of the step."""
+        return bucket.reduced and bucket.num_shards > 1 and not is_sharded(self.plan, bucket)
+
     def _publish(self, rank: int) -> None:
         """Updated parts go to the peers; where the weights have another type they are converted."""
         plan, assembly = self.plan, self.assembly
@@ -263,8 +265,6 @@ class _Finish:
         held = sum(b.num_elements // b.num_shards for b in gathered) * width
         works = []
         for bucket in gathered:
-            from trainyard.job.plan import DATA
-
             num_bytes = bucket.num_elements * width
             seconds = self.prices.collective_s("all_gather", DATA, rank, num_bytes)
             task = assembly.add_one(rank, "communication", seconds, f"{bucket.name} all_gather", "all_gather")
@@ -275,9 +275,12 @@ class _Finish:
             assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", held, 0))
             join = assembly.then(rank, 0.0, "weights are back", "other")
             assembly.builder.add_dependencies(works, join)
-            reduced = [b for b in gathered if not is_sharded(plan, b)]
-            parts = sum(b.num_elements * 4 // b.num_shards for b in reduced)
-            assembly.memory.add(join, rank, Effect(0, "communication", 0, -held - parts))
+            assembly.memory.add(join, rank, Effect(0, "communication", 0, -held))
+        parts = sum(
+            b.num_elements * 4 // b.num_shards for b in self.buckets[rank] if self._reduces_to_part(b)
+        )
+        if parts:
+            assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, -parts))
 
 
 def _result(

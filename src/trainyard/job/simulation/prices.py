@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from trainyard.cost.collectives import collective_cost
@@ -80,6 +81,6 @@ class Prices:
         assert set(fixed) | {axis} == set(AXES)
         return tuple(self.plan.rank_at(**fixed, **{axis: i}) for i in range(self._sizes[axis]))
 
-    def _cost(self, kind: str, groups: list[Group], num_bytes: int) -> float:
+    def _cost(self, kind: str, groups: Sequence[Group], num_bytes: int) -> float:
         first, others = groups[0], tuple(g for g in groups[1:] if len(g) > 1)
         return collective_cost(self.cluster, kind, first, num_bytes, others).seconds
