@@ -4,11 +4,11 @@ Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models U
 arXiv 1909.08053; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021, arXiv 2104.04473.
 
-Fidelity: simplified. (1) The cut of MLP, attention and embedding is exact, but logits are gathered before the
-cross entropy (the softmax needs its dimension whole), where section 3 of the first paper reduces per-token
-scalars. (2) A vocabulary that does not divide is left whole instead of padded. (3) The number of ranks follows
-takeaways 1 and 2 of the second paper with memory counted from the graph; the microbatch size (takeaway 3), which
-the paper measures, is a parameter. (4) The scatter/gather transfer between stages (section 4.1) is left out.
+Fidelity: simplified. The cut of attention, MLP, embedding and logits, with a cross entropy that reduces scalars
+per token, is exact. (1) A vocabulary that does not divide is left whole instead of padded. (2) The numbers of
+ranks follow takeaways 1 and 2 of the second paper with memory counted from the graph; the microbatch size
+(takeaway 3), which the paper measures, is a parameter. (3) The scatter/gather transfer between stages
+(section 4.1) is left out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import fx
 
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.task import Setting, Strategy
-from trainyard.job.transformer import attention_core, lookups, pairs
+from trainyard.job.transformer import PRODUCTS, Pair, attention_core, lookups, pairs
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program
 
@@ -58,9 +58,7 @@ def sequence_parallel() -> Strategy:
                 f"blocks (tensor axis of {plan.tensor}); put megatron before it, such as "
                 "megatron(tensor=2)+sequence_parallel"
             )
-        shapes = {_stream_shape(pair.row) for pair in found} - {None}
-        stream = [n for n in program.graph.nodes if _adds_to_stream(n, shapes)]
-        stream += [n for n in lookups(program).values() if tuple(n.meta["val"].shape) in shapes]
+        stream = _stream(program, found)
         _check_length(program, stream, plan.tensor)
         wanted: dict[str, Placement] = {n.name: Shard(_SEQUENCE_DIM) for n in stream}
         placements = {**plan.placements, TENSOR: {**plan.placements.get(TENSOR, {}), **wanted}}
@@ -118,12 +116,42 @@ def _stream_shape(row: fx.Node) -> tuple[int, ...] | None:
     return tuple(node.meta["val"].shape)
 
 
-def _adds_to_stream(node: fx.Node, shapes: set[tuple[int, ...] | None]) -> bool:
-    if node.target is not aten.add.Tensor:
-        return False
-    terms = node.all_input_nodes
-    same = [tuple(t.meta["val"].shape) for t in terms if t.op == "call_function"]
-    return len(same) == 2 and same[0] == same[1] and tuple(node.meta["val"].shape) == same[0] in shapes
+def _stream(program: Program, found: tuple[Pair, ...]) -> list[fx.Node]:
+    """Tensors between the tensor-parallel blocks, in both passes, from which propagation completes the rest."""
+    shapes = {_stream_shape(pair.row) for pair in found} - {None}
+    inside = {n.meta["position"] for pair in found for n in (*pair.columns, *pair.between, pair.row)}
+    # The look-up itself is a sum over the parts of the table; what uses it is the first to have positions.
+    first = {user for node in lookups(program).values() for user in node.users}
+    stream = []
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.meta["position"] in inside or _shape(node) not in shapes:
+            continue
+        if node.meta["phase"] == "backward":
+            # Nor is a gradient that is still to be summed over the ranks: it is left to what uses it.
+            wanted = not _sums_products(node)
+        else:
+            wanted = node in first or _adds_two(node)
+        if wanted:
+            stream.append(node)
+    return stream
+
+
+def _shape(node: fx.Node) -> tuple[int, ...] | None:
+    value = node.meta["val"]
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _adds_two(node: fx.Node) -> bool:
+    terms = [a for a in node.all_input_nodes if a.op == "call_function"]
+    return node.target is aten.add.Tensor and [_shape(t) for t in terms] == [_shape(node)] * 2
+
+
+def _sums_products(node: fx.Node) -> bool:
+    """Whether a gradient is a product's result, in another shape or added to others."""
+    if node.target in PRODUCTS:
+        return True
+    passed = node.target in (aten.view.default, aten.add.Tensor, aten.clone.default)
+    return passed and any(_sums_products(a) for a in node.all_input_nodes if a.meta["phase"] == "backward")
 
 
 def _check_length(program: Program, stream: list[fx.Node], num_ranks: int) -> None:
