@@ -1,21 +1,31 @@
-"""Ops written as others, where the others can be cut and the original cannot."""
+"""Ops written as others, where the others can be cut and the original cannot.
+
+Losses are written out when a model is captured (``mean_losses``). Ops that need a whole dimension, softmax and
+batch normalisation, stay fused until a plan cuts that dimension; then ``expand`` writes them as reductions over it,
+whose parts add up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
+from torch import Tensor, fx
 from torch._decomp import get_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
 
 _MEAN, _SUM = 1, 2
 
 
-def _nll_loss_forward(
-    scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int
-) -> tuple[Any, Any]:
+def _nll_loss_forward(scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
     """A mean is a sum over a count: sums over a cut batch add up, means over unequal counts do not."""
     if reduction != _MEAN:
         return NotImplemented
@@ -52,3 +62,181 @@ def mean_losses() -> dict[Any, Callable[..., Any]]:
     found[aten.nll_loss_forward.default] = _nll_loss_forward
     found[aten.nll_loss_backward.default] = _nll_loss_backward
     return found
+
+
+def _wide(x: Tensor) -> Tensor:
+    """The type in which statistics are computed."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    wide = _wide(x)
+    powers = torch.exp(wide - wide.amax(dim, keepdim=True))
+    return powers / powers.sum(dim, keepdim=True)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    wide = _wide(x)
+    shifted = wide - wide.amax(dim, keepdim=True)
+    return shifted - torch.exp(shifted).sum(dim, keepdim=True).log()
+
+
+def _softmax_backward(grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    weighted = _wide(grad) * result
+    return weighted - result * weighted.sum(dim, keepdim=True)
+
+
+def _log_softmax_backward(grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    wide = _wide(grad)
+    return wide - torch.exp(_wide(result)) * wide.sum(dim, keepdim=True)
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _per_channel(value: Tensor, like: Tensor) -> Tensor:
+    return value.view([1, -1] + [1] * (like.dim() - 2))
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """Ioffe and Szegedy, arXiv 1502.03167, algorithm 1; the statistics are sums over the batch."""
+    wide, dims = _wide(x), _all_but_channels(x)
+    count = x.numel() // x.shape[1]
+    mean = wide.sum(dims) / count
+    centred = wide - _per_channel(mean, x)
+    variance = (centred * centred).sum(dims) / count
+    scale = torch.rsqrt(variance + eps)
+    y = centred * _per_channel(scale, x)
+    y = y if weight is None else y * _per_channel(weight, x)
+    y = y if bias is None else y + _per_channel(bias, x)
+    unbiased = variance * (count / max(1, count - 1))
+    means = mean * momentum + running_mean * (1 - momentum)
+    return y, mean, scale, means, unbiased * momentum + running_var * (1 - momentum)
+
+
+def _batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    train: bool,
+    eps: float,
+    asked: list[bool],
+) -> tuple[Tensor | None, ...]:
+    wide, dims = _wide(grad), _all_but_channels(x)
+    count = x.numel() // x.shape[1]
+    normal = (_wide(x) - _per_channel(mean, x)) * _per_channel(scale, x)
+    bias_grad = wide.sum(dims)
+    weight_grad = (wide * normal).sum(dims)
+    inner = wide - _per_channel(bias_grad / count, x) - normal * _per_channel(weight_grad / count, x)
+    outer = scale if weight is None else scale * weight
+    found = (inner * _per_channel(outer, x), weight_grad, bias_grad)
+    return tuple(g if wanted else None for g, wanted in zip(found, asked, strict=True))
+
+
+EXPANSIONS: dict[Any, Callable[..., Any]] = {
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _log_softmax,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+}
+"""Ops that ``expand`` can write as reductions over the dimension that they need whole."""
+
+_RESULT_OF_FORWARD = {
+    aten._softmax_backward_data.default: 1,
+    aten._log_softmax_backward_data.default: 1,
+    aten.native_batch_norm_backward.default: 5,
+}
+"""Which argument of a backward op is a result of the forward op."""
+
+
+def forward_of(node: fx.Node) -> fx.Node | None:
+    """The forward op that an expandable op is, or differentiates; None for all other ops."""
+    if node.target not in EXPANSIONS:
+        return None
+    position = _RESULT_OF_FORWARD.get(node.target)
+    if position is None:
+        return node
+    source: Any = node.args[position]
+    return source.args[0] if source.target is operator.getitem else source  # type: ignore[no-any-return]
+
+
+def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
+    """The program with some ops written as in ``EXPANSIONS``.
+
+    The nodes that compute the results have the names of those that they replace, and all of an expansion have
+    the phase, layer and position of the op; ``meta["part_of"]`` is its name.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {}
+    for node in program.graph.nodes:
+        if node in nodes:
+            copies[node] = _write_out(graph, node, copies)
+        elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
+            copies[node] = copies[node.args[0]][node.args[1]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    module = fx.GraphModule(program.graph_module, graph)
+    return Program(program.name, module, program.inputs, program.outputs, program.num_rows, program.aliases)
+
+
+def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> Any:
+    """Trace an op's expansion and copy the trace; returns the copies of its results."""
+    leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
+    given = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+    values = [torch.empty_like(n.meta["val"], device="meta") for n in given]
+    dtypes = [v.dtype if isinstance(v, Tensor) else None for v in _as_tuple(node.meta["val"])]
+
+    def run(*tensors: Tensor) -> list[Tensor | None]:
+        rest = iter(tensors)
+        args, kwargs = pytree.tree_unflatten(
+            [next(rest) if isinstance(leaf, fx.Node) else leaf for leaf in leaves], structure
+        )
+        results = _as_tuple(EXPANSIONS[node.target](*args, **kwargs))
+        return [None if r is None else r.to(d) for r, d in zip(results, dtypes, strict=True)]
+
+    trace = make_fx(run)(*values).graph
+    results = output_args(trace)
+    names = dict(zip(results, _result_names(node), strict=True))
+    # A node with several results gives its name to the first part, so that a plan can still start a stage there.
+    own = [node.name] if isinstance(node.meta["val"], tuple | list) else []
+    others = chain(own, repeat(f"{node.name}_part"))
+    placeholders = trace.find_nodes(op="placeholder")
+    inner = {p: copies[n] for p, n in zip(placeholders, given, strict=True)}
+    place = {key: node.meta[key] for key in ("phase", "layer", "position")}
+    for part in trace.nodes:
+        if part.op == "call_function":
+            args, kwargs = fx.map_arg((part.args, part.kwargs), inner.__getitem__)
+            name = names.get(part) or next(others)
+            copy = graph.create_node("call_function", part.target, args, kwargs, name=name)
+            copy.meta = {**place, "val": part.meta["val"], "part_of": node.name}
+            inner[part] = copy
+    found = tuple(None if r is None else inner[r] for r in results)
+    return found if isinstance(node.meta["val"], tuple | list) else found[0]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _result_names(node: fx.Node) -> Sequence[str | None]:
+    """Names for the results of an op: its own, or those of the nodes that take its results apart."""
+    if not isinstance(node.meta["val"], tuple | list):
+        return [node.name]
+    takers = {user.args[1]: user.name for user in node.users if user.target is operator.getitem}
+    return [takers.get(i) for i in range(len(node.meta["val"]))]

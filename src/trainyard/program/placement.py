@@ -83,5 +83,7 @@ def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) ->
         return tuple(shape)
     size, blocks = shape[placement.dim], placement.blocks
     if size % (blocks * num_ranks):
-        raise ValueError(f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {num_ranks}")
+        raise ValueError(
+            f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {num_ranks}"
+        )
     return (*shape[: placement.dim], size // num_ranks, *shape[placement.dim + 1 :])

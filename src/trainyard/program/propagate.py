@@ -15,8 +15,9 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Choice, blocks_at, choices
-from trainyard.program.placement import REPLICATE, Partial, Placement, Replicate, Shard
 from trainyard.program.algebra.rules import axes_of, tensor_args
+from trainyard.program.decompose import forward_of
+from trainyard.program.placement import REPLICATE, Partial, Placement, Replicate, Shard
 from trainyard.program.program import Program, output_args, size_bytes, tensors_of
 
 aten = torch.ops.aten
@@ -59,6 +60,8 @@ class Assignment:
     wanted : the placement in which a node's results were asked for, where the plan or propagation did.
     now : the placement in which a node's one result is found at this point of the propagation.
     moved : placements to which a node's result has been moved already, by phase.
+    expand : ops that are to be written out (``decompose.expand``) before this axis is cut, because a dimension
+        that they need whole is cut. As long as there are any, the assignment is a sketch.
     """
 
     axis: Axis
@@ -67,6 +70,7 @@ class Assignment:
     wanted: dict[tuple[fx.Node, int], Placement] = field(default_factory=dict)
     now: dict[fx.Node, Placement] = field(default_factory=dict)
     moved: set[tuple[fx.Node, Placement, str]] = field(default_factory=set)
+    expand: set[fx.Node] = field(default_factory=set)
 
     def settled(self, node: fx.Node) -> Placement:
         """The placement in which a node's one result is offered to its users."""
@@ -103,8 +107,14 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
             result.made[node] = (placement,)
         elif node.target is operator.getitem:
             result.made[node] = (result.made[node.args[0]][_result_index(node)],)
+        elif _is_expanded(node, result):
+            result.expand.add(node)
+            _sketch(node, result)
         else:
             _choose(node, result, params)
+            if isinstance(result.made[node][0], Partial) and "part_of" in node.meta:
+                # A statistic is small and used several times: reduced at once, it is reduced once.
+                result.wanted.setdefault((node, 0), REPLICATE)
         if len(result.made[node]) == 1:
             result.now[node] = result.settled(node)
     return result
@@ -120,7 +130,9 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
     for name, placement in wanted.items():
         node = by_path.get(name) or by_output.get(name) or program.nodes.get(name)
         if node is None:
-            raise KeyError(f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or a node")
+            raise KeyError(
+                f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or a node"
+            )
         if isinstance(placement, Shard):
             shape = node.meta["val"].shape
             if placement.dim >= len(shape) or shape[placement.dim] % (placement.blocks * result.axis.size):
@@ -152,6 +164,25 @@ def _result_index(getitem: fx.Node) -> int:
     """Which of the tensors among its parent's results a ``getitem`` takes; results that are None do not count."""
     parent, index = getitem.args
     return sum(isinstance(v, torch.Tensor) for v in parent.meta["val"][:index])  # type: ignore[union-attr,index]
+
+
+def _is_expanded(node: fx.Node, result: Assignment) -> bool:
+    """Whether an op that can be written out needs a dimension whole that is cut, or differentiates such an op."""
+    forward = forward_of(node)
+    if forward is None or forward is not node:
+        return forward in result.expand
+    axes, source = axes_of(node), tensor_args(node)[0]
+    placement = result.now[source]
+    if not isinstance(placement, Shard):
+        return False
+    return any(f in axes.whole for f in axes.operands[0][placement.dim])
+
+
+def _sketch(node: fx.Node, result: Assignment) -> None:
+    """The placements to which an op that is written out will come: of its first operand, statistics whole."""
+    source = tensor_args(node)[0]
+    shape = source.meta["val"].shape
+    result.made[node] = tuple(result.now[source] if t.shape == shape else REPLICATE for t in tensors_of(node))
 
 
 def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
@@ -208,9 +239,7 @@ def _move_cost(
     num_bytes = size_bytes(source.meta["val"])
     part = (num_ranks - 1) / num_ranks * num_bytes
     if isinstance(have, Replicate):
-        full = isinstance(need, Partial) and any(
-            source.meta["val"].numel() >= r.numel() for r in results
-        )
+        full = isinstance(need, Partial) and any(source.meta["val"].numel() >= r.numel() for r in results)
         # Turning a large replicated tensor into a term of a sum only postpones the reduction of the others.
         return 2 * part if full else _LOCAL_CUT_COST * num_bytes
     if isinstance(have, Partial):

@@ -95,6 +95,45 @@ def embed_part_backward(
     )
 
 
+def nll_part(
+    scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int, first_class: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``nll_loss`` summed over the rows whose target is a class of this part; the sum and the weight in it.
+
+    Parameters
+    ----------
+    scores : [n, c], of the classes ``first_class ..``.
+    """
+    local, scale = _own_targets(scores, target, weight, ignored, first_class)
+    picked = scores.gather(1, local.unsqueeze(1)).squeeze(1)
+    return -(picked * scale).sum(), scale.sum()
+
+
+def nll_part_backward(
+    grad: torch.Tensor,
+    scores: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignored: int,
+    count: torch.Tensor,
+    first_class: int,
+) -> torch.Tensor:
+    """The gradient of ``nll_part`` for its scores, [n, c]."""
+    local, scale = _own_targets(scores, target, weight, ignored, first_class)
+    return torch.zeros_like(scores).scatter_(1, local.unsqueeze(1), (-grad * scale).unsqueeze(1))
+
+
+def _own_targets(
+    scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int, first_class: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets counted from this part's first class, and their weights; zero where another part has the target."""
+    local = target - first_class
+    mine = (local >= 0) & (local < scores.shape[1]) & (target != ignored)
+    local = local.clamp(0, scores.shape[1] - 1)
+    scale = mine.to(scores.dtype)
+    return local, scale if weight is None else scale * weight[local]
+
+
 def bind(graph_module: fx.GraphModule, communicator: Communicator) -> fx.GraphModule:
     """A copy of a lowered graph in which collectives are the communicator's methods."""
     graph = fx.Graph()

@@ -128,9 +128,7 @@ def shard_axes(
     return program, inputs, outputs
 
 
-def _with_gradients(
-    program: Program, axis: Axis, wanted: Mapping[str, Placement]
-) -> dict[str, Placement]:
+def _with_gradients(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> dict[str, Placement]:
     """A gradient lies as its parameter does; along the data axis replicas keep terms, which buckets sum."""
     whole = PARTIAL if axis.name == DATA else Replicate()
     grads: dict[str, Placement] = {}
@@ -240,8 +238,7 @@ def _close(program: Program, parts: Cut, stage: int, writers: list[SegmentWriter
         leaving = [
             n
             for n in writer.emitted
-            if n in later
-            or (n.meta["phase"] == phase and (n in results or parts.leaves(n, stage)))
+            if n in later or (n.meta["phase"] == phase and (n in results or parts.leaves(n, stage)))
         ]
         segments[writer.kind] = writer.finish(leaving)
     return segments
@@ -249,9 +246,7 @@ def _close(program: Program, parts: Cut, stage: int, writers: list[SegmentWriter
 
 def _transfers(program: Program, parts: Cut, stages: tuple[StageProgram, ...]) -> tuple[Transfer, ...]:
     order: tuple[Kind, ...] = ("F", "I", "B", "W")
-    made = {
-        (s.stage, name): kind for s in stages for kind, seg in s.segments.items() for name in seg.outputs
-    }
+    made = {(s.stage, name): kind for s in stages for kind, seg in s.segments.items() for name in seg.outputs}
     found: dict[tuple[str, int], Transfer] = {}
     for target in stages:
         for kind in order:

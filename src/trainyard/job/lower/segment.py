@@ -102,7 +102,8 @@ class SegmentWriter:
         if self.known is not None and node in self.known.emitted:
             return False
         # A tuple cannot be kept; its parts are, or the op runs again.
-        return node.name in self.recompute or isinstance(node.meta["val"], tuple | list)
+        named = node.name in self.recompute or node.meta.get("part_of") in self.recompute
+        return named or isinstance(node.meta["val"], tuple | list)
 
     def _input(self, node: fx.Node, slot: Slot) -> fx.Node:
         # All placeholders stand before all ops.

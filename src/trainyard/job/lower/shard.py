@@ -15,8 +15,9 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.local import Offset, local_call
-from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.decompose import expand
+from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
 
@@ -47,6 +48,9 @@ def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Shar
     wanted : placements that the plan names (see ``propagate``).
     """
     assignment = propagate(program, axis, wanted)
+    while assignment.expand:
+        program = expand(program, assignment.expand)
+        assignment = propagate(program, axis, wanted)
     return _Emitter(program, assignment).run()
 
 
@@ -204,7 +208,11 @@ class _Emitter:
         # again not before the gradients that it meets there.
         elsewhere = source.op == "placeholder" or source.meta["phase"] != user.meta["phase"]
         place = _place(user if elsewhere else source)
-        new.meta = {**place, "phase": user.meta["phase"], "val": _empty_part(source.meta["val"], need, axis.size)}
+        new.meta = {
+            **place,
+            "phase": user.meta["phase"],
+            "val": _empty_part(source.meta["val"], need, axis.size),
+        }
         return new
 
 

@@ -44,7 +44,11 @@ def pointwise(node: fx.Node) -> OpAxes:
     if node.target in _JOINTLY_LINEAR and count == 2:
         linear = (frozenset({0, 1}),)
     elif node.target in _LINEAR_IN_EACH:
-        linear = tuple(frozenset({i}) for i in range(count)) if count < 2 or node.args[0] is not node.args[1] else ()
+        linear = (
+            tuple(frozenset({i}) for i in range(count))
+            if count < 2 or node.args[0] is not node.args[1]
+            else ()
+        )
     elif node.target in _LINEAR_IN_FIRST:
         linear = (frozenset({0}),)
     results = (dims,) * len(result_shapes(node))
@@ -73,7 +77,11 @@ def reduction(node: fx.Node) -> OpAxes:
     kind = _REDUCTIONS[node.target]
     linear = (frozenset({0}),) if kind in ("sum", "avg") else ()
     return OpAxes(
-        (dims,), (kept,), sizes_of("d", shape), reductions=dict.fromkeys(sizes_of("d", shape), kind), linear=linear
+        (dims,),
+        (kept,),
+        sizes_of("d", shape),
+        reductions=dict.fromkeys(sizes_of("d", shape), kind),
+        linear=linear,
     )
 
 
@@ -108,4 +116,3 @@ def dropout(node: fx.Node) -> OpAxes:
     operands = (dims, *(tuple(() for _ in s) for s in shapes(node)[1:]))
     sizes = sizes_of("d", shape)
     return OpAxes(operands, (dims,), sizes, linear=(frozenset({0}),), contiguous=frozenset(sizes))
-

@@ -60,7 +60,9 @@ def order(node: fx.Node) -> OpAxes:
     position = {aten.topk.default: 2, aten.sort.stable: 1}.get(node.target, 1)  # type: ignore[call-overload]
     given = node.kwargs.get("dim", node.args[position] if len(node.args) > position else -1)
     if given is None or not isinstance(given, int):
-        return OpAxes((tuple(() for _ in shape),), tuple(tuple(() for _ in s) for s in result_shapes(node)), {})
+        return OpAxes(
+            (tuple(() for _ in shape),), tuple(tuple(() for _ in s) for s in result_shapes(node)), {}
+        )
     dim = given % len(shape)
     dims: Dims = tuple(() if d == dim else f for d, f in enumerate(named("d", shape)))
     dropped = tuple(f for d, f in enumerate(dims) if d != dim)

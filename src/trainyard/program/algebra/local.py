@@ -106,7 +106,11 @@ def _slice_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     grad, sizes, dim, start, end, step = node.args
     local = _local(sizes, choice.results[0], num_ranks)  # type: ignore[arg-type]
     source = choice.operands[0]
-    if isinstance(source, Shard) and source.dim == dim % len(local) and local[source.dim] != sizes[source.dim]:  # type: ignore[operator,index]
+    if (
+        isinstance(source, Shard)
+        and source.dim == dim % len(local)
+        and local[source.dim] != sizes[source.dim]
+    ):  # type: ignore[operator,index]
         part = node.args[0].meta["val"].shape[source.dim] // num_ranks  # type: ignore[union-attr]
         start = start // num_ranks  # type: ignore[operator]
         end = start + part
@@ -161,3 +165,23 @@ def _embedding_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalC
     grad, indices, rows, padding_row = node.args[:4]
     local = rows // num_ranks  # type: ignore[operator]
     return LocalCall(spmd.embed_part_backward, (grad, indices, Offset(local), local, padding_row), {})
+
+
+@_localiser(aten.nll_loss_forward.default)
+def _nll_loss(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    if choice.factor != "c":
+        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
+    scores, target, weight, _, ignored = node.args
+    classes = scores.meta["val"].shape[1] // num_ranks  # type: ignore[union-attr]
+    return LocalCall(spmd.nll_part, (scores, target, weight, ignored, Offset(classes)), {})
+
+
+@_localiser(aten.nll_loss_backward.default)
+def _nll_loss_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    if choice.factor != "c":
+        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
+    grad, scores, target, weight, _, ignored, count = node.args
+    classes = scores.meta["val"].shape[1] // num_ranks  # type: ignore[union-attr]
+    # All tensors are passed on, in their order, so that placements and arguments agree.
+    args = (grad, scores, target, weight, ignored, count, Offset(classes))
+    return LocalCall(spmd.nll_part_backward, args, {})

@@ -6,7 +6,15 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import named, result_shapes, rule, same_dims, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    named,
+    replicated,
+    result_shapes,
+    rule,
+    same_dims,
+    shapes,
+    sizes_of,
+)
 
 aten = torch.ops.aten
 
@@ -71,22 +79,21 @@ def rms_norm(node: fx.Node) -> OpAxes:
     return OpAxes(operands, (dims, stats), sizes_of("d", given[0]), whole)
 
 
-_BATCH_NORM = (
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten.native_batch_norm.default,
-)
+def _all_but(dims: Dims, kept: int) -> frozenset[str]:
+    return frozenset(f for d, factors in enumerate(dims) if d != kept for f in factors)
 
 
-@rule(*_BATCH_NORM)
+@rule(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default)
 def batch_norm(node: fx.Node) -> OpAxes:
     """``n c .., c, c, c, c -> n c .., c, ..``: channels are independent, the batch is whole.
 
-    A plan that cuts the batch first decomposes the op into sums over it (``decompose.batch_norm``).
+    Where the batch is cut the op is first written as sums over it (``decompose.expand``). With given statistics
+    every row is independent.
     """
     given = shapes(node)
     dims = named("d", given[0])
-    whole = frozenset(f for d, factors in enumerate(dims) if d != 1 for f in factors)
+    training = node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
+    whole = _all_but(dims, 1) if training else frozenset()
     operands = (dims, *([(dims[1],)] * (len(given) - 1)))
     results = tuple(dims if len(s) > 1 else ((dims[1],) if s[0] else ((),)) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
@@ -94,37 +101,36 @@ def batch_norm(node: fx.Node) -> OpAxes:
 
 @rule(aten.native_batch_norm_backward.default)
 def batch_norm_backward(node: fx.Node) -> OpAxes:
-    """As the forward op."""
+    """As the forward op; without batch statistics, parts of the gradients of scale and offset add up."""
     given = shapes(node)
     dims = named("d", given[0])
-    whole = frozenset(f for d, factors in enumerate(dims) if d != 1 for f in factors)
-    operands = (dims, dims, *([(dims[1],)] * (len(given) - 2)))
+    whole = _all_but(dims, 1) if node.args[7] else frozenset()
+    operands = (dims, dims, *(tuple((dims[1],) if n else ((),) for n in s) for s in given[2:]))
     results = tuple(dims if len(s) > 1 else (dims[1],) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
 
 
 @rule(aten.nll_loss_forward.default)
 def nll_loss(node: fx.Node) -> OpAxes:
-    """``n c, n -> 1, 1`` summed over ``n``; the class dimension is whole.
+    """``n c, n (, c) -> 1, 1`` summed over ``n``; a part of the classes answers for the targets among them.
 
     Capture writes a mean as a sum over a count (``decompose.mean_losses``), so that only sums are cut.
     """
-    scores, target = shapes(node)[:2]
-    cut = node.args[3] == 2
-    sizes = {"n": scores[0]} if len(scores) == 2 and cut else {}
-    n: tuple[str, ...] = ("n",) if sizes else ()
-    operands: list[Dims] = [(n, ()) if len(scores) == 2 else ((),), (n,) if target else ()]
-    operands += [((),)] * (len(shapes(node)) - 2)
-    return OpAxes(tuple(operands), ((), ()), sizes)
+    scores, _, *weight = shapes(node)
+    if node.args[3] != 2 or len(scores) != 2:
+        return replicated(node)
+    operands: tuple[Dims, ...] = ((("n",), ("c",)), (("n",),), *((("c",),) for _ in weight))
+    sizes = {"n": scores[0], "c": scores[1]}
+    return OpAxes(operands, ((), ()), sizes, contiguous=frozenset("c"))
 
 
 @rule(aten.nll_loss_backward.default)
 def nll_loss_backward(node: fx.Node) -> OpAxes:
-    """``1, n c, n, 1 -> n c``."""
-    _, scores, target, *rest = shapes(node)
-    cut = node.args[4] == 2 and len(scores) == 2
-    sizes = {"n": scores[0]} if cut else {}
-    n: tuple[str, ...] = ("n",) if cut else ()
-    operands: list[Dims] = [(), (n, ()), (n,) if target else ()]
-    operands += [tuple(() for _ in s) for s in rest]
-    return OpAxes(tuple(operands), ((n, ()),), sizes)
+    """``1, n c, n (, c), 1 -> n c``."""
+    _, scores, _, *weight, _ = shapes(node)
+    if node.args[4] != 2 or len(scores) != 2:
+        return replicated(node)
+    weights: tuple[Dims, ...] = tuple((("c",),) for _ in weight)
+    operands: tuple[Dims, ...] = ((), (("n",), ("c",)), (("n",),), *weights, ())
+    sizes = {"n": scores[0], "c": scores[1]}
+    return OpAxes(operands, ((("n",), ("c",)),), sizes, contiguous=frozenset("c"))

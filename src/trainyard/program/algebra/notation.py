@@ -77,7 +77,9 @@ def choices(axes: OpAxes, num_ranks: int, blocks: Collection[tuple[str, int]] = 
         ``blocks_at``).
     """
     found = [Choice(None, (REPLICATE,) * len(axes.operands), (REPLICATE,) * len(axes.results))]
-    found += [_cut(axes, f, 1) for f, size in axes.sizes.items() if f not in axes.whole and size % num_ranks == 0]
+    found += [
+        _cut(axes, f, 1) for f, size in axes.sizes.items() if f not in axes.whole and size % num_ranks == 0
+    ]
     for factor, count in sorted(set(blocks)):
         if factor not in axes.whole | axes.contiguous and axes.sizes[factor] % (count * num_ranks) == 0:
             found.append(_cut(axes, factor, count))
@@ -138,7 +140,10 @@ def parse(text: str) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
 
 def _parse_side(text: str) -> tuple[Dims, ...]:
     return tuple(
-        tuple(tuple(t for t in token.strip("()").split() if t != "1") for token in re.findall(r"\([^)]*\)|\S+", part))
+        tuple(
+            tuple(t for t in token.strip("()").split() if t != "1")
+            for token in re.findall(r"\([^)]*\)|\S+", part)
+        )
         for part in text.split(",")
     )
 
@@ -177,7 +182,10 @@ def split_and_merge(source: Sequence[int], target: Sequence[int]) -> tuple[Dims,
     for left, right in _equal_groups(source, target):
         parts = _refine([source[i] for i in left], [target[j] for j in right])
         if parts is None:
-            for dims, shape, group, side in ((source_dims, source, left, "s"), (target_dims, target, right, "t")):
+            for dims, shape, group, side in (
+                (source_dims, source, left, "s"),
+                (target_dims, target, right, "t"),
+            ):
                 for d in group:
                     dims[d] = (f"!{side}{d}",)
                     sizes[f"!{side}{d}"] = shape[d]

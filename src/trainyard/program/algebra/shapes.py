@@ -177,7 +177,11 @@ def stack(node: fx.Node) -> OpAxes:
     source = tuple(f for d, f in enumerate(dims) if d != dim)
     count = len(shapes(node))
     return OpAxes(
-        (source,) * count, (dims,), sizes_of("d", target), frozenset(dims[dim]), linear=(frozenset(range(count)),)
+        (source,) * count,
+        (dims,),
+        sizes_of("d", target),
+        frozenset(dims[dim]),
+        linear=(frozenset(range(count)),),
     )
 
 
