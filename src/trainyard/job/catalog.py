@@ -234,20 +234,26 @@ def _strategy(part: ast.expr, text: str) -> tuple[str, Strategy]:
     allowed = inspect.signature(entry.factory).parameters
     options: dict[str, Any] = {}
     for keyword in call.keywords:
-        if keyword.arg not in allowed:
+        if keyword.arg is None or keyword.arg not in allowed:
             known = ", ".join(allowed) or "none"
             raise PlanError(f"{entry.name} has no option {keyword.arg!r}; its options: {known}")
-        try:
-            options[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
-            given = ast.unparse(keyword.value)
-            raise PlanError(
-                f"option {keyword.arg} of {entry.name} must be a number, True, False or None, got {given}"
-            ) from None
+        options[keyword.arg] = _value(entry.name, keyword.arg, keyword.value)
     try:
         return ast.unparse(part), entry.factory(**options)
     except TypeError as error:
         raise PlanError(f"{ast.unparse(part)}: {error}") from error
+
+
+def _value(name: str, option: str, value: ast.expr) -> int | float | None:
+    try:
+        found = ast.literal_eval(value)
+    except ValueError:
+        found = value
+    if found is None or isinstance(found, int | float):
+        return found
+    raise PlanError(
+        f"option {option} of {name} must be a number, True, False or None, got {ast.unparse(value)}"
+    )
 
 
 def _expected(text: str) -> str:

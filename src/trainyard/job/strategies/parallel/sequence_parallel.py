@@ -122,18 +122,16 @@ def _stream(program: Program, found: tuple[Pair, ...]) -> list[fx.Node]:
     inside = {n.meta["position"] for pair in found for n in (*pair.columns, *pair.between, pair.row)}
     # The look-up itself is a sum over the parts of the table; what uses it is the first to have positions.
     first = {user for node in lookups(program).values() for user in node.users}
-    stream = []
-    for node in program.graph.nodes:
+
+    def is_wanted(node: fx.Node) -> bool:
         if node.op != "call_function" or node.meta["position"] in inside or _shape(node) not in shapes:
-            continue
-        if node.meta["phase"] == "backward":
-            # Nor is a gradient that is still to be summed over the ranks: it is left to what uses it.
-            wanted = not _sums_products(node)
-        else:
-            wanted = node in first or _adds_two(node)
-        if wanted:
-            stream.append(node)
-    return stream
+            return False
+        if node.meta["phase"] == "forward":
+            return node in first or _adds_two(node)
+        # Nor is a gradient that is still to be summed over the ranks: it is left to what uses it.
+        return not _sums_products(node)
+
+    return [node for node in program.graph.nodes if is_wanted(node)]
 
 
 def _shape(node: fx.Node) -> tuple[int, ...] | None:
