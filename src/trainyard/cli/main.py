@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from trainyard.cli.verbs import VERBS
 __all__ = ["UsageError", "help_text", "main"]
 
 _USER_ERROR, _INTERRUPTED = 2, 130
+_MOST_ROWS = 4
 
 
 class UsageError(ValueError):
@@ -46,8 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if os.environ.get("TRAINYARD_DEBUG") == "1" or not _is_users(error):
+        if not _is_users(error):
             raise
+        if os.environ.get("TRAINYARD_DEBUG") == "1":
+            traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return _USER_ERROR
 
@@ -121,20 +125,18 @@ def _without_box(text: str) -> str:
 
 def _is_users(error: Exception) -> bool:
     """Whether the user can do something about an error; anything else is a defect and keeps its traceback."""
-    if isinstance(error, ValueError | OSError):
-        return True
-    # Raised only by code that has loaded this module, so it is not imported for the question.
-    processes = sys.modules.get("trainyard.job.run.processes")
-    return processes is not None and isinstance(error, processes.WorkerError)
+    return isinstance(error, ValueError | OSError) or type(error).__module__.startswith("trainyard.")
 
 
 def _one_line(error: Exception) -> str:
-    """An error's message on one line; of a traceback inside it, only the last line, which says what."""
+    """An error's message on one line: what happened, then what to do.
+
+    Messages of several lines quote, between their first and their last, what a worker process said; of that the
+    last line is kept, which names the cause. The rest is in the worker's log.
+    """
     rows = [row.strip() for row in str(error).splitlines() if row.strip()]
-    for index, row in enumerate(rows):
-        if row.startswith("Traceback (most recent call last)"):
-            rows = [*rows[:index], rows[-1]]
-            break
+    if len(rows) > _MOST_ROWS:
+        rows = [rows[0], *rows[-2:]]
     return " ".join(rows) or type(error).__name__
 
 

@@ -1,0 +1,66 @@
+"""`trainyard compare`: rank strategies on the same model and cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from trainyard.cli.screen import Common, Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Rank strategies on the same model and cluster, by predicted step time."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Name of a model such as gpt2, or a Python file that defines model()."""
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
+    strategies: Annotated[str, tyro.conf.arg(metavar="A,B,...")]
+    """Strategies to compare, separated by commas; each may combine several with +."""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Rows of the batch of one step, for a model by name."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision to compute in."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write a page with figures of time and memory."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Compare."""
+    from trainyard.hardware import parse_cluster
+    from trainyard.job.catalog import parse_strategies
+    from trainyard.job.planning import compare, load_model
+    from trainyard.report.comparison_page import comparison_page
+    from trainyard.report.league import league_table, ranked
+    from trainyard.report.prediction import contender_of
+
+    names = tuple(dict.fromkeys(name.strip() for name in options.strategies.split(",") if name.strip()))
+    for name in names:
+        if name != "auto":
+            parse_strategies(name)  # before minutes of work: a misspelt name is an error, not a result
+    if not names:
+        raise ValueError(
+            "no strategies given; --strategies takes names separated by commas, such as auto,zero3"
+        )
+    cluster = parse_cluster(options.cluster)
+    with screen.waiting(f"planning with {len(names)} strategies"):
+        found = compare(load_model(options.model, options.rows), cluster, names, options.dtype)
+    contenders = ranked([contender_of(name, each) for name, each in zip(names, found, strict=True)])
+    title = f"{options.model} on {cluster.name}"
+    if options.html is not None:
+        best = contenders[0].name if contenders[0].fits else "none fits"
+        facts = {"model": options.model, "cluster": cluster.name, "dtype": options.dtype, "best": best}
+        options.html.write_text(comparison_page(title, contenders, facts))
+        screen.say(f"page written to {options.html}")
+    document = {
+        "model": options.model,
+        "cluster": cluster.name,
+        "contenders": [{**asdict(c), "peak_bytes": c.peak_bytes} for c in contenders],
+    }
+    return Outcome(document, (league_table(title, contenders),))

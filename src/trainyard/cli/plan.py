@@ -1,0 +1,59 @@
+"""`trainyard plan`: find a plan for a model on a cluster, and say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import RenderableType
+
+from trainyard.cli.screen import Common, Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Find a plan for a model on a cluster, and say why."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Name of a model such as gpt2, or a Python file that defines model()."""
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
+    strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
+    """auto searches; otherwise published systems, applied left to right."""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Rows of the batch of one step, for a model by name."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision to compute in."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the plan to this file; simulate and run read it."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Plan."""
+    from trainyard.job.planning import load_model, plan
+    from trainyard.report.prediction import planned_document, runners_up_table, simulation_facts
+    from trainyard.report.tables import facts_text
+
+    with screen.waiting("planning") as change:
+        found = plan(
+            load_model(options.model, options.rows),
+            options.cluster,
+            options.strategies,
+            options.dtype,
+            lambda what, done: change(f"{what} ({done:.0%})"),
+        )
+    if options.save is not None:
+        found.plan.save(options.save)
+        screen.say(f"saved to {options.save}")
+    body: list[RenderableType] = [
+        found.plan.explain(),
+        "",
+        facts_text("predicted", simulation_facts(found.simulation)),
+    ]
+    if found.runners_up:
+        body += ["", runners_up_table(found.runners_up, found.simulation.step_s)]
+    return Outcome(planned_document(found), body)

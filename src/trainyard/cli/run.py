@@ -1,0 +1,39 @@
+"""`trainyard run`: train with a saved plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.training import TrainingOptions, train_and_report
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(TrainingOptions):
+    """Train with a saved plan; start it with torchrun to use several machines."""
+
+    plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
+    """File that `trainyard plan --save` wrote."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """The model, if it is not the one that the plan names."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Run."""
+    from trainyard.job.plan import load_plan
+    from trainyard.job.planning import load_model, simulate
+
+    plan = load_plan(options.plan)
+    spec = options.model or plan.model
+    with screen.waiting("simulating the plan"):
+        # A plan for machines that are elsewhere runs here too, if it is small enough; then this is what it takes.
+        simulation = simulate(
+            plan, None if options.model is None else load_model(spec), f"local:{plan.num_ranks}"
+        )
+    return train_and_report(spec, plan, simulation, options, screen)

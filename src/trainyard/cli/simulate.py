@@ -1,0 +1,71 @@
+"""`trainyard simulate`: predict what one step of a plan takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from trainyard.cli.screen import Common, Outcome, Screen
+
+if TYPE_CHECKING:
+    from trainyard.job.plan import Plan
+    from trainyard.job.simulation.result import Simulation
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Predict what one step of a saved plan takes, on its cluster or on another of as many devices."""
+
+    plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
+    """File that `trainyard plan --save` wrote."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """The model, if it is not the one that the plan names."""
+    cluster: Annotated[str | None, tyro.conf.arg(metavar="C")] = None
+    """Another cluster."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write a page with the timeline, memory over time and where the time goes."""
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the timeline in the trace format that Perfetto and chrome://tracing open."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Simulate."""
+    from trainyard.job.plan import load_plan
+    from trainyard.job.planning import load_model, simulate
+    from trainyard.report.prediction import simulation_document, simulation_facts
+    from trainyard.report.tables import facts_text
+
+    plan = load_plan(options.plan)
+    with screen.waiting("simulating"):
+        model = None if options.model is None else load_model(options.model)
+        simulation = simulate(plan, model, options.cluster)
+    if options.html is not None:
+        options.html.write_text(_page(plan, simulation))
+        screen.say(f"page written to {options.html}")
+    if options.trace is not None:
+        from trainyard.report.trace import chrome_trace
+
+        options.trace.write_text(json.dumps(chrome_trace(simulation.timeline)))
+        screen.say(f"trace written to {options.trace}")
+    body = (plan.explain(), "", facts_text("predicted", simulation_facts(simulation)))
+    return Outcome({"plan": plan.to_text(), **simulation_document(simulation)}, body)
+
+
+def _page(plan: Plan, simulation: Simulation) -> str:
+    from trainyard.report.prediction import mesh_text, simulation_facts
+    from trainyard.report.timeline_page import Table, timeline_page
+
+    facts = simulation_facts(simulation)
+    summary = {
+        "plan": mesh_text(plan),
+        **{name: text for name, text in facts if name in ("step time", "MFU")},
+    }
+    memory = Table("Time and memory of a step", ("", ""), tuple(facts))
+    reasons = Table("Why this plan", ("",), tuple((line,) for line in plan.explain().splitlines()))
+    return timeline_page(simulation.timeline, f"{plan.model} on {plan.cluster}", summary, (memory, reasons))

@@ -1,0 +1,79 @@
+"""`trainyard train`: plan for this machine, then train."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.training import TrainingOptions, train_and_report
+
+if TYPE_CHECKING:
+    from trainyard.job.planning import Planned
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(TrainingOptions):
+    """Plan for this machine, say why, and train: a model by name, or a Python file with model() and data(step)."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
+    strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
+    """auto searches; otherwise published systems, applied left to right."""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Rows of the batch of one step, for a model by name."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision to compute in."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Train."""
+    from trainyard.report.prediction import simulation_facts
+    from trainyard.report.tables import facts_text
+
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise ValueError(
+            "under torchrun all processes need the same plan: save one with `trainyard plan MODEL --cluster "
+            "local:N --save plan.yaml`, then start `torchrun ... -m trainyard.cli.main run plan.yaml`"
+        )
+    found = _best_plan(options, screen)
+    screen.say(found.plan.explain())
+    screen.messages.print(facts_text("", simulation_facts(found.simulation)))
+    return train_and_report(options.model, found.plan, found.simulation, options, screen)
+
+
+def _best_plan(options: Options, screen: Screen) -> Planned:
+    """Plan for every number of processes that is in question; the fastest plan wins."""
+    from trainyard.hardware import cluster_of_profile, local_profile
+    from trainyard.job.planning import load_model, plan
+
+    with screen.waiting("measuring this machine") as change:
+        profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
+    counts = sorted({1, profile.num_cores}) if options.processes is None else [options.processes]
+    model = load_model(options.model, options.rows)
+    found: list[Planned] = []
+    for count in counts:
+        with screen.waiting(f"planning for {count} processes") as change:
+            planned = plan(
+                model,
+                cluster_of_profile(profile, count),
+                options.strategies,
+                options.dtype,
+                lambda what, done: change(f"{what} ({done:.0%})"),
+            )
+        found.append(planned)
+    best = min(found, key=lambda each: (not each.simulation.fits, each.simulation.step_s))
+    for other in found:
+        if other is not best:
+            slower = other.simulation.step_s / best.simulation.step_s
+            screen.say(
+                f"{other.plan.num_ranks} processes would take {slower:.2f} times as long as {best.plan.num_ranks}"
+            )
+    return best

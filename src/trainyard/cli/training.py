@@ -1,0 +1,235 @@
+"""What `train` and `run` share: their options, the data of a model, and what they show while training."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.report.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from trainyard.job.plan import Plan
+    from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
+    from trainyard.job.simulation.result import Simulation
+
+__all__ = ["TrainingOptions", "train_and_report"]
+
+_WARM_UP_STEPS = 3  # slower: memory is touched for the first time
+_LOGGED_LINES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Common):
+    """How a run goes."""
+
+    steps: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    """End after this many steps, counted from the first one ever, not from a resumption."""
+    lr: Annotated[float, tyro.conf.arg(metavar="RATE")] = 1e-3
+    """Learning rate after warm-up."""
+    warmup_steps: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    """Steps over which the rate grows."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """How parameters are updated."""
+    weight_decay: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    """Decoupled for adamw."""
+    clip_norm: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Cut the gradient's global norm to this; 0 leaves it."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Of initial values and dropout."""
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder of checkpoints and logs; by default a new one in runs/."""
+    checkpoint_every: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Steps between checkpoints; 0 writes one at the end."""
+    resume: bool = False
+    """Continue from the newest checkpoint of the folder, under this plan or another."""
+    max_restarts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """How often to start again from the newest checkpoint when a process dies."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """What the processes compute on."""
+
+    def config(self, model: str) -> TrainConfig:
+        """The options as the runtime takes them."""
+        from trainyard.job.run.config import TrainConfig
+        from trainyard.job.run.optimizer import OptimizerConfig
+
+        optimizer = OptimizerConfig(
+            self.optimizer,
+            self.lr,
+            self.warmup_steps,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+        )
+        folder = self.checkpoint or Path("runs") / f"{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        return TrainConfig(
+            self.steps,
+            optimizer,
+            folder,
+            self.checkpoint_every,
+            resume=self.resume,
+            seed=self.seed,
+            max_restarts=self.max_restarts,
+            log=folder / "log",
+            device=self.device,
+        )
+
+
+def train_and_report(
+    spec: str, plan: Plan, simulation: Simulation, options: TrainingOptions, screen: Screen
+) -> Outcome:
+    """Train under a plan, show the loss falling, and put what was predicted beside what was measured.
+
+    Parameters
+    ----------
+    spec : the model, as ``load_model`` takes it.
+    simulation : of the plan on this machine.
+    """
+    from trainyard.cli.sources import data_of, model_source
+    from trainyard.job.run.train import train
+
+    config = options.config(spec)
+    data, said = data_of(spec, plan.num_rows)
+    screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
+    with _shown(screen, options.steps) as (on_step, on_restart):
+        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart)
+    for note in result.notes:
+        screen.say(note)
+    document = {"plan": plan.to_text(), **_document(simulation, result)}
+    return Outcome(document, _body(plan, simulation, result, spec, options))
+
+
+@contextmanager
+def _shown(
+    screen: Screen, steps: int
+) -> Iterator[tuple[Callable[[StepMetrics], None], Callable[[Restart], None]]]:
+    """A progress bar on a terminal, otherwise a line now and then; yields what to call with news."""
+
+    def on_restart(restart: Restart) -> None:
+        screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")
+
+    if not screen.messages.is_terminal:
+        every = max(1, steps // _LOGGED_LINES)
+
+        def on_step(metrics: StepMetrics) -> None:
+            if metrics.step % every == 0 or metrics.step + 1 == steps:
+                screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
+
+        yield on_step, on_restart
+        return
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=screen.messages) as progress:
+        task = progress.add_task("", total=steps, said="starting the processes")
+        yield (
+            lambda metrics: progress.update(task, completed=metrics.step + 1, said=_said(metrics)),
+            on_restart,
+        )
+
+
+def _said(metrics: StepMetrics) -> str:
+    losses = "  ".join(
+        f"{name.partition(':')[2] or name} {value:.3f}" for name, value in metrics.losses.items()
+    )
+    rate = (
+        f"{metrics.tokens_per_s:,.0f} tokens/s"
+        if metrics.tokens_per_s
+        else f"{metrics.rows_per_s:,.1f} rows/s"
+    )
+    return f"{losses}  {rate}"
+
+
+def _measured(metrics: Sequence[StepMetrics]) -> dict[str, Any]:
+    """Medians of the steps after the first few, and the peaks."""
+    steady = metrics[_WARM_UP_STEPS:] or metrics
+    return {
+        "step_s": statistics.median(m.seconds for m in steady),
+        "peak_memory_bytes": max(max(m.peak_memory_bytes) for m in metrics),
+        "sent_bytes": int(statistics.median(max(m.sent_bytes) for m in steady)),
+        "rows_per_s": statistics.median(m.rows_per_s for m in steady),
+        "tokens_per_s": statistics.median(m.tokens_per_s for m in steady),
+    }
+
+
+def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
+    from trainyard.report.prediction import simulation_document
+
+    return {
+        "prediction": simulation_document(simulation),
+        "predicted_sent_bytes": sent_bytes(simulation),
+        "measured": _measured(result.metrics) if result.metrics else None,
+        "first_step": result.first_step,
+        "restarts": [vars(restart) for restart in result.restarts],
+        "notes": result.notes,
+        "checkpoint": None if result.checkpoint is None else str(result.checkpoint),
+        "metrics": [metrics.as_dict() for metrics in result.metrics],
+    }
+
+
+def _body(
+    plan: Plan, simulation: Simulation, result: TrainResult, spec: str, options: TrainingOptions
+) -> tuple[Any, ...]:
+    from trainyard.report.tables import make_table
+
+    if not result.metrics:
+        return (f"nothing to do: {result.first_step} of {options.steps} steps are done",)
+    measured = _measured(result.metrics)
+    sent = sent_bytes(simulation)
+    rows = [
+        ("step time", seconds_text(simulation.step_s), seconds_text(measured["step_s"])),
+        (
+            "peak memory of a process",
+            bytes_text(max(simulation.peak_bytes)),
+            bytes_text(measured["peak_memory_bytes"]) + "*",
+        ),
+        (
+            "sent by a process in a step",
+            "" if sent is None else bytes_text(sent),
+            bytes_text(measured["sent_bytes"]),
+        ),
+    ]
+    first, last = result.metrics[0], result.metrics[-1]
+    name = next(iter(first.losses))
+    body: list[Any] = [
+        f"{name.partition(':')[2] or name} {first.losses[name]:.3f} at step {first.step + 1}, "
+        f"{last.losses[name]:.3f} at step {last.step + 1}",
+        "",
+        make_table("", ("", "predicted", "measured"), rows),
+        "* resident, with what Python and PyTorch themselves hold",
+    ]
+    if result.checkpoint is not None:
+        folder = result.checkpoint.parent
+        more = f"--checkpoint {folder} --resume --steps {2 * options.steps}"
+        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  trainyard train {spec} {more}"]
+    return tuple(body)
+
+
+def sent_bytes(simulation: Simulation) -> int | None:
+    """Bytes that the busiest pipeline rank's processes send in a step, by ring algorithms, as the runtime counts.
+
+    None where both the data and the tensor axis are in use: the simulation does not say along which a
+    collective went.
+    """
+    plan = simulation.plan
+    if plan.data > 1 and plan.tensor > 1:
+        return None
+    group = max(plan.data, plan.tensor)
+    rounds: Mapping[str, float] = {"all_reduce": 2 * (group - 1) / group, "send": 1.0}
+    return round(
+        max(
+            sum(n * rounds.get(kind, (group - 1) / group) for kind, n in by_kind.items())
+            for by_kind in simulation.num_bytes
+        )
+    )

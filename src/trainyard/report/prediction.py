@@ -1,0 +1,159 @@
+"""What is known of a plan before it runs: for the terminal, for JSON, and as a contender in a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from trainyard.job.plan import Plan
+from trainyard.job.planning import Candidate, Infeasible, Planned
+from trainyard.job.simulation.result import Simulation
+from trainyard.report.league import Contender
+from trainyard.report.tables import make_table
+from trainyard.report.units import bytes_text, percent_text, seconds_text
+
+__all__ = [
+    "contender_of",
+    "fullest_rank",
+    "mesh_text",
+    "planned_document",
+    "runners_up_table",
+    "simulation_document",
+    "simulation_facts",
+]
+
+_SHOWN_RANKS = 8
+
+
+def mesh_text(plan: Plan) -> str:
+    """A plan in a few words: its mesh and what is special about it."""
+    axes = (("pipeline", plan.pipeline), ("data", plan.data), ("tensor", plan.tensor))
+    mesh = " x ".join(f"{name} {size}" for name, size in axes if size > 1)
+    parts = [mesh or "one device"]
+    if plan.pipeline > 1:
+        parts.append(plan.schedule.name)
+    if plan.num_microbatches > 1:
+        parts.append(f"{plan.num_microbatches} microbatches")
+    if plan.zero_stage and plan.data > 1:
+        parts.append(f"ZeRO-{plan.zero_stage}")
+    if plan.recompute:
+        parts.append(f"recomputes {len(plan.recompute)} tensors")
+    return ", ".join(parts)
+
+
+def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
+    """Time and memory of a step, by name; memory of one line per pipeline rank and its peers."""
+    parts = sorted(((s, name) for name, s in simulation.breakdown.items() if s > 0), reverse=True)
+    time = ", ".join(f"{name.replace('_', ' ')} {percent_text(s / simulation.step_s)}" for s, name in parts)
+    return (
+        ("step time", f"{seconds_text(simulation.step_s)} ({simulation.rows_per_s:,.4g} rows/s)"),
+        ("of which", time),
+        ("MFU", percent_text(simulation.mfu)),
+        *_memory_facts(simulation),
+    )
+
+
+def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
+    facts = []
+    order = sorted(range(len(simulation.memory)), key=lambda rank: -simulation.peak_bytes[rank])
+    for rank in sorted(order[:_SHOWN_RANKS]):
+        kinds = sorted(((n, kind) for kind, n in simulation.memory[rank].items() if n), reverse=True)
+        made_of = ", ".join(f"{kind} {bytes_text(n)}" for n, kind in kinds)
+        used = (
+            f"{bytes_text(simulation.peak_bytes[rank])} of {bytes_text(simulation.memory_limit_bytes[rank])}"
+        )
+        where = "per device" if len(order) == 1 else f"on pipeline rank {rank}"
+        short = simulation.shortage_bytes[rank]
+        missing = f" DOES NOT FIT: {bytes_text(short)} are missing" if short else ""
+        facts.append((f"memory {where}", f"{used}: {made_of}{missing}"))
+    if len(order) > _SHOWN_RANKS:
+        facts.append(("", f"and {len(order) - _SHOWN_RANKS} pipeline ranks that use less"))
+    return facts
+
+
+def runners_up_table(candidates: Sequence[Candidate], best_s: float) -> Table:
+    """The plans that were considered and are not the best.
+
+    Parameters
+    ----------
+    candidates
+        In the order of the planner.
+    best_s
+        Seconds of the chosen plan.
+    """
+    rows = [
+        (
+            each.name,
+            seconds_text(each.step_s),
+            f"{each.step_s / best_s:.2f}x",
+            bytes_text(each.memory_bytes) + ("" if each.fits else " (does not fit)"),
+        )
+        for each in candidates
+    ]
+    return make_table("also considered", ("plan", "step", "to best", "memory per device"), rows)
+
+
+def simulation_document(simulation: Simulation) -> dict[str, Any]:
+    """A simulation as JSON has it; lists have one entry per pipeline rank."""
+    return {
+        "step_s": simulation.step_s,
+        "rows_per_s": simulation.rows_per_s,
+        "mfu": simulation.mfu,
+        "fits": simulation.fits,
+        "breakdown_s": simulation.breakdown,
+        "exposed_s": simulation.exposed,
+        "memory_bytes": simulation.memory,
+        "peak_bytes": simulation.peak_bytes,
+        "memory_limit_bytes": simulation.memory_limit_bytes,
+        "num_bytes": simulation.num_bytes,
+        "model_flops": simulation.model_flops,
+    }
+
+
+def planned_document(planned: Planned) -> dict[str, Any]:
+    """A plan with its prediction as JSON has it; ``plan`` is the text that ``--save`` writes."""
+    plan = planned.plan
+    return {
+        "model": plan.model,
+        "cluster": plan.cluster,
+        "made_by": plan.made_by,
+        "pipeline": plan.pipeline,
+        "data": plan.data,
+        "tensor": plan.tensor,
+        "schedule": plan.schedule.name,
+        "num_microbatches": plan.num_microbatches,
+        "zero_stage": plan.zero_stage,
+        "dtype": plan.dtype,
+        "reasons": plan.reasons,
+        "planning_s": planned.seconds,
+        "prediction": simulation_document(planned.simulation),
+        "runners_up": [vars(candidate) for candidate in planned.runners_up],
+        "plan": plan.to_text(),
+    }
+
+
+def fullest_rank(simulation: Simulation) -> int:
+    """The pipeline rank whose memory is used most, relative to what it has."""
+    peaks, limits = simulation.peak_bytes, simulation.memory_limit_bytes
+    return max(range(len(peaks)), key=lambda rank: peaks[rank] / limits[rank])
+
+
+def contender_of(name: str, found: Planned | Infeasible) -> Contender:
+    """A result of ``compare`` as a row of the league table."""
+    if isinstance(found, Infeasible):
+        return Contender(name, found.reason)
+    simulation = found.simulation
+    rank = fullest_rank(simulation)
+    memory: Mapping[str, int] = {kind: n for kind, n in simulation.memory[rank].items() if n > 0}
+    return Contender(
+        name,
+        mesh_text(found.plan),
+        simulation.step_s,
+        {part: s for part, s in simulation.breakdown.items() if s > 0},
+        memory,
+        simulation.memory_limit_bytes[rank],
+        simulation.fits,
+        simulation.mfu,
+    )

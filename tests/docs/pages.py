@@ -1,0 +1,80 @@
+"""Pages of the documentation as tests see them: their console blocks, and comparison of outputs with numbers masked."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = tuple(
+    sorted(
+        path
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        if "systems" not in path.parts and "reference" not in path.parts and path.name != "plan-sketch.md"
+    )
+)
+MARKS = ("slow", "make")
+
+_BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
+_NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_UNIT = r"(?:µs|ms|s|min|[KMGT]iB|B|[GTP]?flop/s|[KMGT]?B/s)\b"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: commands and what each prints.
+
+    Attributes
+    ----------
+    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``make`` is only checked with ``make -n``.
+    commands : pairs of command and expected output.
+    """
+
+    mark: str
+    commands: tuple[tuple[str, str], ...]
+
+
+def blocks_of(text: str) -> tuple[Block, ...]:
+    """The console blocks of a page."""
+    found = []
+    for match in _BLOCK.finditer(text):
+        parts = re.split(r"^\$ ", match["body"], flags=re.M)
+        assert not parts[0].strip(), f"a console block starts with `$ command`, not with {parts[0]!r}"
+        commands = tuple((c.partition("\n")[0], c.partition("\n")[2]) for c in parts[1:])
+        mark = match["mark"] or ""
+        assert mark in ("", *MARKS), f"unknown mark {mark!r}; the known ones are {', '.join(MARKS)}"
+        found.append(Block(mark, commands))
+    return tuple(found)
+
+
+def masked(text: str) -> str:
+    """Text without what differs from run to run: numbers and their units, runs of spaces and of lines."""
+    text = re.sub(rf"{_NUMBER} {_UNIT}", "<quantity>", text)
+    text = re.sub(_NUMBER, "#", text)
+    lines = [re.sub(r"[ ─━]+", " ", line).strip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if line)
+
+
+def matches(expected: str, given: str) -> bool:
+    """Whether an output is as expected; a line ``...`` stands for any lines, ``...`` in a line for any text."""
+    pieces = [re.escape(piece) for piece in masked(expected).split("...")]
+    return re.fullmatch(".*".join(pieces), masked(given), re.S) is not None
+
+
+def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a shell command as a reader would, with the `trainyard` of this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command,
+        shell=True,
+        executable="/bin/bash",
+        cwd=folder,
+        env={**os.environ, "PATH": path, "COLUMNS": "110"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
