@@ -20,7 +20,7 @@ from trainyard.cost.ops import is_view
 from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensors_of
 
-__all__ = ["GraphMemory", "Storage", "WorkingBytes", "graph_memory", "total_bytes"]
+__all__ = ["GraphMemory", "Storage", "WorkingBytes", "graph_memory", "last_uses", "total_bytes"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,7 +102,7 @@ def graph_memory(
         The graph's last value is freed by nobody: ``after_bytes[-1]`` holds the outputs.
     """
     known = known or {}
-    last_uses = _last_uses(graph)
+    dead_after = last_uses(graph)
     holders: Counter[Storage] = Counter()
     storages: dict[fx.Node, Storages] = {}
     level = 0
@@ -133,13 +133,13 @@ def graph_memory(
             storages[node] = _made_in(node, storages, extra)
             hold(node)
         during.append(level + extra.temporary)
-        for dead in last_uses.get(node, ()):
+        for dead in dead_after.get(node, ()):
             drop(dead)
         after.append(level)
     return GraphMemory(before, np.array(during, np.int64), np.array(after, np.int64), storages)
 
 
-def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+def last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     """Which values are let go after each node: as `torch.fx` generates it, never after a placeholder."""
     seen: set[fx.Node] = set()
     found: dict[fx.Node, list[fx.Node]] = {}
