@@ -19,7 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainyard.job.run.boxes import boxes
 from trainyard.job.run.executor import Executor
@@ -65,7 +68,7 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-class _Writer(dcp.FileSystemWriter):
+class _Writer(FileSystemWriter):
     """Writes under a temporary name, with checksums; the coordinator renames when all ranks are done."""
 
     def __init__(self, folder: Path, about: About, keep: int) -> None:
@@ -146,7 +149,7 @@ class Checkpointer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             writer = _Writer(self.folder, about, self.keep)
-            dcp.save(
+            save(
                 parts,
                 storage_writer=writer,
                 planner=PartWriter(),
@@ -235,7 +238,7 @@ def read_whole(folder: Path, field: str = PARAMS) -> dict[str, torch.Tensor]:
     """
     if problem := damage(folder):
         raise CheckpointError(problem)
-    known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    known = _known(FileSystemReader(folder))
     parts = {}
     for key, entry in known.items():
         if key.startswith(f"{field}/"):
@@ -264,9 +267,14 @@ def damage(folder: Path, first: int = 0, every: int = 1) -> str | None:
     return None
 
 
+def _known(reader: FileSystemReader) -> dict[str, TensorStorageMetadata]:
+    entries = reader.read_metadata().state_dict_metadata
+    return {key: entry for key, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+
+
 def _load(folder: Path, parts: dict[str, Part]) -> None:
-    reader = dcp.FileSystemReader(folder)
-    known = reader.read_metadata().state_dict_metadata
+    reader = FileSystemReader(folder)
+    known = _known(reader)
     for key, part in parts.items():
         if key not in known:
             raise CheckpointError(f"{folder} has no {key}; it is of another model")
@@ -277,7 +285,7 @@ def _load(folder: Path, parts: dict[str, Part]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Every rank reads for itself: nothing needs to be agreed.
-        dcp.load(dict(parts), storage_reader=reader, planner=PartReader(), no_dist=True)
+        load(dict(parts), storage_reader=reader, planner=PartReader(), no_dist=True)
 
 
 def _crc32(file: Path) -> int:

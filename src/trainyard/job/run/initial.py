@@ -6,6 +6,7 @@ import copy
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,8 @@ def _reset(module: nn.Module, path: str, seed: int) -> dict[str, Tensor]:
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, zlib.crc32(path.encode())) % 2**63)
-        own.reset_parameters()
+        reset: Any = own.reset_parameters
+        reset()
     found = {n: p.detach() for n, p in own._parameters.items() if p is not None and not p.isnan().any()}
     if resettable:
         found |= {n: b for n, b in own._buffers.items() if b is not None}

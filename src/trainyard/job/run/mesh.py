@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,8 +11,8 @@ import torch.distributed as dist
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
 
 # PyTorch 2.13 renames these two; 2.11 knows only the older names.
-gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-scatter_from = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_from: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -119,12 +120,12 @@ class Mesh:
         if dim == 0 and blocks == 1:
             return parts.flatten(0, 1)
         # [ranks, .., blocks, part, ..] -> [.., blocks, ranks, part, ..]
-        cut = parts.unflatten(dim + 1, (blocks, x.shape[dim] // blocks))
+        cut: torch.Tensor = parts.unflatten(dim + 1, (blocks, x.shape[dim] // blocks))
         return cut.movedim(0, dim + 1).flatten(dim, dim + 2)
 
     def reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
         n = self._sizes[axis]
-        cut = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
+        cut: torch.Tensor = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
         parts = cut.movedim(dim + 1, 0).contiguous()
         result = parts.new_empty(parts.shape[1:])
         scatter_from(result, parts.flatten(0, 1), group=self._groups[axis])
@@ -141,11 +142,11 @@ class Mesh:
             cut = whole.unflatten(dim, (to_blocks, n * size)).narrow(dim + 1, self.index(axis) * size, size)
             return cut.flatten(dim, dim + 1).contiguous()
         # Cut what is kept whole into one part per rank, exchange, and put the parts of the cut dimension together.
-        cut = x.unflatten(to_dim, (to_blocks, n, x.shape[to_dim] // (to_blocks * n)))
+        cut: torch.Tensor = x.unflatten(to_dim, (to_blocks, n, x.shape[to_dim] // (to_blocks * n)))
         sent = cut.movedim(to_dim + 1, 0).contiguous()
         received = torch.empty_like(sent)
         dist.all_to_all_single(received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis])
         self.count_sent(sent, n)
-        parts = received.flatten(to_dim + 1, to_dim + 2)
-        joined = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
+        parts: torch.Tensor = received.flatten(to_dim + 1, to_dim + 2)
+        joined: torch.Tensor = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
         return joined.movedim(0, dim + 1).flatten(dim, dim + 2)

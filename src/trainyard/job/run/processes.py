@@ -15,7 +15,6 @@ from typing import Any
 _PRELOAD = [
     "trainyard.job.run.supervisor",
     "trainyard.program.random_kernels",
-    "trainyard.zoo",
     "torch._dynamo",
     "torch.onnx",
 ]

@@ -102,7 +102,7 @@ class State:
 
     def param_views(self) -> dict[str, torch.Tensor]:
         """Whole local parameters by path, of the buckets that are not gathered on use."""
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         for state in self.buckets.values():
             if state.weights is not None:
                 found |= zip(state.bucket.paths, state.views(state.weights), strict=True)

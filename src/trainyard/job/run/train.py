@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.run.checkpoint import CheckpointError, complete_steps, path_of
@@ -27,7 +29,7 @@ from trainyard.job.run.config import (
 )
 from trainyard.job.run.data import Data
 from trainyard.job.run.supervisor import Watcher, supervise
-from trainyard.job.run.worker import Ready, join_group, set_up_device, train_rank
+from trainyard.job.run.worker import Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.program.model import Model
 
 
@@ -163,10 +165,10 @@ def _train_under_launcher(work: Work, recorder: _Recorder) -> None:
     local = int(os.environ.get("LOCAL_RANK", rank))
     device = set_up_device(work.config.device, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
     if num_ranks > 1:
-        store, _, _ = next(dist.rendezvous("env://"))
+        store, _, _ = next(rendezvous("env://"))
         # Each attempt of an elastic launcher under keys of its own: old addresses would be waited for in vain.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        join_group(device, dist.PrefixStore(f"trainyard-{attempt}", store), rank, num_ranks)
+        join_group(device, PrefixStore(f"trainyard-{attempt}", store), rank, num_ranks)
     if rank == 0 and work.config.log is not None:
         recorder.open(work.config.log)
 
@@ -181,7 +183,7 @@ def _train_under_launcher(work: Work, recorder: _Recorder) -> None:
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
     try:
-        train_rank(work, rank, device, report, resume)
+        train_rank(work, prepare(work), rank, device, report, resume)
     finally:
         if recorder.file is not None:
             recorder.close()

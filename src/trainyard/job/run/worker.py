@@ -11,15 +11,20 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
-from trainyard.job.lower.lower import lower
+from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
-from trainyard.job.run.checkpoint import Checkpointer
+from trainyard.job.run.checkpoint import Checkpointer, complete_steps
 from trainyard.job.run.config import RankStep, Work
 from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
+from trainyard.job.run.state import Values
 from trainyard.program.capture import capture
+from trainyard.program.model import Model
+from trainyard.program.program import Program, tensor_of
+from trainyard.program.random import dropout
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,54 @@ class Ready:
 Report = Callable[[Ready | RankStep], None]
 
 
-def train_rank(work: Work, rank: int, device: torch.device, report: Report, resume: bool) -> None:
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is the same for all ranks: the lowered plan and the initial values."""
+
+    lowered: Lowered
+    values: Values
+
+    def placeholder(self, path: str) -> torch.Tensor:
+        """Stands for a value that a checkpoint replaces; a parameter's takes no memory."""
+        param = self.lowered.params.get(path)
+        return self.values(path) if param is None else torch.zeros(()).expand(param.whole_shape)
+
+
+def prepare(work: Work) -> Prepared:
+    """Build, capture and lower the model, look at a first batch, and load what ranks will need at once.
+
+    Raises
+    ------
+    CaptureError, PlanError, DataError, InitialValueError
+        If the model, plan and data do not fit together.
+    """
+    plan = work.plan
+    if plan.dtype == "float16" and work.config.device == "cpu":
+        raise PlanError(
+            "float16 needs loss scaling and is slow on a CPU; plan with dtype bfloat16 or float32"
+        )
+    model = work.build()
+    program = capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
+    check_batch(work.data.batch(0), program, plan.num_rows)
+    values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
+    _load_kernels(program, values)
+    return Prepared(lower(program, plan), values)
+
+
+def _load_kernels(program: Program, values: Values) -> None:
+    """Use compiled functions once, so that processes forked from this one have them."""
+    shapes = {i.path: tensor_of(program.nodes[i.node]).shape for i in program.params}
+    matrices = [path for path, shape in shapes.items() if len(shape) > 1]
+    if matrices:
+        values(min(matrices, key=lambda path: shapes[path].numel()))
+    drawn = next((n for n in program.graph.nodes if n.target is torch.ops.trainyard.dropout.default), None)
+    if drawn is not None:
+        dropout(torch.ones(2, dtype=tensor_of(drawn).dtype), torch.zeros(3, dtype=torch.int64), 0.5, 0)
+
+
+def train_rank(
+    work: Work, prepared: Prepared, rank: int, device: torch.device, report: Report, resume: bool
+) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
     Parameters
@@ -44,27 +96,20 @@ def train_rank(work: Work, rank: int, device: torch.device, report: Report, resu
 
     Raises
     ------
-    PlanError, DataError, InitialValueError, CheckpointError
-        If the plan, data, model or checkpoint do not fit together.
+    CheckpointError
+        If the checkpoint is damaged, or not of this run.
     """
-    config, plan = work.config, work.plan
-    if plan.dtype == "float16" and device.type == "cpu":
-        raise PlanError(
-            "float16 needs loss scaling and is slow on a CPU; plan with dtype bfloat16 or float32"
-        )
-    model = work.build()
-    program = capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
-    source = work.model if callable(work.model) else None
-    values = initial_values(model, config.seed, source)
-    executor = Executor(lower(program, plan), rank, values, config.optimizer, device, config.seed)
-    first, notes = 0, []
+    config = work.config
+    replaced = resume and config.checkpoint is not None and bool(complete_steps(config.checkpoint))
+    values = prepared.placeholder if replaced else prepared.values
+    executor = Executor(prepared.lowered, rank, values, config.optimizer, device, config.seed)
+    first = 0
+    notes: list[str] = []
     checkpointer = None
     if config.checkpoint is not None:
         checkpointer = Checkpointer(executor, config.checkpoint, config.keep)
         if resume:
             first, notes = checkpointer.restore()
-    if first < config.steps:
-        check_batch(work.data.batch(first), program, plan.num_rows)
     report(Ready(rank, first, tuple(notes)))
     for step in range(first, config.steps):
         report(_step(executor, work, rank, step))
@@ -123,7 +168,7 @@ def set_up_device(kind: str, local_rank: int, processes_here: int) -> torch.devi
     return torch.device("cuda", local_rank)
 
 
-def join_group(device: torch.device, store: dist.Store, rank: int, num_ranks: int) -> None:
+def join_group(device: torch.device, store: Store, rank: int, num_ranks: int) -> None:
     """Make the default process group: nccl between GPUs (gloo for their CPU tensors), else gloo."""
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks)

@@ -1,0 +1,243 @@
+"""Attempt: one set of forked ranks, from their start until they are done or one has failed."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import FileStore
+
+from trainyard.job.run.config import RankStep, Restart, Work, combine
+from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+
+# After the first sign of a failure: how long to wait for the one that caused it.
+_SETTLE_S = 0.3
+# How an exception of a rank reads that only lost its connection to another.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "DistBackendError")
+
+
+@dataclass(frozen=True)
+class _Failed:
+    rank: int
+    trace: str
+
+
+@dataclass(frozen=True)
+class _Done:
+    rank: int
+
+
+@dataclass(frozen=True)
+class AllReady:
+    """All ranks are about to train from a step; ``notes`` is what they have to say."""
+
+    step: int
+    notes: tuple[str, ...]
+
+
+class RankError(Exception):
+    """A rank failed: ``reason`` says how."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(reason)
+        self.rank, self.reason = rank, reason
+
+
+def rank_log(logs: Path, rank: int) -> Path:
+    """The file of what a rank prints."""
+    return logs / f"rank-{rank}.log"
+
+
+class Attempt:
+    """One set of processes, one per rank.
+
+    Parameters
+    ----------
+    prepared : what the ranks share; None where each has to prepare it for itself.
+    pipe : to the caller of the run, for what is reported.
+    folder : for the rendezvous.
+    resume : whether to continue from a checkpoint.
+    failed : why the attempt before ended, and when (``time.monotonic``).
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        prepared: Prepared | None,
+        pipe: Connection,
+        folder: Path,
+        logs: Path,
+        attempt: int,
+        resume: bool,
+        failed: tuple[str, float] | None,
+    ) -> None:
+        self.work, self.pipe, self.failed = work, pipe, failed
+        self.ready: dict[int, Ready] = {}
+        self.done: set[int] = set()
+        self.steps: dict[int, dict[int, RankStep]] = {}
+        self.pipes: dict[Connection, int] = {}
+        self.processes: list[Any] = []
+        fork = mp.get_context("fork")
+        # A rendezvous of its own: addresses of an earlier attempt's processes would be waited for in vain.
+        store = folder / f"store-{attempt}"
+        for rank in range(work.plan.num_ranks):
+            ours, theirs = fork.Pipe()
+            # A forked process has these too; while it keeps them open, nobody learns that they were closed.
+            inherited = [*self.pipes, ours, pipe]
+            arguments = (work, prepared, theirs, inherited, store, rank_log(logs, rank), rank, resume)
+            process = fork.Process(target=_rank_main, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes[ours] = rank
+
+    def watch(self) -> None:
+        """Until all ranks are done.
+
+        Raises
+        ------
+        RankError
+            When one has failed.
+        """
+        while len(self.done) < len(self.processes):
+            running = {p.sentinel: r for r, p in enumerate(self.processes) if r not in self.done}
+            signs = wait([self.pipe, *self.pipes, *running], timeout=self.work.config.stall_s)
+            if self.pipe in signs:
+                # Nothing is ever sent this way: the caller is gone.
+                raise SystemExit(1)
+            if not signs:
+                slow = sorted(running.values())
+                raise RankError(
+                    slow[0],
+                    f"and {len(slow) - 1} others showed no sign of life for {self.work.config.stall_s:g} s",
+                )
+            failures = self._take([s for s in signs if isinstance(s, Connection)])
+            gone = [r for s, r in running.items() if s in signs and r not in self.done]
+            if failures or gone:
+                raise self._cause(failures)
+
+    def _take(self, pipes: list[Connection]) -> list[_Failed]:
+        """Read what ranks sent."""
+        failures = []
+        for pipe in pipes:
+            try:
+                while pipe.poll():
+                    message = pipe.recv()
+                    if isinstance(message, _Failed):
+                        failures.append(message)
+                    else:
+                        self._on_message(message)
+            except (EOFError, OSError):
+                del self.pipes[pipe]
+                pipe.close()
+        return failures
+
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, _Done):
+            self.done.add(message.rank)
+        elif isinstance(message, Ready):
+            self.ready[message.rank] = message
+            if len(self.ready) == len(self.processes):
+                self._all_ready(message)
+        elif isinstance(message, RankStep):
+            reports = self.steps.setdefault(message.step, {})
+            reports[message.rank] = message
+            if len(reports) == len(self.processes):
+                del self.steps[message.step]
+                in_order = [reports[r] for r in sorted(reports)]
+                self.pipe.send(combine(in_order, self.work.plan.num_rows))
+
+    def _all_ready(self, message: Ready) -> None:
+        notes = tuple(dict.fromkeys(n for r in self.ready.values() for n in r.notes))
+        if self.failed is not None:
+            reason, since = self.failed
+            self.pipe.send(Restart(reason, message.step, time.monotonic() - since))
+        self.pipe.send(AllReady(message.step, notes))
+
+    def _cause(self, failures: list[_Failed]) -> RankError:
+        """The rank that failed by itself: the others only lost their connection to it."""
+        deadline = time.monotonic() + _SETTLE_S
+        while (left := deadline - time.monotonic()) > 0:
+            if any(p.exitcode is not None and p.exitcode < 0 for p in self.processes):
+                break
+            signs = wait(
+                [*self.pipes, *(p.sentinel for p in self.processes if p.exitcode is None)], timeout=left
+            )
+            failures += self._take([s for s in signs if isinstance(s, Connection)])
+        for rank, process in enumerate(self.processes):
+            if process.exitcode is not None and process.exitcode < 0:
+                return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
+        own = [f for f in failures if not any(text in f.trace for text in _LOST)] or failures
+        if own:
+            last = own[0].trace.strip().splitlines()[-1]
+            return RankError(own[0].rank, f"failed: {last}")
+        rank = next(r for r, p in enumerate(self.processes) if p.exitcode is not None and r not in self.done)
+        return RankError(rank, f"ended with exit code {self.processes[rank].exitcode}")
+
+    def stop(self) -> None:
+        """End all processes at once, whatever they wait for."""
+        for process in self.processes:
+            if process.exitcode is None and len(self.done) == len(self.processes):
+                process.join(5.0)
+            process.kill()
+        for process in self.processes:
+            process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+
+def _rank_main(
+    work: Work,
+    prepared: Prepared | None,
+    pipe: Connection,
+    inherited: list[Connection],
+    store: Path,
+    log: Path,
+    rank: int,
+    resume: bool,
+) -> None:
+    """What a worker process runs."""
+    for other in inherited:
+        other.close()
+    print_to(log)
+    num_ranks = work.plan.num_ranks
+    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    try:
+        device = set_up_device(work.config.device, rank, num_ranks)
+        if num_ranks > 1:
+            join_group(device, FileStore(str(store), num_ranks), rank, num_ranks)
+        train_rank(work, prepared or prepare(work), rank, device, pipe.send, resume)
+        pipe.send(_Done(rank))
+    except Exception:
+        trace = traceback.format_exc()
+        print(trace, file=sys.stderr, flush=True)
+        pipe.send(_Failed(rank, trace))
+    # Threads of the process group may wait for peers that are gone; there is nothing left to tidy.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _end_with_parent(pipe: Connection) -> None:
+    """Nothing is ever sent to a worker: its pipe becomes readable when the run's own process is gone."""
+    wait([pipe])
+    os._exit(1)
+
+
+def print_to(log: Path) -> None:
+    """Send what this process prints to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

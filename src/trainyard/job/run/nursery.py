@@ -1,0 +1,93 @@
+"""Nursery: the process of a run that prepares what all ranks share, forks them, and watches them.
+
+The graph of every rank is captured and lowered once, here, and the ranks are forked with it: that takes
+milliseconds, so a run that lost a process goes on at once. (With GPUs each rank captures for itself: a process
+that has touched CUDA cannot be forked.) Nothing here starts a thread, because forked processes would lack it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from trainyard.job.run.attempt import Attempt, RankError, print_to, rank_log
+from trainyard.job.run.checkpoint import complete_steps
+from trainyard.job.run.config import Work
+from trainyard.job.run.processes import WorkerError
+from trainyard.job.run.worker import Prepared, prepare
+
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over: as it should be, or with an error for the caller."""
+
+    error: BaseException | None
+
+
+def nursery_main(pipe: Connection, folder: Path, logs: Path) -> None:
+    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe."""
+    # Ctrl-C reaches every process of a terminal; the caller decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print_to(logs / "prepare.log")
+    error: BaseException | None = None
+    try:
+        work = pickle.loads((folder / "work").read_bytes())
+        # One thread: the pool that computes with more would be lost in forked processes.
+        torch.set_num_threads(1)
+        prepared = prepare(work) if work.config.device == "cpu" else None
+        _attempts(work, prepared, pipe, folder, logs)
+    except Exception as caught:
+        error = caught
+        if not isinstance(caught, WorkerError):
+            traceback.print_exc()
+    pipe.send(Ended(_sendable(error)))
+
+
+def _sendable(error: BaseException | None) -> BaseException | None:
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        return WorkerError(f"{type(error).__name__}: {error}")
+
+
+def _attempts(work: Work, prepared: Prepared | None, pipe: Connection, folder: Path, logs: Path) -> None:
+    resume = work.config.resume
+    failed: tuple[str, float] | None = None
+    for attempt in range(work.config.max_restarts + 1):
+        run = Attempt(work, prepared, pipe, folder, logs, attempt, resume, failed)
+        try:
+            run.watch()
+            return
+        except RankError as error:
+            failed = (f"rank {error.rank} {error.reason}", time.monotonic())
+            if attempt == work.config.max_restarts:
+                raise WorkerError(_message(work, error, logs, attempt)) from None
+        finally:
+            run.stop()
+        resume = work.config.checkpoint is not None
+
+
+def _message(work: Work, failure: RankError, logs: Path, restarts: int) -> str:
+    after = f" after {restarts} restarts" if restarts else ""
+    folder = work.config.checkpoint
+    steps = complete_steps(folder) if folder is not None else []
+    if steps:
+        advice = f"--resume continues from step {steps[0]} ({folder})"
+    elif folder is not None:
+        advice = f"there is no complete checkpoint in {folder} yet: --resume starts from step 0"
+    else:
+        advice = "there is no checkpoint to resume from: give a checkpoint folder"
+    log = rank_log(logs, failure.rank)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+    said = f"It last printed:\n{tail}\n" if tail else "It printed nothing.\n"
+    return f"rank {failure.rank} {failure.reason}{after}. {said}{advice[0].upper()}{advice[1:]}."
