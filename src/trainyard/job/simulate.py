@@ -184,7 +184,7 @@ class _Finish:
             self._wait(rank, self.assembly.waiting[rank], "gradients are reduced")
             self._scale(rank)
         if self.plan.num_ranks > 1:
-            self._together(tuple(ranks), self.prices.everyone_s(8), "gradient norm", 8)
+            self._together(tuple(ranks), self.prices.everyone_s(8), "gradient norm", 8, self.plan.num_ranks)
         for rank in ranks:
             elements = sum(b.num_elements // b.num_shards for b in self.buckets[rank])
             self.assembly.then(
@@ -192,22 +192,25 @@ class _Finish:
             )
             self._publish(rank)
         if self.plan.num_ranks > 1:
-            self._together(tuple(ranks), self.prices.everyone_s(8), "losses", 8)
+            self._together(tuple(ranks), self.prices.everyone_s(8), "losses", 8, self.plan.num_ranks)
 
     def _wait(self, rank: int, tasks: list[int], label: str) -> None:
         if tasks:
             join = self.assembly.then(rank, 0.0, label, "other")
             self.assembly.builder.add_dependencies(tasks, join)
 
-    def _together(self, ranks: tuple[int, ...], seconds: float, label: str, num_bytes: int) -> None:
+    def _together(
+        self, ranks: tuple[int, ...], seconds: float, label: str, num_bytes: int, num_ranks: int | None = None
+    ) -> None:
         """An all-reduce in which pipeline ranks wait for each other."""
         assembly = self.assembly
+        size = len(ranks) if num_ranks is None else num_ranks
         ready = [assembly.tail[rank] for rank in ranks]
         for rank in ranks:
             task = assembly.add_one(rank, "compute", seconds, label, "all_reduce")
             assembly.builder.add_dependencies(ready, task)
             assembly.tail[rank] = task
-            assembly.sent.append((rank, "all_reduce", num_bytes))
+            assembly.sent.append((rank, "all_reduce", num_bytes, size))
 
     def _sum_over_stages(self) -> None:
         shared: dict[tuple[str, ...], Bucket] = {}
@@ -229,7 +232,7 @@ class _Finish:
         task = assembly.add_one(rank, "communication", seconds, f"{bucket.name} {kind}", kind)
         assembly.builder.add_dependencies(assembly.tail[rank], task)
         assembly.waiting[rank].append(task)
-        assembly.sent.append((rank, kind, num_bytes))
+        assembly.sent.append((rank, kind, num_bytes, self.plan.data))
         if bucket.num_shards > 1:
             part = num_bytes // bucket.num_shards
             assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, part))
@@ -269,7 +272,7 @@ class _Finish:
             seconds = self.prices.collective_s("all_gather", DATA, rank, num_bytes)
             task = assembly.add_one(rank, "communication", seconds, f"{bucket.name} all_gather", "all_gather")
             assembly.builder.add_dependencies(assembly.tail[rank], task)
-            assembly.sent.append((rank, "all_gather", num_bytes))
+            assembly.sent.append((rank, "all_gather", num_bytes, plan.data))
             works.append(task)
         if works:
             assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", held, 0))
@@ -283,6 +286,14 @@ class _Finish:
             assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, -parts))
 
 
+def _once(num_ranks: int) -> float:
+    return (num_ranks - 1) / num_ranks
+
+
+# What a rank sends of a collective's bytes by the usual ring algorithms.
+_RING_SHARE = {"all_reduce": lambda n: 2 * _once(n), "send": lambda n: 1.0}
+
+
 def _result(
     assembly: Assembly, timeline: Timeline, base: list[dict[str, int]], model_flops: float
 ) -> Simulation:
@@ -291,8 +302,10 @@ def _result(
     peaks = [d.peak(plan.dtype) for d in cluster.devices[: plan.num_ranks]]
     breakdown, exposed = _breakdown(timeline)
     num_bytes: list[dict[str, int]] = [{} for _ in range(plan.pipeline)]
-    for rank, kind, size in assembly.sent:
+    sent_bytes = [0] * plan.pipeline
+    for rank, kind, size, num_ranks in assembly.sent:
         num_bytes[rank][kind] = num_bytes[rank].get(kind, 0) + size
+        sent_bytes[rank] += int(_RING_SHARE.get(kind, _once)(num_ranks) * size)
     per_rank = plan.data * plan.tensor
     limits = tuple(
         min(d.memory_bytes for d in cluster.devices[rank * per_rank : (rank + 1) * per_rank])
@@ -307,6 +320,7 @@ def _result(
         breakdown,
         exposed,
         tuple(num_bytes),
+        tuple(sent_bytes),
         model_flops,
         model_flops / (step_s * sum(peaks)) if step_s > 0 else 0.0,
     )

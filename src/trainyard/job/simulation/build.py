@@ -73,7 +73,7 @@ class Assembly:
     first, last : ids of the first and the last task of every action.
     tail : last task so far on the compute stream of each pipeline rank.
     waiting : asynchronous tasks of each rank that the end of the step waits for.
-    num_bytes : sent by each task.
+    sent : pipeline rank, kind, bytes as collectives count them, and ranks of the group.
     """
 
     def __init__(self, lowered: Lowered, cluster: Cluster) -> None:
@@ -85,7 +85,7 @@ class Assembly:
         self.tail: dict[int, int] = {}
         self.waiting: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
         self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
-        self.sent: list[tuple[int, str, int]] = []
+        self.sent: list[tuple[int, str, int, int]] = []
         self.lanes: list[Lanes] = []
 
     def add_ranks(self, base_bytes: list[int]) -> None:
@@ -181,9 +181,10 @@ class Assembly:
             begin = starts[np.array(places)]
             for effect in by_id[key].effects:
                 self.memory.add(ids[begin + effect.task], rank, effect)
-            for category, num_bytes in zip(by_id[key].category, by_id[key].num_bytes, strict=True):
+            columns = (by_id[key].category, by_id[key].num_bytes, by_id[key].num_ranks)
+            for category, num_bytes, num_ranks in zip(*columns, strict=True):
                 if num_bytes:
-                    self.sent.append((rank, category, num_bytes * len(places)))
+                    self.sent.append((rank, category, num_bytes * len(places), num_ranks))
 
     def add_transfers(
         self, send_s: Mapping[Transfer, float], memory: Mapping[tuple[int, Kind], ActionMemory]
@@ -226,7 +227,7 @@ class Assembly:
         tasks = self.add_work(source, lane, np.full(len(made), seconds), label, category)
         self.builder.add_dependencies(made, tasks)
         self.sending[source] += tasks.tolist()
-        self.sent.append((source, "send", transfer_bytes(transfer) * len(made)))
+        self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
         return tasks
 
     def _hold(

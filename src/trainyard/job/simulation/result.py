@@ -28,6 +28,7 @@ class Simulation:
         they add up to ``step_s``.
     exposed : the communication by its kind.
     num_bytes : that each rank sends in a step by kind of communication, as `collective_cost` counts them.
+    sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
     mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
     """
@@ -40,6 +41,7 @@ class Simulation:
     breakdown: Mapping[str, float]
     exposed: Mapping[str, float]
     num_bytes: tuple[Mapping[str, int], ...]
+    sent_bytes: tuple[int, ...]
     model_flops: float
     mfu: float
 
@@ -47,6 +49,11 @@ class Simulation:
     def peak_bytes(self) -> tuple[int, ...]:
         """Most memory that each rank uses."""
         return tuple(sum(kinds.values()) for kinds in self.memory)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Most memory that any rank uses."""
+        return max(self.peak_bytes)
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ class Template:
     Attributes
     ----------
     seconds, category, label : of each task.
-    num_bytes : sent by it, as collectives count them.
+    num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
     """
@@ -34,15 +34,25 @@ class Template:
     category: list[str] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
     num_bytes: list[int] = field(default_factory=list)
+    num_ranks: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
-    def add(self, seconds: float, category: str, label: str, num_bytes: int = 0, waits_for: int = -1) -> int:
+    def add(
+        self,
+        seconds: float,
+        category: str,
+        label: str,
+        num_bytes: int = 0,
+        num_ranks: int = 1,
+        waits_for: int = -1,
+    ) -> int:
         """Append a task; return its index."""
         self.seconds.append(seconds)
         self.category.append(category)
         self.label.append(label)
         self.num_bytes.append(num_bytes)
+        self.num_ranks.append(num_ranks)
         self.waits_for.append(waits_for)
         return len(self.seconds) - 1
 
@@ -144,7 +154,7 @@ class _Writer:
     def _blocking(self, index: int, kind: str, axis: str, num_bytes: int) -> None:
         self._flush(index)
         seconds = self.prices.collective_s(kind, axis, self.work.pipeline, num_bytes)
-        task = self.template.add(seconds, kind, f"{self.name} {kind}", num_bytes)
+        task = self.template.add(seconds, kind, f"{self.name} {kind}", num_bytes, self.prices.size(axis))
         self._use_memory(task, task, self.chunk_start, index + 1)
         self.chunk_start = index + 1
 
@@ -152,7 +162,8 @@ class _Writer:
         self._flush(index + 1)
         before = self.template.last_compute
         seconds = self.prices.collective_s(kind, DATA, self.work.pipeline, num_bytes)
-        self.template.add(seconds, kind, f"{bucket.name} {kind}", num_bytes, waits_for=before)
+        size = self.prices.size(DATA)
+        self.template.add(seconds, kind, f"{bucket.name} {kind}", num_bytes, size, waits_for=before)
         return before
 
     def _collective(self, index: int, node: fx.Node) -> None:
