@@ -67,18 +67,32 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
 def balanced_starts(program: Program, num_stages: int) -> tuple[str, ...]:
     """Stage starts at block boundaries such that the stage with most flops has as few as possible.
 
+    Blocks without matrix products (embeddings, activations) stay with the one that follows, so that every stage
+    has work; the last ones stay with the one before.
+
     Raises
     ------
     PlanError
-        If the model has fewer blocks than stages.
+        If the model has fewer blocks with products than stages.
     """
-    found = blocks(program)
-    if num_stages > len(found):
+    costs: list[float] = []
+    starts: list[str] = []
+    first = ""
+    for block in blocks(program):
+        first = first or block.first
+        cost = block_flops(block)
+        if cost:
+            costs.append(cost)
+            starts.append(first)
+            first = ""
+    if num_stages > max(1, len(costs)):
         raise PlanError(
-            f"{program.name} has {len(found)} blocks and cannot be cut into {num_stages} stages at their "
-            f"boundaries; use at most {len(found)} stages"
+            f"{program.name} has {len(costs)} blocks with matrix products and cannot be cut into {num_stages} stages "
+            f"at their boundaries; use at most {max(1, len(costs))} stages"
         )
-    return tuple(found[i].first for i in balanced_cuts([block_flops(b) for b in found], num_stages))
+    if num_stages == 1:
+        return ()
+    return tuple(starts[i] for i in balanced_cuts(costs, num_stages))
 
 
 def repeated_blocks(program: Program) -> tuple[Block, ...]:
