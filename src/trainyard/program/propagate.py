@@ -25,7 +25,7 @@ aten = torch.ops.aten
 # A parameter's placement is the plan's decision: moving it instead of an activation is a last resort.
 _PARAM_MOVE_PENALTY = 100.0
 # Partial sums are better reduced later than now: the sum of two is reduced once.
-_LATER = 0.999
+_LATER = 0.99
 # Cutting or masking a replicated tensor moves nothing but is not free either; it breaks ties.
 _LOCAL_CUT_COST = 1e-3
 
@@ -112,7 +112,7 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
             _sketch(node, result)
         else:
             _choose(node, result, params)
-            if isinstance(result.made[node][0], Partial) and "part_of" in node.meta:
+            if "part_of" in node.meta and isinstance(result.made[node][0], Partial):
                 # A statistic is small and used several times: reduced at once, it is reduced once.
                 result.wanted.setdefault((node, 0), REPLICATE)
         if len(result.made[node]) == 1:
@@ -190,19 +190,11 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     values = list(tensors_of(node))
     forced = {i: p for i in range(len(values)) if (p := result.wanted.get((node, i))) is not None}
     options = _options(node, [result.now[s] for s in sources], forced, result.axis.size)
-    matching = [c for c in options if all(c.results[i] == p for i, p in forced.items())]
     best: Choice | None = None
     best_cost = float("inf")
-    for option in matching or options:
-        cost = 0.0
-        for source, need in zip(sources, option.operands, strict=True):
-            if (source, need, node.meta["phase"]) in result.moved:
-                continue
-            penalty = _PARAM_MOVE_PENALTY if source in params else 1.0
-            cost += penalty * _move_cost(source, result.now[source], need, values, result.axis.size)
-        for i, (value, placement) in enumerate(zip(values, option.results, strict=True)):
-            if isinstance(placement, Partial) and i not in forced:
-                cost += _LATER * _reduce_bytes(size_bytes(value), result.axis.size)
+    for option in options:
+        cost = _cost(node, option, forced, result, params)
+        # Of equally cheap ones the first, in which the fewest dimensions are cut, unless another is as wanted.
         if cost < best_cost:
             best, best_cost = option, cost
     assert best is not None
@@ -214,6 +206,40 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
         # Once reduced, always reduced: later ops see the cheaper placement.
         if isinstance(result.now[source], Partial) and isinstance(need, Replicate):
             result.now[source] = need
+
+
+def _cost(
+    node: fx.Node, option: Choice, forced: Mapping[int, Placement], result: Assignment, params: set[fx.Node]
+) -> float:
+    """Bytes moved now for the operands, and later for the results."""
+    values = list(tensors_of(node))
+    num_ranks = result.axis.size
+    cost = 0.0
+    for source, need in zip(tensor_args(node), option.operands, strict=True):
+        have = result.now[source]
+        if have == need or (source, need, node.meta["phase"]) in result.moved:
+            continue
+        moved = _move_cost(source.meta["val"], have, need, values, num_ranks)
+        if isinstance(have, Replicate) and isinstance(need, Partial) and _is_summed_further(node):
+            moved = _LOCAL_CUT_COST * size_bytes(source.meta["val"])
+        if isinstance(have, Partial) and isinstance(need, Replicate):
+            # What is reduced for one user is reduced for all; what is passed on is reduced by each.
+            moved /= max(1, len(source.users))
+        cost += moved * (_PARAM_MOVE_PENALTY if source in params else 1.0)
+    for i, (value, placement) in enumerate(zip(values, option.results, strict=True)):
+        want = forced.get(i)
+        if want is None and isinstance(placement, Partial):
+            cost += _LATER * _reduce_bytes(size_bytes(value), num_ranks)
+        elif want is not None and want != placement:
+            # A result that is computed whole to be cut is work done twice.
+            again = isinstance(placement, Replicate) and isinstance(want, Shard)
+            cost += size_bytes(value) if again else _move_cost(value, placement, want, [value], num_ranks)
+    return cost
+
+
+def _is_summed_further(node: fx.Node) -> bool:
+    """Whether a sum is only a term of another sum, as where the gradients of several branches meet."""
+    return len(node.users) == 1 and next(iter(node.users)).target is node.target is aten.add.Tensor
 
 
 def _options(
@@ -231,18 +257,19 @@ def _reduce_bytes(num_bytes: int, num_ranks: int) -> float:
 
 
 def _move_cost(
-    source: fx.Node, have: Placement, need: Placement, results: list[torch.Tensor], num_ranks: int
+    value: torch.Tensor, have: Placement, need: Placement, results: list[torch.Tensor], num_ranks: int
 ) -> float:
-    """Bytes a rank sends to bring a tensor from one placement to another."""
+    """Bytes a rank sends to bring a tensor from one placement to another, for an op with these results."""
     if have == need:
         return 0.0
-    num_bytes = size_bytes(source.meta["val"])
+    num_bytes = size_bytes(value)
     part = (num_ranks - 1) / num_ranks * num_bytes
     if isinstance(have, Replicate):
-        full = isinstance(need, Partial) and any(source.meta["val"].numel() >= r.numel() for r in results)
+        full = isinstance(need, Partial) and any(value.numel() >= r.numel() for r in results)
         # Turning a large replicated tensor into a term of a sum only postpones the reduction of the others.
         return 2 * part if full else _LOCAL_CUT_COST * num_bytes
     if isinstance(have, Partial):
+        # Half as much is sent for a shard, but then the gradient's path has it gathered again: no gain unasked.
         return 2 * part if not isinstance(need, Partial) else float("inf")
     if isinstance(need, Shard):
         return part / num_ranks

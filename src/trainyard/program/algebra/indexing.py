@@ -11,13 +11,18 @@ from trainyard.program.algebra.rules import named, result_shapes, rule, same_dim
 aten = torch.ops.aten
 
 
+_FIRST = (frozenset({0}),)
+
+
 @rule(aten.embedding.default)
 def embedding(node: fx.Node) -> OpAxes:
     """``v d, .. -> .. d``: a cut table answers for its own rows only, and the answers are summed."""
     table, indices = shapes(node)[:2]
     where = named("i", indices)
     sizes = {"v": table[0], "d": table[1], **sizes_of("i", indices)}
-    return OpAxes(((("v",), ("d",)), where), ((*where, ("d",)),), sizes, contiguous=frozenset("v"))
+    return OpAxes(
+        ((("v",), ("d",)), where), ((*where, ("d",)),), sizes, linear=_FIRST, contiguous=frozenset("v")
+    )
 
 
 @rule(aten.embedding_dense_backward.default)
@@ -26,7 +31,9 @@ def embedding_backward(node: fx.Node) -> OpAxes:
     grad, indices = shapes(node)
     where = named("i", indices)
     sizes = {"v": int(node.args[2]), "d": grad[-1], **sizes_of("i", indices)}  # type: ignore[call-overload]
-    return OpAxes(((*where, ("d",)), where), ((("v",), ("d",)),), sizes, contiguous=frozenset("v"))
+    return OpAxes(
+        ((*where, ("d",)), where), ((("v",), ("d",)),), sizes, linear=_FIRST, contiguous=frozenset("v")
+    )
 
 
 @rule(aten.gather.default)
@@ -37,7 +44,7 @@ def gather(node: fx.Node) -> OpAxes:
     same = tuple(d != dim and table[d] == indices[d] for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}
-    return OpAxes((dims, dims), (dims,), sizes)
+    return OpAxes((dims, dims), (dims,), sizes, linear=_FIRST)
 
 
 @rule(aten.scatter_add.default, aten.scatter.src, aten.scatter.value)
@@ -86,7 +93,7 @@ def index(node: fx.Node) -> OpAxes:
     (target,) = result_shapes(node)
     result: Dims = (*named("d", target[:lead]), *(() for _ in target[lead:]))
     plain: list[Dims] = [tuple(() for _ in s) for s in indices]
-    return OpAxes((dims, *plain), (result,), sizes_of("d", table[:lead]))
+    return OpAxes((dims, *plain), (result,), sizes_of("d", table[:lead]), linear=_FIRST)
 
 
 @rule(aten.index_put.default)

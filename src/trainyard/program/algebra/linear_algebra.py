@@ -38,7 +38,8 @@ def baddbmm(node: fx.Node) -> OpAxes:
     result: Dims = (("b",), ("m",), ("n",))
     bias_dims = tuple(f if n != 1 else () for f, n in zip(result[3 - len(bias) :], bias, strict=True))
     operands: tuple[Dims, ...] = (bias_dims, (("b",), ("m",), ("k",)), (("b",), ("k",), ("n",)))
-    return OpAxes(operands, (result,), sizes, addends=frozenset({0}))
+    linear = (frozenset({0, 1}), frozenset({0, 2}))
+    return OpAxes(operands, (result,), sizes, addends=frozenset({0}), linear=linear)
 
 
 def _grouped(node: fx.Node, groups_at: int) -> bool:
@@ -52,6 +53,7 @@ def convolution(node: fx.Node) -> OpAxes:
     space = tuple(() for _ in given[0][2:])
     sizes = {"n": given[0][0], "o": given[1][0], "i": given[1][1]}
     whole = frozenset({"i", "o"}) if _grouped(node, 8) else frozenset()
+    bias = frozenset({2} if len(given) == 3 else ())
     operands: list[Dims] = [(("n",), ("i",), *space), (("o",), ("i",), *space)]
     if len(given) == 3:
         operands.append((("o",),))
@@ -62,7 +64,8 @@ def convolution(node: fx.Node) -> OpAxes:
         ((("n",), ("o",), *space),),
         sizes,
         whole,
-        addends=frozenset({2}) if len(given) == 3 else frozenset(),
+        addends=bias,
+        linear=(bias | {0}, bias | {1}),
     )
 
 
@@ -80,7 +83,7 @@ def convolution_backward(node: fx.Node) -> OpAxes:
     results: tuple[Dims, ...] = (input_dims, weight_dims, (("o",),))
     asked: list[bool] = node.args[10]  # type: ignore[assignment]
     kept = tuple(dims for dims, wanted in zip(results, asked, strict=True) if wanted)
-    return OpAxes(((("n",), ("o",), *space), input_dims, weight_dims), kept, sizes, whole)
+    return OpAxes(((("n",), ("o",), *space), input_dims, weight_dims), kept, sizes, whole, linear=_EACH[:1])
 
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
