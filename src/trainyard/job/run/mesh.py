@@ -139,8 +139,9 @@ class Mesh:
         if dim == to_dim:
             whole = self.all_gather(x, axis, dim, blocks)
             size = whole.shape[dim] // (to_blocks * n)
-            cut = whole.unflatten(dim, (to_blocks, n * size)).narrow(dim + 1, self.index(axis) * size, size)
-            return cut.flatten(dim, dim + 1).contiguous()
+            kept = whole.unflatten(dim, (to_blocks, n * size)).narrow(dim + 1, self.index(axis) * size, size)
+            result: torch.Tensor = kept.flatten(dim, dim + 1).contiguous()
+            return result
         # Cut what is kept whole into one part per rank, exchange, and put the parts of the cut dimension together.
         cut: torch.Tensor = x.unflatten(to_dim, (to_blocks, n, x.shape[to_dim] // (to_blocks * n)))
         sent = cut.movedim(to_dim + 1, 0).contiguous()

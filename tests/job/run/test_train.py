@@ -1,0 +1,174 @@
+"""Training in processes: what is reported, what a dead process does, and who may be a worker."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import plans
+import psutil
+import pytest
+import torch
+
+from trainyard.job.plan import PlanError
+from trainyard.job.run.checkpoint import read_whole
+from trainyard.job.run.data import FunctionData
+from trainyard.job.run.processes import WorkerError
+from trainyard.job.run.train import train
+
+FOUR = {"data": 2, "pipeline": 2, "zero": 1}
+
+
+def _rank_processes(num_ranks):
+    """The forked ranks of the run that goes on in this process; none while they start."""
+    for child in psutil.Process().children(recursive=True):
+        try:
+            ranks = child.children()
+        except psutil.NoSuchProcess:
+            continue
+        if len(ranks) == num_ranks:
+            return ranks
+    return []
+
+
+def _killing_batches(step):
+    if step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+def _failing_batches(step):
+    if step == 2:
+        print("about to fail")
+        raise ValueError("no more data")
+    return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+def test_reports_every_step(tmp_path):
+    seen = []
+    plan = plans.plan(data=2, zero=3)
+    config = plans.config(8, log=tmp_path)
+    result = train(plans.MODEL, plan, plans.DATA_SOURCE, config, on_step=seen.append)
+    assert [m.step for m in seen] == list(range(8))
+    assert tuple(seen) == result.metrics
+    assert result.metrics[-1].losses["loss:loss"] < result.metrics[0].losses["loss:loss"]
+    one = result.metrics[3]
+    assert one.rows_per_s == pytest.approx(plans.ROWS / one.seconds)
+    assert one.tokens_per_s == pytest.approx(plans.ROWS * 16 / one.seconds)
+    assert len(one.peak_memory_bytes) == len(one.sent_bytes) == 2
+    # Two microbatches; each gathers parameters forward and backward, and scatters gradients once.
+    size = 4 * sum(torch.Size(p.whole_shape).numel() for p in _params(plan))
+    assert one.sent_bytes[0] == pytest.approx(2 * 3 * size / 2, rel=0.05)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["losses"] for line in lines] == [dict(m.losses) for m in seen]
+    assert (tmp_path / "rank-1.log").exists()
+
+
+def _params(plan):
+    from trainyard.job.lower.lower import lower
+
+    return lower(plans.program(plan.num_microbatches, plan.dtype), plan).params.values()
+
+
+def test_bfloat16_trains_and_float16_is_refused():
+    plan = plans.plan(tensor=2, dtype="bfloat16")
+    result = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(12))
+    first, last = (sum(m.losses["loss:loss"] for m in result.metrics[i : i + 3]) for i in (0, 9))
+    assert last < 0.9 * first
+    with pytest.raises(PlanError, match="float16 needs loss scaling"):
+        train(plans.MODEL, plans.plan(dtype="float16"), plans.DATA_SOURCE, plans.config(1))
+
+
+def test_a_failing_rank_is_named_with_its_output(tmp_path):
+    config = plans.config(4, tmp_path, checkpoint_every=1)
+    with pytest.raises(WorkerError, match="failed: ValueError: no more data") as caught:
+        train(plans.MODEL, plans.plan(data=2), FunctionData(_failing_batches), config)
+    assert "about to fail" in str(caught.value)
+    # The checkpoint of step 2 may still have been on its way to the disk.
+    assert re.search(rf"--resume continues from step [12] \({tmp_path}\)", str(caught.value))
+
+
+def test_a_killed_rank_is_named_and_all_are_stopped():
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="was ended by SIGKILL after 1 restarts"):
+        train(
+            plans.MODEL, plans.plan(data=2), FunctionData(_killing_batches), plans.config(4, max_restarts=1)
+        )
+    assert time.monotonic() - began < 60
+    assert not _rank_processes(2)
+
+
+def test_what_cannot_be_sent_is_refused():
+    with pytest.raises(TypeError, match="top level of a module"):
+        train(lambda: plans.MODEL(), plans.plan(), plans.DATA_SOURCE, plans.config(1))
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_at_random_ends_as_undisturbed(kills, tmp_path):
+    steps, generator, killed = 12 * kills + 24, random.Random(kills), []
+    plan = plans.plan(**FOUR)
+    undisturbed = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(steps, tmp_path / "a"))
+    stop = threading.Event()
+
+    def kill() -> None:
+        while len(killed) < kills and not stop.wait(generator.uniform(0.2, 1.0)):
+            ranks = _rank_processes(4)
+            if ranks:
+                victim = generator.choice(ranks)
+                victim.kill()
+                killed.append(victim.pid)
+                # Until it has been noticed, so that every kill is a restart of its own.
+                victim.wait(10)
+                stop.wait(0.5)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        config = plans.config(steps, tmp_path / "b", checkpoint_every=5, max_restarts=2 * kills)
+        result = train(plans.MODEL, plan, plans.DATA_SOURCE, config)
+    finally:
+        stop.set()
+        thread.join()
+    assert killed
+    assert len(result.restarts) >= 1
+    assert all("SIGKILL" in r.reason and r.seconds < 10 for r in result.restarts)
+    expected, found = (read_whole(r.checkpoint) for r in (undisturbed, result))
+    for path, value in expected.items():
+        torch.testing.assert_close(found[path], value, rtol=0, atol=1e-6)
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+import plans
+from trainyard.job.run.train import train
+if __name__ == "__main__":
+    result = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(3, log=Path({log!r})))
+    assert len(result.metrics) in (0, 3)
+"""
+
+
+@pytest.mark.slow
+def test_the_same_call_is_a_rank_under_torchrun(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(folder=str(Path(__file__).parent), log=str(tmp_path)))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(script),
+    ]
+    subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    here = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(3))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["losses"] for line in lines] == [dict(m.losses) for m in here.metrics]
+    assert len(lines[0]["peak_memory_bytes"]) == 2
