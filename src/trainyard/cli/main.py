@@ -91,9 +91,10 @@ def _dispatch(given: list[str]) -> int:
     options = _options(name, module, given[1:])
     if options is None:
         return 0
+    from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 
-    screen = Screen(options.json)
+    screen = Screen(options.json, is_silent())
     screen.show(module.act(options, screen))
     return 0
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.launcher import is_silent
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import TrainingOptions, train_and_report
 
@@ -31,9 +32,11 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     plan = load_plan(options.plan)
     spec = options.model or plan.model
-    with screen.waiting("simulating the plan"):
-        # A plan for machines that are elsewhere runs here too, if it is small enough; then this is what it takes.
-        simulation = simulate(
-            plan, None if options.model is None else load_model(spec), f"local:{plan.num_ranks}"
-        )
-    return train_and_report(spec, plan, simulation, options, screen)
+    simulation = None
+    if not is_silent():
+        with screen.waiting("simulating the plan"):
+            # A plan that was made for other machines runs here, too; this is what it takes here.
+            model = None if options.model is None else load_model(spec)
+            simulation = simulate(plan, model, f"local:{plan.num_ranks}")
+    command = f"trainyard run {options.plan}" + (f" --model {options.model}" if options.model else "")
+    return train_and_report(command, spec, plan, simulation, options, screen)

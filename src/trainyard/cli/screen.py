@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 __all__ = ["Common", "Outcome", "Screen"]
 
@@ -45,16 +46,17 @@ class Screen:
     Parameters
     ----------
     as_json : print the outcome as JSON.
+    is_silent : print nothing, because another process does.
     """
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.out = _console(sys.stdout)
-        self.messages = _console(sys.stderr)
+    def __init__(self, as_json: bool, is_silent: bool = False) -> None:
+        self.as_json, self.is_silent = as_json, is_silent
+        self.out = _console(sys.stdout, is_silent)
+        self.messages = _console(sys.stderr, is_silent)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str | Text) -> None:
         """A message for people, never part of the outcome."""
-        self.messages.print(text, markup=False, highlight=False)
+        self.messages.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -70,6 +72,8 @@ class Screen:
 
     def show(self, outcome: Outcome) -> None:
         """Print what a verb found."""
+        if self.is_silent:
+            return
         if self.as_json:
             print(json.dumps(plain(outcome.document), indent=2))
             return
@@ -80,9 +84,11 @@ class Screen:
                 self.out.print(part)
 
 
-def _console(stream: IO[str]) -> Console:
-    found = Console(file=stream, highlight=False)
-    return found if found.is_terminal else Console(file=stream, highlight=False, width=_WIDTH)
+def _console(stream: IO[str], is_silent: bool) -> Console:
+    found = Console(file=stream, highlight=False, quiet=is_silent)
+    return (
+        found if found.is_terminal else Console(file=stream, highlight=False, quiet=is_silent, width=_WIDTH)
+    )
 
 
 def plain(value: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import TrainingOptions, train_and_report
 
@@ -35,18 +35,19 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
+    from trainyard.job.plan import parse_plan
     from trainyard.report.prediction import simulation_facts
     from trainyard.report.tables import facts_text
 
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        raise ValueError(
-            "under torchrun all processes need the same plan: save one with `trainyard plan MODEL --cluster "
-            "local:N --save plan.yaml`, then start `torchrun ... -m trainyard.cli.main run plan.yaml`"
-        )
-    found = _best_plan(options, screen)
-    screen.say(found.plan.explain())
-    screen.messages.print(facts_text("", simulation_facts(found.simulation)))
-    return train_and_report(options.model, found.plan, found.simulation, options, screen)
+    found = None if is_silent() else _best_plan(options, screen)
+    plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
+    if found is not None:
+        screen.say(plan.explain())
+        screen.say(facts_text("", simulation_facts(found.simulation)))
+    simulation = None if found is None else found.simulation
+    return train_and_report(
+        f"trainyard train {options.model}", options.model, plan, simulation, options, screen
+    )
 
 
 def _best_plan(options: Options, screen: Screen) -> Planned:
@@ -56,7 +57,8 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
 
     with screen.waiting("measuring this machine") as change:
         profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
-    counts = sorted({1, profile.num_cores}) if options.processes is None else [options.processes]
+    counts = [options.processes] if options.processes is not None else sorted({1, profile.num_cores})
+    counts = [num_launched()] if is_launched() else counts
     model = load_model(options.model, options.rows)
     found: list[Planned] = []
     for count in counts:

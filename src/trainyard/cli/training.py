@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.launcher import agreed
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
 
@@ -68,7 +69,9 @@ class TrainingOptions(Common):
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
         )
-        folder = self.checkpoint or Path("runs") / f"{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = self.checkpoint or Path(
+            agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+        )
         return TrainConfig(
             self.steps,
             optimizer,
@@ -83,14 +86,20 @@ class TrainingOptions(Common):
 
 
 def train_and_report(
-    spec: str, plan: Plan, simulation: Simulation, options: TrainingOptions, screen: Screen
+    command: str,
+    spec: str,
+    plan: Plan,
+    simulation: Simulation | None,
+    options: TrainingOptions,
+    screen: Screen,
 ) -> Outcome:
     """Train under a plan, show the loss falling, and put what was predicted beside what was measured.
 
     Parameters
     ----------
+    command : what the user can repeat to go on.
     spec : the model, as ``load_model`` takes it.
-    simulation : of the plan on this machine.
+    simulation : of the plan on this machine; None on a rank that does not speak.
     """
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
@@ -102,8 +111,10 @@ def train_and_report(
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart)
     for note in result.notes:
         screen.say(note)
+    if simulation is None:
+        return Outcome({})
     document = {"plan": plan.to_text(), **_document(simulation, result)}
-    return Outcome(document, _body(plan, simulation, result, spec, options))
+    return Outcome(document, _body(simulation, result, command, options.steps))
 
 
 @contextmanager
@@ -116,7 +127,7 @@ def _shown(
         screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")
 
     if not screen.messages.is_terminal:
-        every = max(1, steps // _LOGGED_LINES)
+        every = -(-steps // _LOGGED_LINES)
 
         def on_step(metrics: StepMetrics) -> None:
             if metrics.step % every == 0 or metrics.step + 1 == steps:
@@ -178,13 +189,11 @@ def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
     }
 
 
-def _body(
-    plan: Plan, simulation: Simulation, result: TrainResult, spec: str, options: TrainingOptions
-) -> tuple[Any, ...]:
+def _body(simulation: Simulation, result: TrainResult, command: str, steps: int) -> tuple[Any, ...]:
     from trainyard.report.tables import make_table
 
     if not result.metrics:
-        return (f"nothing to do: {result.first_step} of {options.steps} steps are done",)
+        return (f"nothing to do: {result.first_step} of {steps} steps are done",)
     measured = _measured(result.metrics)
     sent = sent_bytes(simulation)
     rows = [
@@ -211,8 +220,8 @@ def _body(
     ]
     if result.checkpoint is not None:
         folder = result.checkpoint.parent
-        more = f"--checkpoint {folder} --resume --steps {2 * options.steps}"
-        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  trainyard train {spec} {more}"]
+        more = f"--checkpoint {folder} --resume --steps {2 * steps}"
+        body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {command} {more}"]
     return tuple(body)
 
 

@@ -31,7 +31,9 @@ def make_table(
     text_columns
         How many columns, from the left, are aligned to the left.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+    )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < text_columns else "right")
     for row in rows:
