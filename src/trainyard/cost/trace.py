@@ -123,17 +123,19 @@ def _instruction(node: fx.Node, position: Mapping[fx.Node, int], dead: Iterable[
     if isinstance(target, torch._ops.OpOverload):
         target = f"{target.namespace}::{target._schema.name.split('::')[1]}.{target._overloadname}"
     refer = {n: Ref(position[n]) for n in node.all_input_nodes}
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: refer[n])
+    args, kwargs = _plain(node.args, refer), _plain(node.kwargs, refer)
     signature = None if is_free(node) else op_signature(node)
-    return Instruction(position[node], target, _plain(args), _plain(kwargs), signature, frees)
+    return Instruction(position[node], target, args, kwargs, signature, frees)
 
 
-def _plain(value: Any) -> Any:
-    """Containers of a graph as containers of Python, and symbolic devices left to the worker."""
+def _plain(value: Any, refer: Mapping[fx.Node, Ref]) -> Any:
+    """Arguments with containers of Python in place of those of a graph, and references in place of nodes."""
+    if isinstance(value, fx.Node):
+        return refer[value]
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _plain(v, refer) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        kept = [_plain(v) for v in value]
+        kept = [_plain(v, refer) for v in value]
         return tuple(kept) if isinstance(value, tuple) else kept
     return value
 
@@ -183,13 +185,19 @@ _BOUND_BY: dict[Any, Callable[[fx.Node], tuple[Any, int]]] = {
 }
 
 
-def run_trace(trace: Trace, values: dict[str, torch.Tensor], note: dict[str, list[float]]) -> None:
+def run_trace(
+    trace: Trace,
+    values: dict[str, torch.Tensor],
+    note: dict[str, list[float]],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     """Run a trace once.
 
     Parameters
     ----------
     values : by key; what is missing is made up, and what later traces take is added.
     note : seconds of every op are appended under its signature, in order.
+    clock : in seconds.
     """
     results: dict[int, Any] = {}
     for index, (key, fresh) in enumerate(trace.inputs):
@@ -203,13 +211,13 @@ def run_trace(trace: Trace, values: dict[str, torch.Tensor], note: dict[str, lis
     for step in trace.instructions:
         target = _callable(step.target)
         args, kwargs = _filled(step.args, results), _filled(step.kwargs, results)
-        start = time.perf_counter()
+        start = clock()
         results[step.index] = target(*args, **kwargs)
         del args, kwargs
         for index in step.frees:
             del results[index]
         if step.signature is not None:
-            note.setdefault(step.signature, []).append(time.perf_counter() - start)
+            note.setdefault(step.signature, []).append(clock() - start)
     for key, index in trace.outputs:
         values[key] = results[index]
 

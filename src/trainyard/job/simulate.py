@@ -321,6 +321,7 @@ def _result(
         exposed,
         tuple(num_bytes),
         tuple(sent_bytes),
+        tuple(assembly.work_s),
         model_flops,
         model_flops / (step_s * sum(peaks)) if step_s > 0 else 0.0,
     )

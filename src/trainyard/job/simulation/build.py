@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.engine.builder import TaskGraphBuilder
+from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.schedule import Action, Kind
@@ -22,6 +23,8 @@ Ints = NDArray[np.int64]
 
 # Seconds become flows of this many units, because links are made for bytes.
 _UNITS_PER_S = 1e9
+
+_COMMUNICATION = [name for name, kind in STANDARD_CATEGORIES.items() if kind == "communication"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Assembly:
     first, last : ids of the first and the last task of every action.
     tail : last task so far on the compute stream of each pipeline rank.
     waiting : asynchronous tasks of each rank that the end of the step waits for.
+    work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
     sent : pipeline rank, kind, bytes as collectives count them, and ranks of the group.
     """
 
@@ -87,6 +91,7 @@ class Assembly:
         self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
         self.sent: list[tuple[int, str, int, int]] = []
         self.lanes: list[Lanes] = []
+        self.work_s = [0.0] * self.plan.pipeline
 
     def add_ranks(self, base_bytes: list[int]) -> None:
         """Add the device, the streams and, on this machine, the cores of every pipeline rank."""
@@ -114,6 +119,8 @@ class Assembly:
         self, rank: int, lane: str, seconds: NDArray[np.float64], label: Ints | int, category: Ints | int
     ) -> Ints:
         """Tasks on one lane of a rank; on shared cores they are flows of core-seconds."""
+        communicates = np.isin(category, [self.builder.category(name) for name in _COMMUNICATION])
+        self.work_s[rank] += float(np.where(communicates, 0.0, seconds).sum())
         lanes = self.lanes[rank]
         resources = np.full(len(seconds), lanes.resources[lane])
         if lane not in lanes.links:

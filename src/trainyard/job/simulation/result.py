@@ -28,6 +28,7 @@ class Simulation:
         they add up to ``step_s``.
     exposed : the communication by its kind.
     num_bytes : that each rank sends in a step by kind of communication, as `collective_cost` counts them.
+    work_s : seconds of computing of each rank in a step, as if it had its cores for itself.
     sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
     mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
@@ -42,6 +43,7 @@ class Simulation:
     exposed: Mapping[str, float]
     num_bytes: tuple[Mapping[str, int], ...]
     sent_bytes: tuple[int, ...]
+    work_s: tuple[float, ...]
     model_flops: float
     mfu: float
 
