@@ -25,7 +25,7 @@ class Options(Common):
 def act(options: Options, screen: Screen) -> Outcome:
     """Describe what was asked for."""
     from trainyard.hardware import DEVICES, local_profile, parse_cluster
-    from trainyard.report.tables import device_table, facts_text, machine_facts
+    from trainyard.report.tables import device_table, facts_table, machine_facts
 
     if options.cluster:
         with screen.waiting("looking at the cluster"):
@@ -46,5 +46,5 @@ def act(options: Options, screen: Screen) -> Outcome:
     }
     return Outcome(
         document,
-        (facts_text("this machine", machine_facts(profile)), "", device_table(tuple(DEVICES.values()))),
+        (facts_table("this machine", machine_facts(profile)), "", device_table(tuple(DEVICES.values()))),
     )

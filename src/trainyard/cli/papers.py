@@ -26,11 +26,11 @@ class Options(Common):
 def act(options: Options, screen: Screen) -> Outcome:
     """List, or tell."""
     from trainyard.job.catalog import CATALOG, find
-    from trainyard.report.tables import facts_text, make_table
+    from trainyard.report.tables import facts_table, make_table
 
     if options.name:
         entry = find(options.name)
-        return Outcome(_document(entry), (_about(entry), "", facts_text("", _facts(entry))))
+        return Outcome(_document(entry), (_about(entry), "", facts_table("", _facts(entry))))
     rows = [(entry.name, entry.family, entry.title, entry.fidelity) for entry in CATALOG]
     table = make_table("published systems", ("name", "family", "what it decides", "fidelity"), rows, 4)
     return Outcome(

@@ -36,7 +36,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Plan."""
     from trainyard.job.planning import load_model, plan
     from trainyard.report.prediction import planned_document, runners_up_table, simulation_facts
-    from trainyard.report.tables import facts_text
+    from trainyard.report.tables import facts_table
 
     with screen.waiting("planning") as change:
         found = plan(
@@ -52,7 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     body: list[RenderableType] = [
         found.plan.explain(),
         "",
-        facts_text("predicted", simulation_facts(found.simulation)),
+        facts_table("predicted", simulation_facts(found.simulation)),
     ]
     if found.runners_up:
         body += ["", runners_up_table(found.runners_up, found.simulation.step_s)]

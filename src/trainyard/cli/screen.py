@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 __all__ = ["Common", "Outcome", "Screen"]
 
@@ -54,9 +53,10 @@ class Screen:
         self.out = _console(sys.stdout, is_silent)
         self.messages = _console(sys.stderr, is_silent)
 
-    def say(self, text: str | Text) -> None:
+    def say(self, message: RenderableType) -> None:
         """A message for people, never part of the outcome."""
-        self.messages.print(text, markup=False, highlight=False, soft_wrap=True)
+        wraps = not isinstance(message, str)
+        self.messages.print(message, markup=False, highlight=False, soft_wrap=not wraps)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Callable[[str], None]]:

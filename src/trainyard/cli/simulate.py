@@ -39,7 +39,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.job.plan import load_plan
     from trainyard.job.planning import load_model, simulate
     from trainyard.report.prediction import simulation_document, simulation_facts
-    from trainyard.report.tables import facts_text
+    from trainyard.report.tables import facts_table
 
     plan = load_plan(options.plan)
     with screen.waiting("simulating"):
@@ -53,7 +53,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
         options.trace.write_text(json.dumps(chrome_trace(simulation.timeline)))
         screen.say(f"trace written to {options.trace}")
-    body = (plan.explain(), "", facts_text("predicted", simulation_facts(simulation)))
+    body = (plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
     return Outcome({"plan": plan.to_text(), **simulation_document(simulation)}, body)
 
 

@@ -37,13 +37,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
     from trainyard.job.plan import parse_plan
     from trainyard.report.prediction import simulation_facts
-    from trainyard.report.tables import facts_text
+    from trainyard.report.tables import facts_table
 
     found = None if is_silent() else _best_plan(options, screen)
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     if found is not None:
         screen.say(plan.explain())
-        screen.say(facts_text("", simulation_facts(found.simulation)))
+        screen.say(facts_table("", simulation_facts(found.simulation)))
     simulation = None if found is None else found.simulation
     return train_and_report(
         f"trainyard train {options.model}", options.model, plan, simulation, options, screen

@@ -12,7 +12,7 @@ from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.profile import MachineProfile
 from trainyard.report.units import bytes_text, rate_text, seconds_text
 
-__all__ = ["device_table", "facts_text", "machine_facts", "make_table"]
+__all__ = ["device_table", "facts_table", "machine_facts", "make_table"]
 
 
 def make_table(
@@ -42,8 +42,8 @@ def make_table(
     return table
 
 
-def facts_text(title: str, facts: Sequence[tuple[str, str]]) -> Text:
-    """Names and values, a line each.
+def facts_table(title: str, facts: Sequence[tuple[str, str]]) -> Table:
+    """Names and values, a row each.
 
     Parameters
     ----------
@@ -52,12 +52,13 @@ def facts_text(title: str, facts: Sequence[tuple[str, str]]) -> Text:
     facts
         Pairs of name and value.
     """
-    width = max(len(name) for name, _ in facts)
-    text = Text(f"{title}\n" if title else "", "bold")
-    for index, (name, value) in enumerate(facts):
-        text.append("\n" if index else "", "not bold")
-        text.append(f"  {name:{width}}  {value}", "not bold")
-    return text
+    table = Table.grid(padding=(0, 2))
+    table.title, table.title_justify, table.title_style = title or None, "left", "bold"
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in facts:
+        table.add_row(Text(f"  {name}"), Text(value))
+    return table
 
 
 def machine_facts(profile: MachineProfile) -> tuple[tuple[str, str], ...]:

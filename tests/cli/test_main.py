@@ -1,0 +1,158 @@
+"""The command line: what it offers, how it reports errors, that its output is what it says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.cli.verbs import VERBS
+
+# Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
+INTERFACE = {
+    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
+    "--checkpoint-every --resume --max-restarts --device --processes --strategies --rows --dtype",
+    "plan": "MODEL --json --cluster --strategies --rows --dtype --save",
+    "simulate": "PLAN --json --model --cluster --html --trace",
+    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
+    "--checkpoint-every --resume --max-restarts --device --model",
+    "compare": "MODEL --json --cluster --strategies --rows --dtype --html",
+    "hardware": "[CLUSTER] --json --yaml",
+    "papers": "[NAME] --json",
+    "reproduce": "[NAME] --json",
+}
+
+
+def run(*arguments, capsys):
+    code = cli.main(arguments)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def help_of(verb, capsys):
+    code, out, _ = run(verb, "--help", capsys=capsys)
+    assert code == 0
+    return out
+
+
+def test_verbs_are_frozen():
+    assert list(VERBS) == list(INTERFACE)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_flags_are_frozen(verb, capsys):
+    listed = re.findall(r"^[│|] (--[a-z-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
+    assert sorted(listed) == sorted(INTERFACE[verb].split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_is_explained(verb, capsys):
+    text = help_of(verb, capsys)
+    assert text.count("(required)") + text.count("(default:") >= len(INTERFACE[verb].split())
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_all_verbs(arguments, capsys):
+    code, out, _ = run(*arguments, capsys=capsys)
+    assert code == 0
+    for name, verb in VERBS.items():
+        assert name in out
+        assert verb.line in out
+
+
+def test_version(capsys):
+    code, out, _ = run("--version", capsys=capsys)
+    assert code == 0
+    assert out.startswith("trainyard ")
+
+
+@pytest.mark.parametrize(
+    "arguments", ["['--help']", *(f"[{verb!r}, '--help']" for verb in VERBS)], ids=["trainyard", *VERBS]
+)
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        f"import sys; from trainyard.cli.main import main; main({arguments}); "
+        "print(sorted({'torch', 'numba', 'scipy', 'plotly'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import trainyard, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_unknown_verb_names_the_closest_first(capsys):
+    code, out, err = run("simulte", capsys=capsys)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: unknown verb 'simulte'; known: simulate, ")
+    assert all(verb in err for verb in VERBS)
+
+
+def test_interrupt_is_one_line(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_dispatch", interrupted)
+    assert run("plan", capsys=capsys) == (130, "", "interrupted\n")
+
+
+def test_a_defect_is_no_user_error(capsys, monkeypatch):
+    def broken(*_):
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr(cli, "_dispatch", broken)
+    with pytest.raises(AssertionError):
+        run("plan", capsys=capsys)
+
+
+def test_debugging_shows_the_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_DEBUG", "1")
+    code, _, err = run("simulate", "nowhere.yaml", capsys=capsys)
+    assert code == 2
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_messages_of_workers_become_one_line():
+    class FailedError(ValueError):
+        pass
+
+    text = "rank 1 failed. It last printed:\nTraceback\n  a\n  b\n  c\nValueError: bad\nGive a folder."
+    assert (
+        cli._one_line(FailedError(text)) == "rank 1 failed. It last printed: ValueError: bad Give a folder."
+    )
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{Path(sys.executable).parent / 'trainyard'} hardware 2x8xH100 --yaml | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("hardware", "2x4xA100-80G"),
+        ("papers",),
+        ("papers", "zero"),
+        ("reproduce",),
+        ("reproduce", "zero"),
+    ],
+    ids=" ".join,
+)
+def test_json_is_one_document_and_text_is_not(arguments, capsys):
+    code, out, _ = run(*arguments, "--json", capsys=capsys)
+    assert code == 0
+    assert isinstance(json.loads(out), dict)
+    code, out, _ = run(*arguments, capsys=capsys)
+    assert code == 0
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(out)
