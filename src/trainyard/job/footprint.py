@@ -35,9 +35,14 @@ ADAM_MIXED = StateBytes(2, 2, 12)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def adam_state(dtype: str) -> StateBytes:
-    """What the runtime keeps with Adam: float32 gradients always, float32 parameters beside 16-bit weights."""
-    return StateBytes(4, 4, 8) if dtype == "float32" else StateBytes(2, 4, 12)
+def adam_state(dtype: str, zero_stage: int = 0) -> StateBytes:
+    """What the runtime keeps with Adam: float32 gradients always, float32 parameters beside 16-bit weights.
+
+    With ZeRO stage 3 the 16-bit weights are made from the float32 ones whenever they are gathered.
+    """
+    if dtype == "float32":
+        return StateBytes(4, 4, 8)
+    return StateBytes(0 if zero_stage == 3 else 2, 4, 12)
 
 
 def model_state_bytes(num_params: float, state: StateBytes, *, zero_stage: int, num_ranks: int) -> float:
@@ -85,6 +90,8 @@ def kept_values(program: Program, recompute: Collection[str] = ()) -> tuple[fx.N
         if node in seen or node.op != "call_function" or node.meta["phase"] != "forward":
             continue
         seen.add(node)
+        if node.meta["val"] is None:  # a rank's offset, a number
+            continue
         # A tuple is not kept: its parts are, or its op runs again.
         if node.name in again or isinstance(node.meta["val"], tuple | list):
             stack += node.all_input_nodes
