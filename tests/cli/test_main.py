@@ -44,7 +44,7 @@ def test_verbs_are_frozen():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_flags_are_frozen(verb, capsys):
-    listed = re.findall(r"^[│|] (--[a-z-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
+    listed = re.findall(r"^(?:[│|] |  )(--[a-z-]+|\[?[A-Z]+\]?)(?: |$)", help_of(verb, capsys), re.M)
     assert sorted(listed) == sorted(INTERFACE[verb].split())
 
 
