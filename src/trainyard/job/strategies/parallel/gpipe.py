@@ -4,9 +4,9 @@ Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
 arXiv 1811.06965.
 
 Fidelity: exact for the algorithm of section 2. The cost of a layer, which the paper leaves to an optional
-function c_i of the user, is its forward flops; the paper's heuristic balance ("minimizes the variance of the
-estimated costs") is the dynamic programme that minimises the largest. Layers are the model's blocks. Batch
-normalisation uses the statistics of the microbatch, as in the paper's section 2.2; moving averages, too.
+function of the user, is its forward flops; where the paper evens out the estimated costs of the partitions, a
+dynamic programme makes the largest as small as possible. Layers are the model's blocks. Batch normalisation uses
+the statistics of the microbatch, as in section 2.2; moving averages follow the microbatches, too.
 """
 
 from __future__ import annotations
