@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from trainyard.job.plan import PlanError
 from trainyard.program.blocks import Block, blocks
 from trainyard.program.flops import node_flops
@@ -18,7 +21,7 @@ def block_flops(block: Block) -> float:
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     """Cut a sequence into consecutive, non-empty parts so that the costliest part costs least.
 
-    Dynamic programming over (parts, end); among equal optima the earliest cuts, so that a result repeats.
+    Bisection on the costliest part; each part is as long as that allows, which decides whether it is possible.
 
     Parameters
     ----------
@@ -38,30 +41,41 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     --------
     >>> balanced_cuts([4, 1, 1, 1, 1], 2)
     (1,)
+    >>> balanced_cuts([1, 1, 1, 1, 1, 1], 3)
+    (2, 4)
     """
     count = len(costs)
     if not 1 <= num_parts <= count:
         raise ValueError(
             f"{count} elements cannot be cut into {num_parts} parts; at least 1 and at most {count}"
         )
-    before = [0.0]
-    for cost in costs:
-        before.append(before[-1] + cost)
-    best = before[:]
-    came_from: list[list[int]] = []
-    for part in range(1, num_parts):
-        row, choice = [float("inf")] * (count + 1), [0] * (count + 1)
-        for end in range(part + 1, count + 1):
-            for start in range(part, end):
-                worst = max(best[start], before[end] - before[start])
-                if worst < row[end]:
-                    row[end], choice[end] = worst, start
-        best = row
-        came_from.append(choice)
-    cuts = [count]
-    for choice in reversed(came_from):
-        cuts.append(choice[cuts[-1]])
-    return tuple(reversed(cuts[1:]))
+    before = np.concatenate([[0.0], np.cumsum(costs)])
+    low, high = max(max(costs), float(before[-1]) / num_parts), float(before[-1])
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _cuts_within(before, num_parts, middle) else (middle, high)
+    found = _cuts_within(before, num_parts, high)
+    assert found is not None
+    return found
+
+
+def _cuts_within(before: npt.NDArray[np.float64], num_parts: int, most: float) -> tuple[int, ...] | None:
+    """Cuts into parts of at most ``most`` each, every part as long as it can be; None if there are none.
+
+    Parameters
+    ----------
+    before : sum of the costs before each element, and of all.
+    """
+    count = len(before) - 1
+    cuts: list[int] = []
+    start = 0
+    for left in range(num_parts - 1, 0, -1):
+        end = int(np.searchsorted(before, before[start] + most * (1 + 1e-12), side="right")) - 1
+        start = max(start + 1, min(end, count - left))
+        if before[start] - before[cuts[-1] if cuts else 0] > most * (1 + 1e-9):
+            return None
+        cuts.append(start)
+    return tuple(cuts) if before[-1] - before[cuts[-1] if cuts else 0] <= most * (1 + 1e-9) else None
 
 
 def balanced_starts(program: Program, num_stages: int) -> tuple[str, ...]:

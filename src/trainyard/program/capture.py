@@ -71,7 +71,7 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
     _label(graph_module.graph)
     inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
     simplify(graph_module)
-    return Program(model.name, graph_module, inputs, tuple(step.outputs), num_rows, aliases)
+    return Program(model.name, graph_module.graph, graph_module, inputs, tuple(step.outputs), num_rows, aliases)
 
 
 def batch_rows(batch: Any) -> int:

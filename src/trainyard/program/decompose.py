@@ -7,6 +7,7 @@ whose parts add up.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain, repeat
@@ -191,8 +192,7 @@ def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
             copies[node] = copies[node.args[0]][node.args[1]]
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    module = fx.GraphModule(program.graph_module, graph)
-    return Program(program.name, module, program.inputs, program.outputs, program.num_rows, program.aliases)
+    return dataclasses.replace(program, graph=graph)
 
 
 def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> Any:

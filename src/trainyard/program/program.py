@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 InputKind = Literal["param", "buffer", "batch", "rng"]
 OutputKind = Literal["loss", "metric", "grad", "buffer"]
@@ -54,20 +54,23 @@ class Program:
     Attributes
     ----------
     name : the model's name.
-    graph_module : the graph; placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
+    graph : placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
+    constants : holds the tensors that the model made itself and the graph reads as attributes.
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
     """
 
     name: str
-    graph_module: fx.GraphModule
+    graph: fx.Graph
+    constants: nn.Module
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     num_rows: int
     aliases: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def graph(self) -> fx.Graph:
-        return self.graph_module.graph
+    @cached_property
+    def graph_module(self) -> fx.GraphModule:
+        """The graph as something that can be called; Python code is generated for it on first use."""
+        return fx.GraphModule(self.constants, self.graph)
 
     @cached_property
     def nodes(self) -> dict[str, fx.Node]:

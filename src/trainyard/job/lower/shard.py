@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,15 +73,7 @@ class _Emitter:
                 self._op(node)
         results, placements = self._outputs()
         self.graph.output(tuple(results))
-        module = fx.GraphModule(self.program.graph_module, self.graph)
-        local = Program(
-            self.program.name,
-            module,
-            self.program.inputs,
-            self.program.outputs,
-            self.program.num_rows,
-            self.program.aliases,
-        )
+        local = replace(self.program, graph=self.graph)
         inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
         return Sharded(local, inputs, placements)
 

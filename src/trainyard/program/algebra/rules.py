@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from trainyard.program.algebra.notation import Dims, OpAxes, axes_from
 from trainyard.program.program import tensors_of
@@ -40,8 +39,19 @@ def text_rule(target: Any, text: str, **kwargs: Any) -> None:
 
 def tensor_args(node: fx.Node) -> list[fx.Node]:
     """The nodes among a node's arguments that are tensors, in order; one that is given twice counts twice."""
-    leaves = pytree.tree_leaves((node.args, node.kwargs))
-    return [a for a in leaves if isinstance(a, fx.Node) and isinstance(a.meta.get("val"), torch.Tensor)]
+    found: list[fx.Node] = []
+    _collect_tensors(node.args, found)
+    _collect_tensors(tuple(node.kwargs.values()), found)
+    return found
+
+
+def _collect_tensors(arguments: Iterable[Any], found: list[fx.Node]) -> None:
+    for argument in arguments:
+        if isinstance(argument, fx.Node):
+            if isinstance(argument.meta.get("val"), torch.Tensor):
+                found.append(argument)
+        elif isinstance(argument, list | tuple):
+            _collect_tensors(argument, found)
 
 
 def shapes(node: fx.Node) -> list[tuple[int, ...]]:

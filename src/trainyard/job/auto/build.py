@@ -1,0 +1,127 @@
+"""Building the plan of a point from published parts: tensor, sequence and expert parallelism, ZeRO, recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainyard.job.auto.estimate import Estimate
+from trainyard.job.auto.space import Recompute, Sharding
+from trainyard.job.balance import repeated_blocks
+from trainyard.job.plan import DATA, TENSOR, Plan
+from trainyard.job.schedules import make_schedule
+from trainyard.job.strategies.parallel.expert_parallel import expert_weights
+from trainyard.job.strategies.parallel.megatron import tensor_placements
+from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
+from trainyard.job.task import Setting, with_mesh
+from trainyard.job.transformer import attention_core, pairs
+from trainyard.program.blocks import blocks
+from trainyard.program.placement import Placement
+from trainyard.program.program import Program
+
+
+def build_sharding(setting: Setting, sharding: Sharding) -> Plan:
+    """The plan of a sharding alone, on one pipeline stage: what a probe lowers.
+
+    Raises
+    ------
+    PlanError
+        If the model cannot be sharded so.
+    """
+    count = setting.task.num_rows // (sharding.rows * sharding.data)
+    plan = _on_mesh(setting, sharding, sharding.data, 1, count, "gpipe", 1, ())
+    return _placed(setting, plan, sharding)
+
+
+def build(setting: Setting, estimate: Estimate) -> Plan:
+    """The plan of a point on the whole model."""
+    point = estimate.point
+    program = setting.task.program(point.sharding.rows * point.data)
+    first_of: dict[str, str] = {}
+    for block in blocks(program):
+        first_of.setdefault(block.path, block.first)
+    starts = tuple(first_of[path] for path in estimate.stage_paths[1:])
+    plan = _on_mesh(
+        setting,
+        point.sharding,
+        point.data,
+        point.pipeline,
+        point.num_microbatches,
+        point.schedule,
+        point.stages_per_rank,
+        starts,
+    )
+    plan = _placed(setting, plan, point.sharding)
+    return replace(
+        plan, recompute=recomputed(program, point.recompute), zero_stage=point.zero_stage, made_by=("auto",)
+    )
+
+
+def _on_mesh(
+    setting: Setting,
+    sharding: Sharding,
+    data: int,
+    pipeline: int,
+    num_microbatches: int,
+    schedule: str,
+    stages_per_rank: int,
+    stage_starts: tuple[str, ...],
+) -> Plan:
+    task = setting.task
+    program = task.program(task.num_rows // num_microbatches)
+    alone = Plan(
+        task.model.name,
+        program.fingerprint,
+        setting.cluster.name,
+        task.num_rows,
+        1,
+        1,
+        make_schedule("gpipe", 1, num_microbatches),
+        dtype=task.dtype,
+    )
+    return with_mesh(
+        setting,
+        alone,
+        data=data,
+        tensor=sharding.tensor,
+        pipeline=pipeline,
+        num_microbatches=num_microbatches,
+        schedule=schedule,
+        num_stages_per_rank=stages_per_rank,
+        stage_starts=stage_starts,
+    )
+
+
+def _placed(setting: Setting, plan: Plan, sharding: Sharding) -> Plan:
+    program = setting.task.program(plan.rows_per_microbatch)
+    placements: dict[str, dict[str, Placement]] = {axis: dict(p) for axis, p in plan.placements.items()}
+    if sharding.tensor > 1:
+        placements[TENSOR] = tensor_placements(program, sharding.tensor)[0]
+    if sharding.expert:
+        placements[DATA] |= expert_weights(program, sharding.data)
+    plan = replace(plan, placements=placements)
+    return sequence_parallel()(setting, plan) if sharding.sequence else plan
+
+
+def recomputed(program: Program, kind: Recompute) -> frozenset[str]:
+    """Forward nodes that are computed again.
+
+    ``selective`` is the core of attention (arXiv 2205.05198, section 5); ``full`` is all of the repeated blocks but
+    what they hand on (arXiv 1604.06174 with a segment per block).
+    """
+    if kind == "none":
+        return frozenset()
+    if kind == "selective":
+        attention = [pair for pair in pairs(program, 1) if pair.is_attention]
+        return frozenset(n.name for pair in attention for n in attention_core(pair))
+    again: set[str] = set()
+    for block in repeated_blocks(program):
+        inside = set(block.ops)
+        for node in block.ops:
+            if all(u in inside or u.meta.get("phase") == "backward" for u in node.users):
+                again.add(node.name)
+    return frozenset(again)
+
+
+def has_experts(program: Program) -> bool:
+    """Whether the model has experts that can be dealt out over two ranks."""
+    return bool(expert_weights(program, 2))

@@ -1,0 +1,184 @@
+"""Estimating a point from the costs of its stages, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.cost.collectives import collective_cost
+from trainyard.hardware.cluster import Cluster
+from trainyard.job.auto.probe import BlockCost
+from trainyard.job.auto.space import Point
+from trainyard.job.balance import balanced_cuts
+
+_MASTER_AND_MOMENTS_BYTES = 12  # float32 master, and Adam's two moments
+_GRADIENT_BYTES = 4
+# What an optimizer step reads and writes per element: master, moments and gradient read, three of them written.
+_OPTIMIZER_TRAFFIC_BYTES = 28
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """A model cut into balanced stages; every array is by stage.
+
+    Attributes
+    ----------
+    paths : path of the first block.
+    elements : parameters; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
+    widest_elements : parameters of the block that has most.
+    output_bytes : the most that one stage hands to the next.
+    """
+
+    paths: tuple[str, ...]
+    forward_s: Floats
+    backward_s: Floats
+    recompute_s: Floats
+    elements: Floats
+    kept_bytes: Floats
+    working_bytes: Floats
+    widest_elements: Floats
+    output_bytes: int
+
+
+def cut_stages(blocks: Sequence[BlockCost], num_stages: int) -> Stages:
+    """Cut blocks into stages whose slowest is as fast as possible."""
+    starts = (0, *balanced_cuts([b.forward_s + b.backward_s for b in blocks], num_stages))
+    stages = [blocks[a:b] for a, b in zip(starts, (*starts[1:], len(blocks)), strict=True)]
+
+    def total(name: str) -> Floats:
+        return np.array([sum(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
+
+    def largest(name: str) -> Floats:
+        return np.array([max(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
+
+    return Stages(
+        tuple(s[0].path for s in stages),
+        total("forward_s"),
+        total("backward_s"),
+        total("recompute_s"),
+        total("param_elements"),
+        total("kept_bytes"),
+        largest("working_bytes"),
+        largest("param_elements"),
+        max((s[-1].output_bytes for s in stages[:-1]), default=0),
+    )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a point is expected to need.
+
+    Attributes
+    ----------
+    step_s : of one training step.
+    memory_bytes : on the fullest device.
+    stage_paths : path of the first block of each stage.
+    """
+
+    point: Point
+    step_s: float
+    memory_bytes: int
+    stage_paths: tuple[str, ...]
+
+
+def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) -> Estimate:
+    """Time and memory of a point.
+
+    Parameters
+    ----------
+    stages : of the point's sharding, recomputation and number of stages.
+    weight_bytes : of one parameter element as it is computed with.
+    """
+    p = point.pipeline
+
+    def by_rank(values: Floats) -> Floats:
+        return np.array([values[r::p].sum() for r in range(p)])
+
+    forward_s, backward_s = by_rank(stages.forward_s), by_rank(stages.backward_s)
+    elements = by_rank(stages.elements)
+    most = float(elements.max())
+    device = cluster.device(0)
+    shared = point.data if point.zero_stage else 1
+    optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
+    slowest = int((forward_s + backward_s).argmax())
+    exposed_s = _data_s(point, most, forward_s[slowest], backward_s[slowest], cluster, weight_bytes)
+    pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
+    state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
+    state += elements * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
+    state += elements * _MASTER_AND_MOMENTS_BYTES / shared
+    kept = by_rank(stages.kept_bytes) * [_in_flight(point, r) for r in range(p)]
+    working = np.array([stages.working_bytes[r::p].max() for r in range(p)])
+    if point.zero_stage == 3:
+        working += 2 * np.array([stages.widest_elements[r::p].max() for r in range(p)]) * weight_bytes
+    memory_bytes = int((state + kept + working).max())
+    return Estimate(point, pipeline_s + exposed_s + optimizer_s, memory_bytes, stages.paths)
+
+
+def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster: Cluster) -> float:
+    """Until the last backward pass ends: the slowest rank's work, and the ramp before and after it."""
+    slowest_s = float(per_microbatch_s.max())
+    work_s = slowest_s * point.num_microbatches
+    if point.pipeline == 1:
+        return work_s
+    send_s = _collective_s(cluster, "send", 2, point.data * point.tensor, 1, stages.output_bytes)
+    ramp_s = float(per_microbatch_s.sum() - slowest_s) / point.stages_per_rank
+    if point.schedule.startswith("zero_bubble"):
+        # Weight gradients fill the ramp down; what is left is (p - 1)(F + I - W) (arXiv 2401.10241, table 2).
+        weight_s = (stages.backward_s - stages.recompute_s).sum() / 2
+        ramp_s = max(0.0, ramp_s - 2 * weight_s * (point.pipeline - 1) / point.pipeline)
+    return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
+
+
+def _data_s(
+    point: Point, elements: float, forward_s: float, backward_s: float, cluster: Cluster, weight_bytes: int
+) -> float:
+    """Data-parallel traffic that no computation hides."""
+    if point.data == 1:
+        return 0.0
+
+    def cost(kind: str, num_bytes: float) -> float:
+        return _collective_s(cluster, kind, point.data, point.tensor, point.tensor, num_bytes)
+
+    if point.zero_stage == 0:
+        return max(0.0, cost("all_reduce", elements * _GRADIENT_BYTES) - backward_s)
+    scatter_s = cost("reduce_scatter", elements * _GRADIENT_BYTES)
+    gather_s = cost("all_gather", elements * weight_bytes)
+    if point.zero_stage == 1:
+        return max(0.0, scatter_s - backward_s) + gather_s
+    if point.zero_stage == 2:
+        return point.num_microbatches * max(0.0, scatter_s - backward_s) + gather_s
+    exposed_s = max(0.0, gather_s - forward_s) + max(0.0, gather_s + scatter_s - backward_s)
+    return point.num_microbatches * exposed_s
+
+
+def _collective_s(
+    cluster: Cluster, kind: str, size: int, stride: int, num_groups: int, num_bytes: float
+) -> float:
+    """A collective of ``size`` ranks ``stride`` apart, of which ``num_groups`` neighbours run at the same time."""
+    if num_bytes <= 0:
+        return 0.0
+    # To one percent: an estimate needs no more, and so few sizes are distinct.
+    rounded = round(math.exp(round(math.log(num_bytes), 2)))
+    return _rounded_collective_s(cluster, kind, size, stride, num_groups, rounded)
+
+
+@lru_cache(maxsize=4096)
+def _rounded_collective_s(
+    cluster: Cluster, kind: str, size: int, stride: int, num_groups: int, num_bytes: int
+) -> float:
+    groups = tuple(tuple(first + stride * i for i in range(size)) for first in range(num_groups))
+    return collective_cost(cluster, kind, groups[0], num_bytes, groups).seconds
+
+
+def _in_flight(point: Point, rank: int) -> float:
+    """Microbatches whose activations a pipeline rank holds at most, in units of all its stages."""
+    p, v = point.pipeline, point.stages_per_rank
+    held = p - rank if v == 1 else (2 * (p - rank - 1) + (v - 1) * p + 1) / v
+    return min(point.num_microbatches, held)

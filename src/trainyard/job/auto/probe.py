@@ -1,0 +1,169 @@
+"""Probing: what one block of a model costs under a sharding, from the graph that would run.
+
+A model of many equal blocks is captured with two of them; the second stands for all that repeat. So a model of any
+depth is probed in the time of a shallow one, and the whole model is captured only for the plan that is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch import fx
+
+from trainyard.job.lower.cut import VIEWS, Cut, cut
+from trainyard.program import spmd
+from trainyard.program.blocks import block_path
+from trainyard.program.program import Program, size_bytes
+
+NodeSeconds = Callable[[fx.Node], float]
+"""Seconds of one node of a lowered graph on one rank; a collective's include the wait for its peers."""
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """One block on one rank, for one microbatch.
+
+    Attributes
+    ----------
+    path : of the block.
+    forward_s, backward_s : of its ops, tensor-parallel communication and recomputation included.
+    recompute_s : the part of ``backward_s`` that runs the forward pass again.
+    communication_s : the part of both that is tensor-parallel communication.
+    kept_bytes : what the forward pass keeps for the backward pass.
+    output_bytes : what the block hands to the next.
+    working_bytes : the largest sum of what one op of its backward pass reads and writes, and what is recomputed.
+    param_elements : of this rank's part of its parameters.
+    """
+
+    path: str
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    communication_s: float
+    kept_bytes: int
+    output_bytes: int
+    working_bytes: int
+    param_elements: int
+
+
+def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tuple[BlockCost, ...]:
+    """Cost of every block of one rank's program, in program order.
+
+    Parameters
+    ----------
+    local : one rank's program (sharded).
+    recompute : forward nodes that the backward pass computes again.
+    """
+    parts = cut(local, ())
+    order = _block_of(local, parts)
+    paths = list(dict.fromkeys(order.values()))
+    kept, again = _kept_and_recomputed(local, parts, recompute)
+    params = _params_by_block(local, order)
+    return tuple(_block(path, order, kept, again, params.get(path, 0), seconds) for path in paths)
+
+
+def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
+    """The block of every op that runs; ops outside modules belong to the block before them."""
+    found: dict[fx.Node, str] = {}
+    by_position: dict[int, str] = {}
+    current = ""
+    for node in local.graph.nodes:
+        if node not in parts.live:
+            continue
+        if node.meta["phase"] == "forward":
+            current = block_path(node.meta["layer"]) or current
+            by_position.setdefault(node.meta["position"], current)
+            found[node] = current
+        else:
+            found[node] = by_position.get(node.meta["position"], block_path(node.meta["layer"]) or current)
+    return found
+
+
+def _kept_and_recomputed(
+    local: Program, parts: Cut, recompute: frozenset[str]
+) -> tuple[set[fx.Node], dict[fx.Node, None]]:
+    """Forward values that the backward pass needs: those kept (as the tensor that owns the memory), those made again."""
+    kept: set[fx.Node] = set()
+    again: dict[fx.Node, None] = {}
+
+    def need(node: fx.Node) -> None:
+        if (
+            node.op == "placeholder"
+            or node in parts.free
+            or node in again
+            or node.meta["phase"] == "backward"
+        ):
+            return
+        if node.name in recompute or not hasattr(node.meta["val"], "shape"):
+            again[node] = None
+            for source in node.all_input_nodes:
+                need(source)
+        else:
+            kept.add(owner(node))
+
+    for node in local.graph.nodes:
+        if node in parts.live and node.meta["phase"] == "backward":
+            for source in node.all_input_nodes:
+                need(source)
+    return {n for n in kept if n.op != "placeholder"}, again
+
+
+def owner(node: fx.Node) -> fx.Node:
+    """The node whose memory a view shows."""
+    while node.target in VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in local.params:
+        node = local.nodes[entry.node]
+        path = block_path(entry.path)
+        known = path if path in order.values() else next((order[u] for u in node.users if u in order), path)
+        found[known] = found.get(known, 0) + node.meta["val"].numel()
+    return found
+
+
+def _block(
+    path: str,
+    order: dict[fx.Node, str],
+    kept: set[fx.Node],
+    again: dict[fx.Node, None],
+    param_elements: int,
+    seconds: NodeSeconds,
+) -> BlockCost:
+    ops = [n for n, p in order.items() if p == path]
+    forward = [n for n in ops if n.meta["phase"] == "forward"]
+    backward = [n for n in ops if n.meta["phase"] == "backward"]
+    repeated = [n for n in forward if n in again]
+    leaving = [
+        n
+        for n in forward
+        if any(order.get(u, path) != path and u.meta["phase"] == "forward" for u in n.users)
+    ]
+    recompute_s = sum(map(seconds, repeated))
+    moves = [n for n in (*ops, *repeated) if n.target in spmd.COLLECTIVES]
+    return BlockCost(
+        path,
+        sum(map(seconds, forward)),
+        sum(map(seconds, backward)) + recompute_s,
+        recompute_s,
+        sum(map(seconds, moves)),
+        sum(node_bytes(n) for n in kept if order.get(n) == path),
+        sum(node_bytes(n) for n in {owner(n) for n in leaving}),
+        _working_bytes(backward) + sum(node_bytes(n) for n in {owner(n) for n in repeated}),
+        param_elements,
+    )
+
+
+def _working_bytes(nodes: Iterable[fx.Node]) -> int:
+    return max((sum(node_bytes(a) for a in n.all_input_nodes) + node_bytes(n) for n in nodes), default=0)
+
+
+def node_bytes(node: fx.Node) -> int:
+    """Bytes of a node's results."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    return sum(size_bytes(v) for v in values if hasattr(v, "numel"))

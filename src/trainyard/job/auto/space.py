@@ -1,0 +1,92 @@
+"""The space that is searched: every product of parallel degrees that the batch, the model and the cluster allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+
+SCHEDULES = (("one_f_one_b", 1), ("interleaved", 2), ("interleaved", 4), ("zero_bubble_h1", 1))
+"""Schedules with their stages per rank; GPipe is never better than 1F1B in time or memory."""
+
+
+@dataclass(frozen=True, order=True)
+class Sharding:
+    """What changes the graph of a block: the part of a point that has to be probed.
+
+    Attributes
+    ----------
+    tensor : ranks of the tensor axis.
+    sequence : whether the regions between tensor-parallel ones are cut along the sequence.
+    expert : whether experts are cut over the data axis.
+    data : ranks of the data axis, where experts are cut over it; 1 otherwise, since then it changes no block.
+    rows : rows of one microbatch on one data-parallel rank.
+    """
+
+    tensor: int
+    sequence: bool
+    expert: bool
+    data: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """One plan of the space.
+
+    Attributes
+    ----------
+    pipeline, data, tensor : ranks along the axes.
+    """
+
+    sharding: Sharding
+    pipeline: int
+    data: int
+    num_microbatches: int
+    schedule: str
+    stages_per_rank: int
+    recompute: Recompute
+    zero_stage: int
+
+    @property
+    def tensor(self) -> int:
+        return self.sharding.tensor
+
+    def __str__(self) -> str:
+        parts = [f"pipeline {self.pipeline} x data {self.data} x tensor {self.tensor}"]
+        if self.pipeline > 1:
+            parts.append(self.schedule + (f" x{self.stages_per_rank}" if self.stages_per_rank > 1 else ""))
+        parts.append(f"{self.num_microbatches} microbatches of {self.sharding.rows * self.data}")
+        if self.sharding.sequence:
+            parts.append("sequence parallel")
+        if self.sharding.expert:
+            parts.append("expert parallel")
+        if self.recompute != "none":
+            parts.append(f"{self.recompute} recomputation")
+        if self.zero_stage:
+            parts.append(f"ZeRO-{self.zero_stage}")
+        return ", ".join(parts)
+
+
+def degrees(num_devices: int, max_tensor: int, max_pipeline: int) -> Iterator[tuple[int, int, int]]:
+    """Every (pipeline, data, tensor) whose product uses all devices."""
+    for tensor in _divisors(num_devices):
+        for pipeline in _divisors(num_devices // tensor):
+            if tensor <= max_tensor and pipeline <= max_pipeline:
+                yield pipeline, num_devices // (tensor * pipeline), tensor
+
+
+def microbatch_rows(num_rows: int, data: int, most: int) -> list[int]:
+    """Rows of a microbatch on one rank: the powers of two up to ``most`` that divide a rank's share, and the share."""
+    if num_rows % data:
+        return []
+    share = num_rows // data
+    found = {b for b in (2**i for i in range(most.bit_length())) if share % b == 0 and b <= most}
+    return sorted(found | ({share} if share <= most else set()))
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,0 +1,158 @@
+"""Planning: from a model and a cluster to a plan, its simulation and what else was considered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.auto.search import search
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.task import Setting, Task, apply
+from trainyard.program.model import Model
+from trainyard.zoo import build, load_model_file
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and how much of it is done, in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that was considered.
+
+    Attributes
+    ----------
+    step_s, memory_bytes : estimated; ``fits`` whether the memory is there.
+    """
+
+    name: str
+    step_s: float
+    memory_bytes: int
+    fits: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A plan and what is known of it.
+
+    Attributes
+    ----------
+    runners_up : the next best, by estimated step time.
+    seconds : that planning took.
+    """
+
+    plan: Plan
+    simulation: Simulation
+    task: Task
+    runners_up: tuple[Candidate, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """A strategy that has no plan here, and why: a result, not an error."""
+
+    strategies: str
+    reason: str
+
+
+def load_model(spec: str, rows: int | None = None) -> Model:
+    """A model by its name in the zoo, or by the path of a Python file.
+
+    Parameters
+    ----------
+    rows : of the batch of one step; by default those of the example batch.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model or file, or ``rows`` is given for a file (its batch says how many).
+    """
+    if not (spec.endswith(".py") or "/" in spec):
+        with torch.device("meta"):
+            return build(spec, rows)
+    model = load_model_file(Path(spec))
+    if rows is not None:
+        raise ValueError(f"{spec} gives its own batch; change its rows there, not with rows={rows}")
+    return Model(spec, model.module, model.loss, model.batch)
+
+
+def plan(
+    model: Model,
+    cluster: Cluster | str,
+    strategies: str = "auto",
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> Planned:
+    """Make a plan and simulate it.
+
+    Parameters
+    ----------
+    cluster : or its text form, ``"16x8xA100-80G"``.
+    strategies : ``auto``, or published systems joined by ``+`` and applied left to right.
+
+    Raises
+    ------
+    PlanError
+        If the strategies have no plan for this model on this cluster; the message says what would help.
+    """
+    started = time.perf_counter()
+    place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
+    setting = Setting(Task(model, dtype), place)
+    tell = progress or (lambda what, done: None)
+    if strategies == "auto":
+        found = search(setting, op_seconds_of(setting, tell), tell)
+        plan, runners_up = found.plan, tuple(Candidate(*c) for c in found.runners_up)
+    else:
+        tell(f"applying {strategies}", 0.0)
+        plan, runners_up = apply(parse_strategies(strategies), setting), ()
+    tell("simulating the plan", 0.9)
+    lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
+    simulation = simulate_plan(lowered, place, final_seconds(lowered, place, tell))
+    return Planned(plan, simulation, setting.task, runners_up, time.perf_counter() - started)
+
+
+def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
+    """Time a plan on the cluster that it names, or on another of as many devices.
+
+    Raises
+    ------
+    PlanError
+        If the plan was made for another model, or needs more devices.
+    """
+    place = parse_cluster(cluster or plan.cluster) if not isinstance(cluster, Cluster) else cluster
+    if plan.num_ranks > place.num_devices:
+        raise PlanError(
+            f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
+            "Plan again for this cluster"
+        )
+    lowered = lower_for(plan, model)
+    return simulate_plan(lowered, place, final_seconds(lowered, place, lambda what, done: None))
+
+
+def lower_for(plan: Plan, model: Model | None = None) -> Lowered:
+    """Lower a plan for its model, which is loaded by the plan's name of it if not given."""
+    whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
+    return lower(Task(whole, plan.dtype).program(plan.rows_per_microbatch), plan)
+
+
+def compare(
+    model: Model, cluster: Cluster | str, strategies: Sequence[str], dtype: str = "float32"
+) -> tuple[Planned | Infeasible, ...]:
+    """Plan with each of several strategies; those that have no plan say why."""
+    found: list[Planned | Infeasible] = []
+    for name in strategies:
+        try:
+            found.append(plan(model, cluster, name, dtype))
+        except PlanError as error:
+            found.append(Infeasible(name, str(error)))
+    return tuple(found)
