@@ -1,0 +1,134 @@
+"""Write docs/reference/ from docstrings: the public API, and every verb of the command line.
+
+python docs/build_reference.py            writes the pages
+python docs/build_reference.py --check    fails if they are not up to date
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import os
+import re
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "reference"
+# Help is wrapped to the terminal; pages must not depend on whose it is.
+os.environ["COLUMNS"] = "100"
+os.environ["NO_COLOR"] = "1"
+
+
+def pages() -> dict[str, str]:
+    """The pages by file name."""
+    return {"api.md": api_page(), "cli.md": cli_page()}
+
+
+def api_page() -> str:
+    """Everything in ``trainyard.__all__``, in alphabetical order, functions after classes."""
+    import trainyard
+
+    parts = ["# Python API", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
+    found = {name: getattr(trainyard, name) for name in trainyard.__all__}
+    for name, thing in sorted(found.items(), key=lambda item: (not inspect.isclass(item[1]), item[0])):
+        parts += [f"## `trainyard.{name}`", "", *_entry(name, thing), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _entry(name: str, thing: object) -> list[str]:
+    where = f"Defined in `{thing.__module__}`."
+    if not inspect.isclass(thing):
+        return [f"```python\n{_signature(name, thing)}\n```", "", _prose(inspect.getdoc(thing)), "", where]
+    parts = [_prose(thing.__doc__ and inspect.cleandoc(thing.__doc__)), "", where]
+    if dataclasses.is_dataclass(thing):
+        fields = [f for f in dataclasses.fields(thing) if not f.name.startswith("_")]
+        parts += ["", "```python", *(f"{f.name}: {f.type}" for f in fields), "```"]
+    for member_name, member in vars(thing).items():
+        documented = getattr(member, "__doc__", None) or isinstance(member, property)
+        if member_name.startswith("_") or not documented or not _is_member(member):
+            continue
+        parts += ["", f"### `{name}.{member_name}`", ""]
+        plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+        if inspect.isfunction(plain):
+            parts += [f"```python\n{_signature(member_name, plain)}\n```", ""]
+        parts.append(_prose(inspect.getdoc(member)))
+    return parts
+
+
+def _is_member(member: object) -> bool:
+    kinds = (property, staticmethod, classmethod)
+    return (
+        inspect.isfunction(member) or isinstance(member, kinds) or type(member).__name__ == "cached_property"
+    )
+
+
+def _signature(name: str, function: object) -> str:
+    text = str(inspect.signature(function))  # type: ignore[arg-type]
+    # Defaults that are functions print their address, which is another one each time.
+    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", text).replace("'", "")
+    if len(name) + len(text) < 100:
+        return f"{name}{text}"
+    inside, _, returned = text[1:].rpartition(") -> ")
+    arguments = re.split(r", (?![^\[(]*[\])])", inside)
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f") -> {returned}"])
+
+
+def _prose(text: str | None) -> str:
+    """A numpy-style docstring as Markdown: sections become bold, parameters a list."""
+    lines, parts, section = (text or "").splitlines(), [], ""
+    for index, line in enumerate(lines):
+        following = lines[index + 1] if index + 1 < len(lines) else ""
+        if line.strip() and set(line) == {"-"}:
+            continue
+        if line.strip() and following.strip() and set(following.strip()) == {"-"}:
+            section = line.strip()
+            parts.append(f"**{section}**\n")
+        elif section in ("Parameters", "Attributes", "Raises", "Returns") and line and not line[0].isspace():
+            parts.append(f"- {_term(line)}")
+        else:
+            parts.append(line)
+    return "\n".join(parts).replace("``", "`").rstrip()
+
+
+def _term(line: str) -> str:
+    names, colon, rest = line.partition(" : ")
+    return f"`{names}`: {rest}" if colon else line
+
+
+def cli_page() -> str:
+    """The help of every verb."""
+    from trainyard.cli.main import help_text, main
+    from trainyard.cli.verbs import VERBS
+
+    parts = ["# Command line", "", "Made from the verbs' options by `python docs/build_reference.py`.", ""]
+    parts += ["```text", help_text(), "```", ""]
+    for verb in VERBS:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            main([verb, "--help"])
+        lines = [line.rstrip() for line in said.getvalue().splitlines()]
+        parts += [f"## `trainyard {verb}`", "", "```text", "\n".join(lines).strip(), "```", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    stale = []
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = FOLDER / name
+        if not path.is_file() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(text)
+    if stale and "--check" in sys.argv:
+        print(f"not up to date: {', '.join(stale)}; run `python docs/build_reference.py`")
+        return 1
+    print(f"written: {', '.join(stale) or 'nothing, all is up to date'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
