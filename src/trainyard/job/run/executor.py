@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import fx
 
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.mesh import Mesh
 from trainyard.job.run.on_device import on_device
 from trainyard.job.run.optimizer import Optimizer, OptimizerConfig
+from trainyard.job.run.reuse import reuse_operands
 from trainyard.job.run.state import State, Values, local_part
 from trainyard.job.schedule import Action, Kind
 from trainyard.program.placement import Partial, Placement
@@ -68,7 +70,7 @@ class Executor:
         self._add_constants(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
-            (s.stage, kind): on_device(bind(seg.graph_module, self), device)
+            (s.stage, kind): self._runnable(seg.graph_module)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
@@ -76,6 +78,14 @@ class Executor:
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []
         self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
         self._index_transfers()
+
+    def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+        """The function of a graph, without the layers of calls that a module has."""
+        bound = on_device(bind(graph_module, self), self.device)
+        if self.device.type == "cpu":
+            reuse_operands(bound.graph)
+            bound.recompile()
+        return bound.forward
 
     def _add_constants(self, values: Values) -> None:
         """Buffers, and parameters that are not trained (``constants``)."""

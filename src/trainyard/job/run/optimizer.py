@@ -63,8 +63,12 @@ class Optimizer:
     def step(self, grads: list[torch.Tensor]) -> float:
         """Update; returns the global norm of the gradients before clipping."""
         norm = self._global_norm(grads)
-        if self.config.clip_norm and norm > self.config.clip_norm:
-            torch._foreach_mul_(grads, self.config.clip_norm / (norm + 1e-6))
+        # The fused kernels divide by this as they go: clipping takes no pass over the gradients of its own.
+        clips = bool(self.config.clip_norm) and norm > self.config.clip_norm
+        scale = (
+            torch.tensor((norm + 1e-6) / self.config.clip_norm, device=self.state.device) if clips else None
+        )
+        self.inner.grad_scale = scale  # type: ignore[attr-defined]
         self.num_steps += 1
         warm = min(1.0, self.num_steps / max(1, self.config.warmup_steps))
         for group in self.inner.param_groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,11 @@ class BucketState:
     weights: torch.Tensor | None
     grads: torch.Tensor
     num_accumulated: int = 0
+
+    @cached_property
+    def grad_views(self) -> list[torch.Tensor]:
+        """The gradients in the parameters' shapes, where they are not sharded."""
+        return list(self.views(self.grads))
 
     def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The parameters' shapes in a flat buffer of ``num_elements``."""
@@ -128,7 +134,7 @@ class State:
         if state.grads.numel() != state.bucket.num_elements:
             self._accumulate_sharded(state, grads)
             return
-        views = list(state.views(state.grads))
+        views = state.grad_views
         if state.num_accumulated == 1:
             torch._foreach_copy_(views, grads)
         else:
@@ -178,7 +184,8 @@ class State:
         for state in self.buckets.values():
             state.num_accumulated = 0
         grads = [reduced.get(name, state.grads) for name, state in self.buckets.items()]
-        torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
+        if self.num_microbatches > 1:
+            torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
         return grads
 
     def _sum_over_stages(self) -> None:

@@ -1,0 +1,229 @@
+"""Seconds per training step, next to PyTorch's own way of doing the same.
+
+Run `python benchmarks/runtime.py`. A small GPT is trained on the processor with AdamW and clipped gradients:
+on one process (against plain eager PyTorch), data-parallel on two (DistributedDataParallel), with everything
+sharded on two (FSDP2's `fully_shard`), and as a pipeline of two (1F1B of torch.distributed.pipelining). Both sides
+live in the same processes and take turns, one step each, so that whatever else the machine does hits both; the
+ratio is the median over pairs. A process has one thread. Losses are compared first.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from record import write_record
+from torch import Tensor, nn
+
+from trainyard.job.lower.lower import lower
+from trainyard.job.plan import DATA, Plan
+from trainyard.job.run.executor import Executor
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.processes import run_ranks
+from trainyard.job.schedules import make_schedule
+from trainyard.program.capture import capture
+from trainyard.program.model import Model
+from trainyard.program.placement import Shard
+from trainyard.zoo.common import next_token_loss, token_batch
+from trainyard.zoo.gpt import Block, GPTConfig
+
+ROWS, MICROBATCHES, PAIRS = 16, 4, 25
+CONFIG = GPTConfig(vocab=256, context=64, layers=4, hidden=256, heads=8, dropout=0.0)
+OPTIMIZER = OptimizerConfig(lr=1e-3, clip_norm=1.0)
+Step = Callable[[int], float]
+
+
+class Decoder(nn.Module):
+    """A GPT whose output projection is its own, or a range of its blocks with what belongs to them."""
+
+    def __init__(self, first: int = 0, last: int = CONFIG.layers) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(CONFIG.vocab, CONFIG.hidden) if first == 0 else None
+        self.blocks = nn.ModuleDict({str(i): Block(CONFIG) for i in range(first, last)})
+        self.norm = nn.LayerNorm(CONFIG.hidden) if last == CONFIG.layers else None
+        self.head = nn.Linear(CONFIG.hidden, CONFIG.vocab) if last == CONFIG.layers else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tokens is not None:
+            x = self.tokens(x)
+        for block in self.blocks.values():
+            x = block(x)
+        return x if self.norm is None or self.head is None else self.head(self.norm(x))
+
+
+def model() -> Model:
+    """The whole model, the same in every process."""
+    torch.manual_seed(0)
+    return Model("decoder", Decoder(), next_token_loss, token_batch(ROWS, CONFIG.context, CONFIG.vocab))
+
+
+def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
+    """A step of Trainyard's."""
+    chosen = model()
+    microbatches = MICROBATCHES if pipeline > 1 else 1
+    program = capture(chosen, ROWS // microbatches)
+    forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
+    half = next(n.name for n in forward if n.meta["layer"].startswith(f"blocks.{CONFIG.layers // 2}"))
+    batch_rows = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    plan = Plan(
+        "decoder",
+        program.fingerprint,
+        "local",
+        ROWS,
+        data,
+        1,
+        make_schedule("one_f_one_b", pipeline, microbatches),
+        (half,) if pipeline > 1 else (),
+        {DATA: batch_rows} if data > 1 else {},
+        zero_stage=zero,
+        bucket_bytes=4 * 2**20,
+    )
+    values = {name: p.detach().clone() for name, p in chosen.module.named_parameters()}
+    executor = Executor(lower(program, plan), rank, values.__getitem__, OPTIMIZER, torch.device("cpu"))
+    batch = {f"batch.{name}": tensor for name, tensor in chosen.batch.items()}
+    return lambda step: executor.step(batch, step).losses["loss:loss"]
+
+
+def adamw(module: nn.Module) -> torch.optim.Optimizer:
+    """What `OPTIMIZER` says, fused as ours."""
+    c = OPTIMIZER
+    return torch.optim.AdamW(module.parameters(), c.lr, c.betas, c.eps, c.weight_decay, fused=True)
+
+
+def eager(module: nn.Module, rank: int, num_ranks: int) -> Step:
+    """Forward, backward, clip and update on this rank's rows."""
+    whole = model().batch
+    share = ROWS // num_ranks
+    batch = {name: tensor[rank * share : (rank + 1) * share] for name, tensor in whole.items()}
+    optimizer = adamw(module)
+
+    def step(_: int) -> float:
+        optimizer.zero_grad()
+        loss = next_token_loss(module, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), OPTIMIZER.clip_norm)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def data_parallel(rank: int) -> Step:
+    """DistributedDataParallel on two processes."""
+    return eager(nn.parallel.DistributedDataParallel(model().module), rank, 2)
+
+
+def fully_sharded(rank: int) -> Step:
+    """FSDP2: each block and the rest gathered when used."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    module = model().module
+    assert isinstance(module, Decoder)
+    for block in module.blocks.values():
+        fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return eager(module, rank, 2)
+
+
+def pipelined(rank: int) -> Step:
+    """1F1B on two processes; clipped by each stage's own norm, which is a message less than ours."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    half = CONFIG.layers // 2
+    whole = model()
+    part = Decoder(0, half) if rank == 0 else Decoder(half, CONFIG.layers)
+    part.load_state_dict({k: v for k, v in whole.module.state_dict().items() if k in part.state_dict()})
+    stage = PipelineStage(part, rank, 2, torch.device("cpu"))
+    schedule = Schedule1F1B(
+        stage, MICROBATCHES, loss_fn=lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten())
+    )
+    optimizer = adamw(part)
+
+    def step(_: int) -> float:
+        optimizer.zero_grad()
+        losses: list[Tensor] = []
+        if rank == 0:
+            schedule.step(whole.batch["tokens"])
+        else:
+            schedule.step(target=whole.batch["targets"], losses=losses)
+        nn.utils.clip_grad_norm_(part.parameters(), OPTIMIZER.clip_norm)
+        optimizer.step()
+        return sum(loss.item() for loss in losses) / MICROBATCHES
+
+    return step
+
+
+CASES: dict[str, tuple[int, dict[str, int], Callable[[int], Step]]] = {
+    "one process / eager": (1, {}, lambda rank: eager(model().module, rank, 1)),
+    "data parallel / DistributedDataParallel": (2, {"data": 2}, data_parallel),
+    "ZeRO-3 / FSDP2 fully_shard": (2, {"data": 2, "zero": 3}, fully_sharded),
+    "1F1B / torch.distributed.pipelining": (2, {"pipeline": 2}, pipelined),
+}
+
+
+def measure(rank: int, case: str, pairs: int) -> dict[str, Any]:
+    """Take turns; seconds of each step on this rank, and the mean loss of the first step on both sides."""
+    num_ranks, sizes, other = CASES[case]
+    torch.set_num_threads(1)
+    sides = [ours(rank, **sizes), other(rank)]
+    seconds: list[list[float]] = [[], []]
+    first: list[float] = []
+    for turn in range(pairs + 3):
+        for side in (0, 1) if turn % 2 else (1, 0):
+            if num_ranks > 1:
+                dist.barrier()
+            began = time.perf_counter()
+            loss = sides[side](turn)
+            if num_ranks > 1:
+                dist.barrier()
+            seconds[side].append(time.perf_counter() - began)
+            first.append(loss)
+    first_theirs, first_ours = first[:2]
+    return {"seconds": [s[3:] for s in seconds], "losses": [first_ours, first_theirs]}
+
+
+def run(case: str, pairs: int = PAIRS) -> dict[str, float]:
+    """One comparison.
+
+    Raises
+    ------
+    AssertionError
+        If the two sides do not start with the same loss.
+    """
+    num_ranks = CASES[case][0]
+    found = run_ranks(num_ranks, measure, case, pairs, timeout_s=900)
+    theirs = [f["losses"][1] for f in found]
+    # A pipeline's loss is known to its last stage only.
+    expected = theirs[-1] if "1F1B" in case else sum(theirs) / num_ranks
+    assert abs(found[0]["losses"][0] - expected) < 1e-4 * expected, (case, found[0]["losses"], expected)
+    own, other = found[0]["seconds"]
+    return {
+        "step_s": statistics.median(own),
+        "pytorch_step_s": statistics.median(other),
+        "times_faster": statistics.median(b / a for a, b in zip(own, other, strict=True)),
+    }
+
+
+def main() -> None:
+    """Run all cases, print a table and write a record."""
+    results = {}
+    print(f"{'':42}{'ours ms':>10}{'PyTorch ms':>12}{'faster':>9}")
+    for case in CASES:
+        results[case] = found = run(case)
+        print(
+            f"{case:42}{1e3 * found['step_s']:10.1f}{1e3 * found['pytorch_step_s']:12.1f}"
+            f"{found['times_faster']:8.2f}x",
+            flush=True,
+        )
+    write_record("runtime", results)
+
+
+if __name__ == "__main__":
+    main()
