@@ -83,7 +83,10 @@ def convolution_backward(node: fx.Node) -> OpAxes:
     results: tuple[Dims, ...] = (input_dims, weight_dims, (("o",),))
     asked: list[bool] = node.args[10]  # type: ignore[assignment]
     kept = tuple(dims for dims, wanted in zip(results, asked, strict=True) if wanted)
-    return OpAxes(((("n",), ("o",), *space), input_dims, weight_dims), kept, sizes, whole, linear=_EACH[:1])
+    # The bias's gradient sums the result's, whatever the input channels.
+    unaffected = frozenset({(len(kept) - 1, "i")} if asked[2] else ())
+    operands: tuple[Dims, ...] = ((("n",), ("o",), *space), input_dims, weight_dims)
+    return OpAxes(operands, kept, sizes, whole, linear=_EACH[:1], unaffected=unaffected)
 
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default

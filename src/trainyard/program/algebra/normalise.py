@@ -92,8 +92,8 @@ def batch_norm(node: fx.Node) -> OpAxes:
     """
     given = shapes(node)
     dims = named("d", given[0])
-    training = node.target is aten._native_batch_norm_legit_functional.default and bool(node.args[5])
-    whole = _all_but(dims, 1) if training else frozenset()
+    given_statistics = node.target is aten._native_batch_norm_legit_no_training.default
+    whole = frozenset() if given_statistics else _all_but(dims, 1)
     operands = (dims, *([(dims[1],)] * (len(given) - 1)))
     results = tuple(dims if len(s) > 1 else ((dims[1],) if s[0] else ((),)) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
@@ -105,7 +105,7 @@ def batch_norm_backward(node: fx.Node) -> OpAxes:
     given = shapes(node)
     dims = named("d", given[0])
     whole = _all_but(dims, 1) if node.args[7] else frozenset()
-    operands = (dims, dims, *(tuple((dims[1],) if n else ((),) for n in s) for s in given[2:]))
+    operands = (dims, dims, *((dims[1],) if s[0] else ((),) for s in given[2:]))
     results = tuple(dims if len(s) > 1 else (dims[1],) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
 

@@ -41,6 +41,8 @@ class OpAxes:
     addends : operands that are added to the result, so that they must be partial when a factor is summed.
     linear : sets of operands in which the op is jointly linear; their partial sums pass through.
     contiguous : factors whose parts must be one piece each, because a part's position is computed.
+    unaffected : pairs of a result and a factor that it lacks without being summed over it; where the factor is
+        cut all ranks compute this result alike.
     """
 
     operands: tuple[Dims, ...]
@@ -51,6 +53,7 @@ class OpAxes:
     addends: frozenset[int] = frozenset()
     linear: tuple[frozenset[int], ...] = ()
     contiguous: frozenset[str] = frozenset()
+    unaffected: frozenset[tuple[int, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,18 @@ def blocks_at(axes: OpAxes, dims: Dims, placement: Placement) -> list[tuple[str,
 
 
 def _cut(axes: OpAxes, factor: str, blocks: int) -> Choice:
-    missing = any(not _has(dims, factor) for dims in axes.results)
+    summed = [
+        not _has(dims, factor) and (i, factor) not in axes.unaffected for i, dims in enumerate(axes.results)
+    ]
     partial = Partial(axes.reductions.get(factor, "sum"))
     operands = tuple(
-        _where(axes, dims, factor, blocks) or (PARTIAL if missing and i in axes.addends else REPLICATE)
+        _where(axes, dims, factor, blocks) or (PARTIAL if any(summed) and i in axes.addends else REPLICATE)
         for i, dims in enumerate(axes.operands)
     )
-    results = tuple(_where(axes, dims, factor, blocks) or partial for dims in axes.results)
+    results = tuple(
+        _where(axes, dims, factor, blocks) or (partial if s else REPLICATE)
+        for dims, s in zip(axes.results, summed, strict=True)
+    )
     return Choice(factor, operands, results)
 
 
