@@ -7,7 +7,6 @@ from torch import fx
 
 import trainyard.program.random  # noqa: F401  (defines the dropout op)
 from trainyard.program.algebra.notation import OpAxes
-from trainyard.program.placement import Reduction
 from trainyard.program.algebra.rules import (
     named,
     result_shapes,
@@ -15,6 +14,7 @@ from trainyard.program.algebra.rules import (
     shapes,
     sizes_of,
 )
+from trainyard.program.placement import Reduction
 
 aten = torch.ops.aten
 DROPOUT = torch.ops.trainyard.dropout.default

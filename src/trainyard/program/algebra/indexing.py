@@ -64,8 +64,10 @@ def scatter(node: fx.Node) -> OpAxes:
 def order(node: fx.Node) -> OpAxes:
     """The ordered dimension is whole; ``argmax`` may drop it."""
     (shape,) = shapes(node)
-    position = {aten.topk.default: 2, aten.sort.stable: 1}.get(node.target, 1)  # type: ignore[call-overload]
-    given = node.kwargs.get("dim", node.args[position] if len(node.args) > position else -1)
+    position = 2 if node.target is aten.topk.default else 1
+    # Without a dimension, argmax looks at all elements and the others at the last one.
+    default = None if node.target is aten.argmax.default else -1
+    given = node.kwargs.get("dim", node.args[position] if len(node.args) > position else default)
     if given is None or not isinstance(given, int):
         return OpAxes(
             (tuple(() for _ in shape),), tuple(tuple(() for _ in s) for s in result_shapes(node)), {}

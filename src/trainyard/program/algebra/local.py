@@ -15,8 +15,8 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.notation import Choice
+from trainyard.program.algebra.rules import first_index, result_shapes
 from trainyard.program.placement import Placement, Shard, local_shape
-from trainyard.program.algebra.rules import result_shapes
 
 aten = torch.ops.aten
 
@@ -74,6 +74,13 @@ def _shape_second(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     return _replaced(node, 1, _local(result_shapes(node)[0], choice.results[0], num_ranks))
 
 
+@_localiser(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    """A dimension that is one only on a rank is not squeezed."""
+    shape = _local(result_shapes(node)[0], choice.results[0], num_ranks)
+    return LocalCall(aten.view.default, (node.args[0], shape), {})
+
+
 @_localiser(aten.full.default, aten.zeros.default, aten.ones.default)
 def _shape_first(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     return _replaced(node, 0, _local(result_shapes(node)[0], choice.results[0], num_ranks))
@@ -97,7 +104,8 @@ def _slice(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if not (isinstance(result, Shard) and result.dim == dim and isinstance(source, Shard)):
         return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
     part = result_shapes(node)[0][dim]
-    start = (args[2] or 0) // num_ranks  # type: ignore[operator]
+    first = first_index(node.args[2] if len(node.args) > 2 else 0, node.args[0].meta["val"].shape[dim])  # type: ignore[union-attr]
+    start = first // num_ranks
     return LocalCall(node.target, (args[0], dim, start, start + part // num_ranks), {})  # type: ignore[arg-type]
 
 
@@ -112,7 +120,7 @@ def _slice_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
         and local[source.dim] != sizes[source.dim]
     ):  # type: ignore[operator,index]
         part = node.args[0].meta["val"].shape[source.dim] // num_ranks  # type: ignore[union-attr]
-        start = start // num_ranks  # type: ignore[operator]
+        start = first_index(start, sizes[source.dim]) // num_ranks  # type: ignore[index]
         end = start + part
     return LocalCall(node.target, (grad, local, dim, start, end, step), {})  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 from trainyard.program.placement import (
     PARTIAL,
@@ -131,7 +131,7 @@ def _where(axes: OpAxes, dims: Dims, factor: str, blocks: int) -> Shard | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(text: str) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
     """Read ``"m k, k n -> m n"`` into operand and result dimensions.
 

@@ -90,6 +90,12 @@ def _fit(dims: Dims, shape: tuple[int, ...], full: tuple[int, ...]) -> Dims:
     return tuple(f if n != 1 else () for f, n in zip(tail, shape, strict=True))
 
 
+def first_index(start: Any, size: int) -> int:
+    """Where a slice of a dimension begins, counted from its first element."""
+    start = 0 if start is None else int(start)
+    return max(0, start + size if start < 0 else min(start, size))
+
+
 def replicated(node: fx.Node) -> OpAxes:
     """No dimension can be cut."""
     operands = tuple(tuple(() for _ in s) for s in shapes(node))

@@ -9,7 +9,14 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
-from trainyard.program.algebra.rules import named, result_shapes, rule, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    first_index,
+    named,
+    result_shapes,
+    rule,
+    shapes,
+    sizes_of,
+)
 
 aten = torch.ops.aten
 
@@ -94,9 +101,9 @@ def slice_(node: fx.Node) -> OpAxes:
     """A range of one dimension: whole, unless it is one of several equal blocks."""
     (shape,), (target,) = shapes(node), result_shapes(node)
     dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
-    start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
+    start = first_index(node.args[2] if len(node.args) > 2 else 0, shape[dim])
     step = node.args[4] if len(node.args) > 4 else 1
-    return _block(shape, target, dim, int(start), int(step), to_block=True)  # type: ignore[arg-type,call-overload]
+    return _block(shape, target, dim, start, int(step), to_block=True)  # type: ignore[arg-type,call-overload]
 
 
 @rule(aten.slice_backward.default)
@@ -104,7 +111,8 @@ def slice_backward(node: fx.Node) -> OpAxes:
     """The gradient of ``slice``."""
     (source,), (target,) = shapes(node), result_shapes(node)
     dim, start, _, step = node.args[2:6]
-    return _block(target, source, dim % len(target), int(start), int(step), to_block=False)  # type: ignore[operator,call-overload,arg-type]
+    at = dim % len(target)  # type: ignore[operator]
+    return _block(target, source, at, first_index(start, target[at]), int(step), to_block=False)  # type: ignore[operator,call-overload,arg-type]
 
 
 def _block(
@@ -189,8 +197,11 @@ def stack(node: fx.Node) -> OpAxes:
 def pad(node: fx.Node) -> OpAxes:
     """Padded dimensions are whole."""
     (shape,), (target,) = shapes(node), result_shapes(node)
+    amounts: list[int] = node.args[1]  # type: ignore[assignment]
+    # Pairs, from the last dimension on; a pad and a cut may leave the size as it is.
+    padded = {len(shape) - 1 - i // 2 for i, n in enumerate(amounts) if n}
     dims = named("d", tuple(max(a, b) for a, b in zip(shape, target, strict=True)))
-    whole = frozenset(f for f, a, b in zip(dims, shape, target, strict=True) if a != b for f in f)
+    whole = frozenset(f"d{d}" for d in padded)
     zero = len(node.args) < 3 or not node.args[2]
     return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST if zero else ())
 
