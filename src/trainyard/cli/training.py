@@ -228,13 +228,14 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
 def sent_bytes(simulation: Simulation) -> int | None:
     """Bytes that the busiest pipeline rank's processes send in a step, by ring algorithms, as the runtime counts.
 
-    None where both the data and the tensor axis are in use: the simulation does not say along which a
-    collective went.
+    None where several mesh axes are in use: the simulation does not say along which a collective went.
     """
     plan = simulation.plan
-    if plan.data > 1 and plan.tensor > 1:
+    used = [size for size in (plan.pipeline, plan.data, plan.tensor) if size > 1]
+    if len(used) > 1:
         return None
-    group = max(plan.data, plan.tensor)
+    # Along a pipeline only parameters of its first and last stage are reduced (tied embeddings): two ranks.
+    group = max(plan.data, plan.tensor, 2)
     rounds: Mapping[str, float] = {"all_reduce": 2 * (group - 1) / group, "send": 1.0}
     return round(
         max(

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from trainyard.job.auto.search import RunnerUp
 from trainyard.job.plan import Plan
-from trainyard.job.planning import Candidate, Infeasible, Planned
+from trainyard.job.planning import Infeasible, Planned
 from trainyard.job.simulation.result import Simulation
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table
@@ -73,7 +74,7 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
     return facts
 
 
-def runners_up_table(candidates: Sequence[Candidate], best_s: float) -> Table:
+def runners_up_table(candidates: Sequence[RunnerUp], best_s: float) -> Table:
     """The plans that were considered and are not the best.
 
     Parameters
@@ -88,11 +89,12 @@ def runners_up_table(candidates: Sequence[Candidate], best_s: float) -> Table:
             each.name,
             seconds_text(each.step_s),
             f"{each.step_s / best_s:.2f}x",
-            bytes_text(each.memory_bytes) + ("" if each.fits else " (does not fit)"),
+            bytes_text(each.memory_bytes),
+            "simulated" if each.is_simulated else "estimated",
         )
         for each in candidates
     ]
-    return make_table("also considered", ("plan", "step", "to best", "memory per device"), rows)
+    return make_table("also considered", ("plan", "step", "to best", "memory per device", "how known"), rows)
 
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:
