@@ -71,7 +71,7 @@ def simulate_plan(
     ]
     base = [state_bytes(lowered, own, optimizer) for own in stages]
     assembly.add_ranks([sum(kinds.values()) for kinds in base])
-    memory = _memory(lowered, stages)
+    memory = _memory(lowered, stages, cluster.profile is not None)
     for rank, own in enumerate(stages):
         _add_rank(assembly, prices, rank, own, memory)
     assembly.add_transfers(_send_seconds(lowered, prices), memory)
@@ -84,7 +84,9 @@ def simulate_plan(
     return _result(assembly, timeline, base, flops_per_microbatch * plan.num_microbatches)
 
 
-def _memory(lowered: Lowered, stages: list[list[StageProgram]]) -> dict[tuple[int, Kind], ActionMemory]:
+def _memory(
+    lowered: Lowered, stages: list[list[StageProgram]], over_gloo: bool
+) -> dict[tuple[int, Kind], ActionMemory]:
     """Memory of every action; values handed over on a rank belong to the stage that keeps them."""
     found = {}
     keeps = {
@@ -99,7 +101,7 @@ def _memory(lowered: Lowered, stages: list[list[StageProgram]]) -> dict[tuple[in
             and rank_of[t.source] == rank_of[t.target]
             and (t.source, t.value) in keeps
         )
-        for kind, memory in action_memory(lowered, stage, handed_over).items():
+        for kind, memory in action_memory(lowered, stage, handed_over, over_gloo).items():
             found[stage.stage, kind] = memory
     return found
 

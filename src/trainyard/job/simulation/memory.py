@@ -95,22 +95,26 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
 
 
 def action_memory(
-    lowered: Lowered, stage: StageProgram, handed_over: frozenset[str]
+    lowered: Lowered, stage: StageProgram, handed_over: frozenset[str], over_gloo: bool = False
 ) -> dict[Kind, ActionMemory]:
     """Memory of every action of a stage.
 
     Parameters
     ----------
     handed_over : values that come from another stage of the same rank, which keeps them.
+    over_gloo : gathers go through a buffer of their result's size, as gloo's do and NCCL's do not.
     """
-    return _Stage(lowered, stage, handed_over).run()
+    return _Stage(lowered, stage, handed_over, over_gloo).run()
 
 
 class _Stage:
     """Follows the values of one microbatch through the segments of a stage."""
 
-    def __init__(self, lowered: Lowered, stage: StageProgram, handed_over: frozenset[str]) -> None:
+    def __init__(
+        self, lowered: Lowered, stage: StageProgram, handed_over: frozenset[str], over_gloo: bool
+    ) -> None:
         self.lowered, self.stage, self.handed_over = lowered, stage, handed_over
+        self.over_gloo = over_gloo
         self.buckets = {b.name: b for b in stage.buckets}
         self.kept_names = {
             slot.name for seg in stage.segments.values() for slot in seg.inputs if slot.kind == "value"
@@ -170,7 +174,10 @@ class _Stage:
             bucket = self.buckets[str(node.args[0])]
             share = bucket.num_elements // bucket.num_shards
             if node.target is spmd.gather_params:
-                found[node] = WorkingBytes(0 if width == 4 else share * width, bucket.num_elements * width)
+                whole = bucket.num_elements * width
+                found[node] = WorkingBytes(
+                    (0 if width == 4 else share * width) + (whole if self.over_gloo else 0), whole
+                )
             elif is_sharded(plan, bucket):
                 found[node] = WorkingBytes(4 * (bucket.num_elements + share))
             else:
