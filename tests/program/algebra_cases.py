@@ -63,7 +63,7 @@ def _one(d: Draw) -> tuple[Any, ...]:
     return (d.real(*d.shape(1, 2)),)
 
 
-@case(aten._to_copy.default)
+@case(aten._to_copy.default, aten.log_sigmoid_forward.default)
 def _copy(d: Draw) -> tuple[Any, ...]:
     return (d.real(*d.shape()),)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,7 +72,12 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
     _label(graph_module.graph)
     inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
     simplify(graph_module)
-    return Program(model.name, graph_module.graph, graph_module, inputs, tuple(step.outputs), num_rows, aliases)
+    graph = graph_module.graph
+    _refuse_random_ops(model.name, graph)
+    constants = _constants_as_inputs(graph_module)
+    inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
+    held = {path: value for path, (_, value) in constants.items()}
+    return Program(model.name, graph, held, inputs, tuple(step.outputs), num_rows, aliases)
 
 
 def batch_rows(batch: Any) -> int:
@@ -186,6 +192,49 @@ def _inputs(graph: fx.Graph, params: Any, buffers: Any, batch: Any, trainable: s
     return tuple(Input(n.name, *d) for n, d in zip(placeholders, described, strict=True))
 
 
+def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
+    """Replace tensors that the graph reads as attributes by placeholders after all others; by path."""
+    graph = graph_module.graph
+    last = [n for n in graph.nodes if n.op == "placeholder"][-1]
+    found: dict[str, tuple[fx.Node, torch.Tensor]] = {}
+    for node in graph.find_nodes(op="get_attr"):
+        path = f"constant.{node.target}"
+        if path not in found:
+            with graph.inserting_after(last):
+                last = graph.placeholder(node.target)
+            last.meta = dict(node.meta)
+            found[path] = (last, getattr(graph_module, node.target))
+        node.replace_all_uses_with(found[path][0])
+        graph.erase_node(node)
+    return found
+
+
+def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
+    """A random op outside dropout would draw other numbers under every plan, and again when it is recomputed."""
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or not _draws(node):
+            continue
+        if not node.users:  # kept by PyTorch for its effect on the generator
+            graph.erase_node(node)
+            continue
+        layer = f"layer {node.meta['layer']!r}" if node.meta["layer"] else "the loss"
+        raise CaptureError(
+            f"{name} cannot be captured: {node.target} in {layer} draws random numbers, which would differ under "
+            "every plan. Use torch.nn.functional.dropout, which is drawn by position, or draw the numbers outside "
+            "and give them as a tensor of the batch."
+        )
+
+
+def _draws(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in tags:
+        return False
+    # Fused attention draws only where it drops; capture has written out what does.
+    arguments = {a.name: a.default_value for a in node.target._schema.arguments}  # type: ignore[union-attr]
+    arguments |= dict(zip(arguments, node.args, strict=False)) | node.kwargs
+    return arguments.get("dropout_p", arguments.get("p", 1.0)) != 0.0
+
+
 @contextmanager
 def _layers_recorded(module: nn.Module) -> Iterator[None]:
     """While tracing, every node made inside a module's forward learns the module's path."""
@@ -241,7 +290,9 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+        own = str(Path(__file__).parent)
+        frames = traceback.extract_tb(error.__traceback__)
+        frames = [f for f in frames if "/torch/" not in f.filename and not f.filename.startswith(own)]
         where = frames[-1]
         raise CaptureError(
             f"{name} cannot be captured: {where.filename}:{where.lineno} `{where.line}` decides by a tensor's "

@@ -116,3 +116,12 @@ def dropout(node: fx.Node) -> OpAxes:
     operands = (dims, *(tuple(() for _ in s) for s in shapes(node)[1:]))
     sizes = sizes_of("d", shape)
     return OpAxes(operands, (dims,), sizes, linear=(frozenset({0}),), contiguous=frozenset(sizes))
+
+
+@rule(aten.log_sigmoid_forward.default)
+def log_sigmoid(node: fx.Node) -> OpAxes:
+    """Pointwise; its second result, kept for the backward op, is of the same shape or empty."""
+    (shape,) = shapes(node)
+    dims = named("d", shape)
+    results = tuple(dims if s == shape else tuple(() for _ in s) for s in result_shapes(node))
+    return OpAxes((dims,), results, sizes_of("d", shape))
