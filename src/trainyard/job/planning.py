@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.auto.search import search
+from trainyard.job.auto.search import Progress, RunnerUp, search
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply
+from trainyard.program.flops import program_flops
 from trainyard.program.model import Model
 from trainyard.zoo import build, load_model_file
-
-Progress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, in [0, 1]."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan that was considered.
-
-    Attributes
-    ----------
-    step_s, memory_bytes : estimated; ``fits`` whether the memory is there.
-    """
-
-    name: str
-    step_s: float
-    memory_bytes: int
-    fits: bool
-    why: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +37,7 @@ class Planned:
     plan: Plan
     simulation: Simulation
     task: Task
-    runners_up: tuple[Candidate, ...]
+    runners_up: tuple[RunnerUp, ...]
     seconds: float
 
 
@@ -110,15 +94,15 @@ def plan(
     setting = Setting(Task(model, dtype), place)
     tell = progress or (lambda what, done: None)
     if strategies == "auto":
-        found = search(setting, op_seconds_of(setting, tell), tell)
-        plan, runners_up = found.plan, tuple(Candidate(*c) for c in found.runners_up)
-    else:
-        tell(f"applying {strategies}", 0.0)
-        plan, runners_up = apply(parse_strategies(strategies), setting), ()
-    tell("simulating the plan", 0.9)
-    lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
-    simulation = simulate_plan(lowered, place, final_seconds(lowered, place, tell))
-    return Planned(plan, simulation, setting.task, runners_up, time.perf_counter() - started)
+        found = search(setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell)
+        seconds = time.perf_counter() - started
+        return Planned(found.plan, found.simulation, setting.task, found.runners_up, seconds)
+    tell(f"applying {strategies}", 0.0)
+    chosen = apply(parse_strategies(strategies), setting)
+    tell("simulating the plan", 0.5)
+    lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
+    simulation = _simulate(lowered, setting.task, place)
+    return Planned(chosen, simulation, setting.task, (), time.perf_counter() - started)
 
 
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
@@ -135,14 +119,21 @@ def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | No
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    lowered = lower_for(plan, model)
-    return simulate_plan(lowered, place, final_seconds(lowered, place, lambda what, done: None))
-
-
-def lower_for(plan: Plan, model: Model | None = None) -> Lowered:
-    """Lower a plan for its model, which is loaded by the plan's name of it if not given."""
     whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
-    return lower(Task(whole, plan.dtype).program(plan.rows_per_microbatch), plan)
+    task = Task(whole, plan.dtype)
+    return _simulate(lower(task.program(plan.rows_per_microbatch), plan), task, place)
+
+
+def _simulate(lowered: Lowered, task: Task, cluster: Cluster) -> Simulation:
+    flops = program_flops(task.program(lowered.plan.rows_per_microbatch))
+    return simulate_plan(
+        lowered, cluster, _op_seconds(lowered, cluster), flops_per_microbatch=float(flops)
+    )
+
+
+def _op_seconds(lowered: Lowered, cluster: Cluster) -> OpSeconds:
+    """Measured where the cluster is this machine, else the roofline."""
+    return Roofline() if cluster.profile is None else measured_ops([lowered], cluster)
 
 
 def compare(

@@ -9,11 +9,10 @@ from trainyard.job.auto.space import Recompute, Sharding
 from trainyard.job.balance import repeated_blocks
 from trainyard.job.plan import DATA, TENSOR, Plan
 from trainyard.job.schedules import make_schedule
-from trainyard.job.strategies.parallel.expert_parallel import expert_weights
 from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
 from trainyard.job.task import Setting, with_mesh
-from trainyard.job.transformer import attention_core, pairs
+from trainyard.job.transformer import attention_core, expert_weights, pairs
 from trainyard.program.blocks import blocks
 from trainyard.program.placement import Placement
 from trainyard.program.program import Program

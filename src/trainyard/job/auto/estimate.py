@@ -108,7 +108,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     shared = point.data if point.zero_stage else 1
     optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
     slowest = int((forward_s + backward_s).argmax())
-    exposed_s = _data_s(point, most, forward_s[slowest], backward_s[slowest], cluster, weight_bytes)
+    exposed_s = _data_s(point, most, backward_s[slowest], cluster, weight_bytes)
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
     state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
     state += elements * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
@@ -137,7 +137,7 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
 
 
 def _data_s(
-    point: Point, elements: float, forward_s: float, backward_s: float, cluster: Cluster, weight_bytes: int
+    point: Point, elements: float, backward_s: float, cluster: Cluster, weight_bytes: int
 ) -> float:
     """Data-parallel traffic that no computation hides."""
     if point.data == 1:
@@ -154,8 +154,8 @@ def _data_s(
         return max(0.0, scatter_s - backward_s) + gather_s
     if point.zero_stage == 2:
         return point.num_microbatches * max(0.0, scatter_s - backward_s) + gather_s
-    exposed_s = max(0.0, gather_s - forward_s) + max(0.0, gather_s + scatter_s - backward_s)
-    return point.num_microbatches * exposed_s
+    # Parameters are gathered when the first op needs them, in both passes: nothing hides that.
+    return point.num_microbatches * (2 * gather_s + max(0.0, scatter_s - backward_s))
 
 
 def _collective_s(

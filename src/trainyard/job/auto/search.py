@@ -29,8 +29,11 @@ Pricing = Callable[[Lowered], OpSeconds]
 _MAX_ROWS = 8
 _MAX_TENSOR = 16
 # Lowering a whole model is the slow part: candidates are simulated until this much time is used.
-_SIMULATION_BUDGET_S = 10.0
+_SIMULATION_BUDGET_S = 12.0
 _MAX_SIMULATED = 8
+_MIN_SIMULATED = 3
+# A candidate that takes longer than this is simulated alone.
+_LONG_S = 6.0
 # The estimate leaves out fragmentation and what the framework itself holds.
 _USABLE_MEMORY = 0.92
 
@@ -84,18 +87,15 @@ def search(setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progres
     if not fitting:
         raise PlanError(_what_is_short(setting, estimates, capacity))
     simulated = _simulate(setting, fitting, pricing, tell)
-    plan, simulation, point = min(simulated, key=lambda item: (not item[1].fits, item[1].step_s))
-    others = [RunnerUp(str(p), s.step_s, s.peak_memory_bytes, True) for _, s, p in simulated if p != point]
-    known = {p for _, _, p in simulated}
-    others += [
-        RunnerUp(str(e.point), e.step_s, e.memory_bytes, False) for e in fitting if e.point not in known
-    ]
+    best = min(simulated, key=lambda c: (not c.simulation.fits, c.simulation.step_s))
+    others = _runners_up(fitting, simulated, best)
     reasons = (
-        f"Chosen: {point}.",
+        f"Chosen: {best.estimate.point}.",
         f"The fastest of {len(estimates)} plans: all of the space of degrees, microbatches, schedules, recomputation "
         f"and ZeRO stages, of which {len(fitting)} fit; the best {len(simulated)} by estimate were simulated.",
-        *(f"Next: {r.name}: {r.step_s / simulation.step_s - 1:+.1%}." for r in others[:3]),
+        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in others[:3]),
     )
+    plan, simulation = best.plan, best.simulation
     plan = replace(plan, made_by=("auto",), reasons=reasons)
     return Found(plan, simulation, tuple(others[:10]), len(estimates), len(fitting))
 
@@ -137,21 +137,53 @@ def _estimates(
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    estimate: Estimate
+    plan: Plan
+    simulation: Simulation
+
+
 def _simulate(
     setting: Setting, fitting: list[Estimate], pricing: Pricing, tell: Progress
-) -> list[tuple[Plan, Simulation, Point]]:
-    """Lower and simulate the best by estimate, at least until one fits."""
-    found: list[tuple[Plan, Simulation, Point]] = []
+) -> list[_Candidate]:
+    """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
+    found: list[_Candidate] = []
     started = time.perf_counter()
     for i, candidate in enumerate(fitting[:_MAX_SIMULATED]):
         tell(f"simulating {candidate.point}", 0.6 + 0.4 * i / _MAX_SIMULATED)
         plan = build(setting, candidate)
         lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
-        found.append((plan, simulate_plan(lowered, setting.cluster, pricing(lowered)), candidate.point))
+        found.append(_Candidate(candidate, plan, simulate_plan(lowered, setting.cluster, pricing(lowered))))
         used_s = time.perf_counter() - started
-        if used_s * (1 + 1 / len(found)) > _SIMULATION_BUDGET_S and any(s.fits for _, s, _ in found):
+        if not any(c.simulation.fits for c in found):
+            continue
+        if used_s > _SIMULATION_BUDGET_S or (len(found) < _MIN_SIMULATED and used_s / len(found) > _LONG_S):
+            break
+        if len(found) >= _MIN_SIMULATED and _none_better(found, fitting[len(found) :]):
             break
     return found
+
+
+def _none_better(found: list[_Candidate], rest: list[Estimate]) -> bool:
+    """Whether the others are slower even if the estimate is as wrong for them as it was for any so far."""
+    least = min(c.simulation.step_s / c.estimate.step_s for c in found)
+    best_s = min(c.simulation.step_s for c in found if c.simulation.fits)
+    return not rest or rest[0].step_s * least >= best_s
+
+
+def _runners_up(fitting: list[Estimate], simulated: list[_Candidate], best: _Candidate) -> list[RunnerUp]:
+    """The simulated ones, then the next by estimate, scaled by how the estimate was wrong for the best."""
+    scale = best.simulation.step_s / best.estimate.step_s
+    others = [
+        RunnerUp(str(c.estimate.point), c.simulation.step_s, c.simulation.peak_memory_bytes, True)
+        for c in sorted(simulated, key=lambda c: c.simulation.step_s)
+        if c is not best
+    ]
+    others += [
+        RunnerUp(str(e.point), e.step_s * scale, e.memory_bytes, False) for e in fitting[len(simulated) :]
+    ]
+    return others
 
 
 def _what_is_short(setting: Setting, estimates: list[Estimate], capacity: int) -> str:
