@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -65,6 +66,8 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(model.name))
         stack.enter_context(fake)
+        # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
+        stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_layers_recorded(model.module))
         tracer = make_fx(step, decomposition_table=mean_losses(), tracing_mode="real")
@@ -211,7 +214,7 @@ def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Nod
 
 def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
     """A random op outside dropout would draw other numbers under every plan, and again when it is recomputed."""
-    for node in reversed(graph.nodes):
+    for node in reversed(list(graph.nodes)):
         if node.op != "call_function" or not _draws(node):
             continue
         if not node.users:  # kept by PyTorch for its effect on the generator
@@ -223,6 +226,7 @@ def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
             "every plan. Use torch.nn.functional.dropout, which is drawn by position, or draw the numbers outside "
             "and give them as a tensor of the batch."
         )
+    graph.eliminate_dead_code()
 
 
 def _draws(node: fx.Node) -> bool:
@@ -232,7 +236,7 @@ def _draws(node: fx.Node) -> bool:
     # Fused attention draws only where it drops; capture has written out what does.
     arguments = {a.name: a.default_value for a in node.target._schema.arguments}  # type: ignore[union-attr]
     arguments |= dict(zip(arguments, node.args, strict=False)) | node.kwargs
-    return arguments.get("dropout_p", arguments.get("p", 1.0)) != 0.0
+    return bool(arguments.get("dropout_p", arguments.get("p", 1.0)) != 0.0)
 
 
 @contextmanager
