@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 
-InputKind = Literal["param", "buffer", "batch", "rng"]
+InputKind = Literal["param", "buffer", "batch", "rng", "constant"]
 OutputKind = Literal["loss", "metric", "grad", "buffer"]
 Phase = Literal["forward", "backward"]
 
@@ -24,7 +24,8 @@ class Input:
     ----------
     node : name of the placeholder.
     kind : what feeds it.
-    path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``.
+    path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``; of a
+        constant, its name in ``Program.constants``.
     trainable : a parameter whose gradient is among the outputs.
     """
 
@@ -55,13 +56,13 @@ class Program:
     ----------
     name : the model's name.
     graph : placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
-    constants : holds the tensors that the model made itself and the graph reads as attributes.
+    constants : tensors that the model made of Python numbers or keeps beside its buffers, by path.
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
     """
 
     name: str
     graph: fx.Graph
-    constants: nn.Module
+    constants: Mapping[str, torch.Tensor]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     num_rows: int
@@ -70,7 +71,7 @@ class Program:
     @cached_property
     def graph_module(self) -> fx.GraphModule:
         """The graph as something that can be called; Python code is generated for it on first use."""
-        return fx.GraphModule(self.constants, self.graph)
+        return fx.GraphModule(nn.Module(), self.graph)
 
     @cached_property
     def nodes(self) -> dict[str, fx.Node]:
@@ -99,12 +100,26 @@ class Program:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of ops and shapes: a plan made for one program is refused for another."""
-        digest = hashlib.sha256()
+        """A digest of ops, their arguments and shapes, and of what goes in and comes out.
+
+        A plan made for one program is refused for another.
+        """
+        lines = [str(self.inputs), str(self.outputs)]
         for node in self.graph.nodes:
             shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]
-            digest.update(f"{node.name} {node.target} {shapes}\n".encode())
-        return digest.hexdigest()[:16]
+            lines.append(f"{node.name} {node.target} {_text(node.args)} {_text(node.kwargs)} {shapes}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _text(argument: Any) -> str:
+    """An op's arguments, nodes by their names."""
+    if isinstance(argument, fx.Node):
+        return argument.name
+    if isinstance(argument, tuple | list):
+        return f"[{', '.join(map(_text, argument))}]"
+    if isinstance(argument, dict):
+        return str({key: _text(value) for key, value in argument.items()})
+    return repr(argument)
 
 
 def output_args(graph: fx.Graph) -> tuple[fx.Node | None, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import fx
+from torch import fx, nn
 from torch.fx.graph import _BoxedCodeGen
 
 from trainyard.job.lower.buckets import Bucket
@@ -145,7 +145,7 @@ class SegmentWriter:
             for output, node in zip(self.program.outputs, output_args(self.program.graph), strict=True)
             if node in wanted and output.kind != "grad"
         }
-        module = fx.GraphModule(self.program.constants, self.graph)
+        module = fx.GraphModule(nn.Module(), self.graph)
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         slots = tuple(self.slots[n] for n in placeholders)
         return Segment(self.stage, self.kind, module, slots, tuple(n.name for n in kept), results)
