@@ -68,12 +68,19 @@ class Plan:
     reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.data >= 1 and self.tensor >= 1, f"mesh axes count from 1, got data {self.data}, tensor {self.tensor}")
+        _require(
+            self.data >= 1 and self.tensor >= 1,
+            f"mesh axes count from 1, got data {self.data}, tensor {self.tensor}",
+        )
         _require(self.zero_stage in (0, 1, 2, 3), f"ZeRO has stages 0 to 3, got {self.zero_stage}")
-        _require(self.dtype in DTYPES, f"unknown dtype {self.dtype!r}; the known ones are {', '.join(DTYPES)}")
+        _require(
+            self.dtype in DTYPES, f"unknown dtype {self.dtype!r}; the known ones are {', '.join(DTYPES)}"
+        )
         _require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
         for axis in self.placements:
-            _require(axis in (DATA, TENSOR), f"placements name axis {axis!r}; tensors lie on {DATA} and {TENSOR}")
+            _require(
+                axis in (DATA, TENSOR), f"placements name axis {axis!r}; tensors lie on {DATA} and {TENSOR}"
+            )
         _require(
             len(self.stage_starts) == self.schedule.num_stages - 1,
             f"a schedule of {self.schedule.num_stages} stages needs {self.schedule.num_stages - 1} stage starts, "
@@ -128,7 +135,9 @@ class Plan:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
         if self.data > 1:
             shared = ("nothing", "optimizer state", "optimizer state and gradients", "all model state")
-            parts.append(f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage}).")
+            parts.append(
+                f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
+            )
         if self.recompute:
             parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
         return "\n".join((*parts, *self.reasons))
@@ -204,9 +213,7 @@ def parse_plan(text: str) -> Plan:
         }
         lists = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
         recompute = frozenset(given.pop("recompute", ()))
-        return Plan(
-            **given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute
-        )
+        return Plan(**given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(
             f"this is not a plan: {type(error).__name__} {error}; `trainyard plan --save` writes the form"
@@ -245,4 +252,3 @@ def _require(condition: bool, message: str) -> None:
 def single_device(model: str, fingerprint: str, cluster: str, num_rows: int) -> Plan:
     """Everything on one rank, nothing recomputed."""
     return Plan(model, fingerprint, cluster, num_rows, 1, 1, make_schedule("gpipe", 1, 1))
-

@@ -80,8 +80,16 @@ def apply(strategies: tuple[tuple[str, Strategy], ...], setting: Setting) -> Pla
 
 
 def with_mesh(
-    setting: Setting, plan: Plan, *, data: int, tensor: int, pipeline: int, num_microbatches: int, schedule: str,
-    num_stages_per_rank: int = 1, stage_starts: tuple[str, ...] = (),
+    setting: Setting,
+    plan: Plan,
+    *,
+    data: int,
+    tensor: int,
+    pipeline: int,
+    num_microbatches: int,
+    schedule: str,
+    num_stages_per_rank: int = 1,
+    stage_starts: tuple[str, ...] = (),
 ) -> Plan:
     """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
 
