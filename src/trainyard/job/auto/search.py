@@ -6,7 +6,6 @@ approximate is the estimate, so the best few are lowered and simulated, and the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -28,12 +27,10 @@ Pricing = Callable[[Lowered], OpSeconds]
 
 _MAX_ROWS = 8
 _MAX_TENSOR = 16
-# Lowering a whole model is the slow part: candidates are simulated until this much time is used.
-_SIMULATION_BUDGET_S = 12.0
+# Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
+_MAX_SIMULATED_OPS = 24_000
 _MAX_SIMULATED = 8
 _MIN_SIMULATED = 3
-# A candidate that takes longer than this is simulated alone.
-_LONG_S = 6.0
 # The estimate leaves out fragmentation and what the framework itself holds.
 _USABLE_MEMORY = 0.92
 
@@ -149,16 +146,17 @@ def _simulate(
 ) -> list[_Candidate]:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
     found: list[_Candidate] = []
-    started = time.perf_counter()
-    for i, candidate in enumerate(fitting[:_MAX_SIMULATED]):
+    num_ops = 0
+    for i, candidate in enumerate(fitting):
         tell(f"simulating {candidate.point}", 0.6 + 0.4 * i / _MAX_SIMULATED)
         plan = build(setting, candidate)
-        lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
+        program = setting.task.program(plan.rows_per_microbatch)
+        lowered = lower(program, plan)
         found.append(_Candidate(candidate, plan, simulate_plan(lowered, setting.cluster, pricing(lowered))))
-        used_s = time.perf_counter() - started
+        num_ops += len(program.nodes)
         if not any(c.simulation.fits for c in found):
             continue
-        if used_s > _SIMULATION_BUDGET_S or (len(found) < _MIN_SIMULATED and used_s / len(found) > _LONG_S):
+        if len(found) == _MAX_SIMULATED or num_ops + len(program.nodes) > _MAX_SIMULATED_OPS:
             break
         if len(found) >= _MIN_SIMULATED and _none_better(found, fitting[len(found) :]):
             break
