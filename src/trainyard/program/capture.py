@@ -74,8 +74,8 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         graph_module = tracer(params, buffers, batch, rng)
     _label(graph_module.graph)
     inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
-    simplify(graph_module)
     graph = graph_module.graph
+    simplify(graph)
     _refuse_random_ops(model.name, graph)
     constants = _constants_as_inputs(graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())

@@ -12,9 +12,8 @@ _CONSTANTS = {aten.ones_like.default: 1, aten.zeros_like.default: 0, aten.full_l
 _VIEWS = {aten._unsafe_view.default, aten.reshape.default, aten.view.default}
 
 
-def simplify(graph_module: fx.GraphModule) -> None:
+def simplify(graph: fx.Graph) -> None:
     """Remove aliases, double transposes and dead nodes; write views with their full sizes; in place."""
-    graph = graph_module.graph
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
@@ -31,7 +30,6 @@ def simplify(graph_module: fx.GraphModule) -> None:
             node.args = (node.args[0], list(node.meta["val"].shape))
     graph.eliminate_dead_code()
     graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
-    graph_module.recompile()
 
 
 def _make_constant(node: fx.Node) -> None:
