@@ -43,7 +43,7 @@ class Cut:
     ----------
     stage_of : stage of every op; placeholders belong to none.
     contributions : per gradient output path, the node by which each stage contributes to it. A parameter that
-        several stages use (tied embeddings) has one term in each.
+        several stages use (tied embeddings) has one term in each that has a term of its own.
     free : nodes that any stage can make for itself from parameters and constants at no cost.
     live : ops that some stage runs; not those that are free or sum the contributions of several stages.
     """
@@ -92,11 +92,12 @@ def cut(program: Program, stage_starts: tuple[str, ...]) -> Cut:
         for output, n in zip(program.outputs, output_args(program.graph), strict=True)
         if n is not None and output.kind != "grad"
     ]
-    live = frozenset(n for n in _ancestors(kept) if n in stage_of and n not in free)
+    live = frozenset(n for n in ancestors(kept) if n in stage_of and n not in free)
     return Cut(stage_of, contributions, free, live)
 
 
-def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+def ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from."""
     found: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
@@ -136,19 +137,17 @@ def _contributions(program: Program, stage_of: dict[fx.Node, int]) -> dict[str, 
     found: dict[str, dict[int, fx.Node]] = {}
     for output, node in zip(program.outputs, output_args(program.graph), strict=True):
         if output.kind == "grad" and node is not None:
-            found[output.path] = {}
-            _split_by_stage(node, stage_of, found[output.path])
+            terms = _terms_by_stage(node, stage_of)
+            if len({stage_of.get(t) for t in terms}) < len(terms):
+                # Where a stage has two terms the sum stays whole, and the terms of other stages are sent to it.
+                terms = [node]
+            found[output.path] = {stage_of.get(t, 0): t for t in terms}
     return found
 
 
-def _split_by_stage(node: fx.Node, stage_of: dict[fx.Node, int], into: dict[int, fx.Node]) -> None:
+def _terms_by_stage(node: fx.Node, stage_of: dict[fx.Node, int]) -> list[fx.Node]:
     """A gradient that sums terms of several stages is one term per stage."""
     terms = [a for a in node.all_input_nodes if a in stage_of]
     if node.target is aten.add.Tensor and len(terms) == 2 and len({stage_of[t] for t in terms}) == 2:
-        for term in terms:
-            _split_by_stage(term, stage_of, into)
-        return
-    stage = stage_of[node]
-    if stage in into:
-        raise PlanError(f"{node.name} and {into[stage].name} are two terms of one gradient in stage {stage}")
-    into[stage] = node
+        return [found for term in terms for found in _terms_by_stage(term, stage_of)]
+    return [node]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import fx
 
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets
-from trainyard.job.lower.cut import Cut, cut
-from trainyard.job.lower.segment import Segment, SegmentWriter
+from trainyard.job.lower.cut import Cut, ancestors, cut
+from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
 from trainyard.job.lower.shard import shard
 from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
 from trainyard.job.schedule import Kind
+from trainyard.program import spmd
 from trainyard.program.placement import PARTIAL, Placement, Replicate, Shard
 from trainyard.program.program import Program, output_args
 from trainyard.program.propagate import Axis
@@ -47,6 +51,28 @@ class StageProgram:
     segments: Mapping[Kind, Segment]
     buckets: tuple[Bucket, ...]
 
+    @cached_property
+    def freed(self) -> Mapping[Kind, frozenset[str]]:
+        """The values that no segment takes after this one."""
+        last = {slot.name: kind for kind, seg in self.segments.items() for slot in _values_taken(seg)}
+        return {kind: frozenset(n for n, k in last.items() if k == kind) for kind in self.segments}
+
+    @cached_property
+    def kept(self) -> Mapping[Kind, frozenset[str]]:
+        """The outputs of a segment that a later one takes; not those that are made again before."""
+        found: dict[Kind, set[str]] = {kind: set() for kind in self.segments}
+        maker: dict[str, Kind] = {}
+        for kind, segment in self.segments.items():
+            for slot in _values_taken(segment):
+                if slot.name in maker:
+                    found[maker[slot.name]].add(slot.name)
+            maker |= dict.fromkeys(segment.outputs, kind)
+        return {kind: frozenset(names) for kind, names in found.items()}
+
+
+def _values_taken(segment: Segment) -> tuple[Slot, ...]:
+    return tuple(slot for slot in segment.inputs if slot.kind == "value")
+
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
@@ -80,17 +106,23 @@ def lower(program: Program, plan: Plan) -> Lowered:
     Raises
     ------
     PlanError
-        If the plan was made for another program, or names what the program does not have.
+        If the plan was made for another program, names what the program does not have, or cuts apart what
+        belongs in one stage.
     """
     if program.fingerprint != plan.fingerprint:
         raise PlanError(
             f"the plan was made for {plan.model} with fingerprint {plan.fingerprint}; this is {program.name} with "
             f"{program.fingerprint}. Plan again: the model, its batch or the version of PyTorch changed"
         )
+    _check_recompute(program, plan)
     local, inputs, outputs = shard_axes(program, plan)
     parts = cut(local, plan.stage_starts)
     params = _params(program, local, inputs, parts)
-    stages = tuple(_stage(local, parts, plan, s, params) for s in range(plan.schedule.num_stages))
+    results = _results_by_stage(local, parts, params)
+    stages = tuple(
+        _stage(local, parts, plan, s, params, results.get(s, [])) for s in range(plan.schedule.num_stages)
+    )
+    _check_accumulated(stages)
     return Lowered(
         plan,
         local,
@@ -144,7 +176,7 @@ def _params(
 ) -> dict[str, Param]:
     found = {}
     for entry in program.params:
-        used = {parts.stage_of[u] for u in _users_through(local.nodes[entry.node], parts)}
+        used = _stages_using(local.nodes[entry.node], parts) | set(parts.contributions.get(entry.path, ()))
         found[entry.path] = Param(
             entry.path,
             tuple(local.nodes[entry.node].meta["val"].shape),
@@ -167,7 +199,80 @@ def _users_through(node: fx.Node, parts: Cut) -> set[fx.Node]:
     return users
 
 
-def _stage(program: Program, parts: Cut, plan: Plan, stage: int, params: Mapping[str, Param]) -> StageProgram:
+def _stages_using(node: fx.Node, parts: Cut) -> set[int]:
+    return {parts.stage_of[u] for u in _users_through(node, parts) if u in parts.live}
+
+
+def _results_by_stage(
+    program: Program, parts: Cut, params: Mapping[str, Param]
+) -> dict[int, list[tuple[fx.Node, str]]]:
+    """Which stage reports which outputs: the one that computes them.
+
+    An output that is an input, or a view of one, is reported where the parameter is kept or the buffer used.
+
+    Raises
+    ------
+    PlanError
+        If a buffer is written in one stage and used in another.
+    """
+    found: dict[int, list[tuple[fx.Node, str]]] = {}
+    entries = {program.nodes[i.node]: i for i in program.inputs}
+    for output, node in zip(program.outputs, output_args(program.graph), strict=True):
+        if output.kind == "grad" or node is None:
+            continue
+        using: set[int] = set()
+        if output.kind == "buffer":
+            using = _stages_using(program.nodes[program.input_of(output.path).node], parts)
+        if node in parts.live:
+            home = parts.stage_of[node]
+        else:
+            roots = [entries[n] for n in ancestors([node]) if n in entries]
+            kept = [params[r.path].stages[0] for r in roots if r.kind == "param" and params[r.path].stages]
+            home = min(kept or using or {0})
+        if len(using | {home}) > 1:
+            raise PlanError(
+                f"buffer {output.path!r} is written in stage {home} and used in stages {sorted(using)}, which would "
+                "see different values; start stages so that one of them has all uses of it"
+            )
+        found.setdefault(home, []).append((node, f"{output.kind}:{output.path}"))
+    return found
+
+
+def _check_recompute(program: Program, plan: Plan) -> None:
+    forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
+    known = {n.name for n in forward}
+    wrong = sorted(plan.recompute - known)
+    if wrong:
+        node = program.nodes.get(wrong[0])
+        what = (
+            "unknown" if node is None else "an input" if node.op == "placeholder" else "of the backward pass"
+        )
+        close = difflib.get_close_matches(wrong[0], known) or sorted(known)[:3]
+        raise PlanError(
+            f"the plan recomputes {', '.join(map(repr, wrong[:8]))}; {wrong[0]!r} is {what}. Only forward ops of "
+            f"{program.name} can be computed again, such as {', '.join(close)}"
+        )
+
+
+def _check_accumulated(stages: Sequence[StageProgram]) -> None:
+    """Every gradient is added exactly once per microbatch."""
+    for stage in stages:
+        nodes = [n for segment in stage.segments.values() for n in segment.graph_module.graph.nodes]
+        added = sorted(str(n.args[0]) for n in nodes if n.target is spmd.accumulate_grads)
+        if added != sorted(b.name for b in stage.buckets):
+            raise RuntimeError(
+                f"gradients of stage {stage.stage} would be accumulated in {added}, not once each"
+            )
+
+
+def _stage(
+    program: Program,
+    parts: Cut,
+    plan: Plan,
+    stage: int,
+    params: Mapping[str, Param],
+    results: Sequence[tuple[fx.Node, str]],
+) -> StageProgram:
     ops = [n for n in program.graph.nodes if parts.stage_of.get(n) == stage and n in parts.live]
     used = _params_in_order(program, ops, parts, stage, params)
     buckets = make_buckets(plan, stage, used)
@@ -175,29 +280,39 @@ def _stage(program: Program, parts: Cut, plan: Plan, stage: int, params: Mapping
     split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
     grads = {path: terms[stage] for path, terms in parts.contributions.items() if stage in terms}
 
+    backward = [n for n in ops if n.meta["phase"] == "backward"]
+    # A gradient that costs nothing (of a sum, say) is no op of the stage: nobody waits for it.
+    waiting = {b: {grads[p] for p in b.paths if p in grads} & set(backward) for b in buckets}
+    ready = [b for b, nodes in waiting.items() if not nodes]
+
     def write(kind: Kind, nodes: list[fx.Node], known: SegmentWriter | None = None) -> SegmentWriter:
         writer = SegmentWriter(program, parts, stage, kind, plan.recompute, gathered, known)
-        waiting = {b: set(b.paths) for b in buckets}
-        makes = {n: [p for p, g in grads.items() if g is n] for n in grads.values()}
         for node in nodes:
             writer.emit(node)
-            for path in makes.get(node, ()):
-                bucket = next(b for b in buckets if path in b.paths)
-                waiting[bucket].discard(path)
+            for bucket in [b for b in buckets if node in waiting[b]]:
+                waiting[bucket].discard(node)
                 if not waiting[bucket]:
                     writer.accumulate(bucket, grads)
         return writer
 
-    forward = write("F", [n for n in ops if n.meta["phase"] == "forward"])
-    backward = [n for n in ops if n.meta["phase"] == "backward"]
+    writers = [write("F", [n for n in ops if n.meta["phase"] == "forward"])]
     if split:
-        sent = [n for n in backward if parts.leaves(n, stage)]
-        first = _ancestors(sent, set(backward))
-        halves = write("I", [n for n in backward if n in first])
-        writers = [forward, halves, write("W", [n for n in backward if n not in first], halves)]
+        first = _input_half(backward, parts, stage)
+        writers.append(write("I", [n for n in backward if n in first]))
+        writers.append(write("W", [n for n in backward if n not in first], writers[-1]))
     else:
-        writers = [forward, write("B", backward)]
-    return StageProgram(stage, _close(program, parts, stage, writers), buckets)
+        writers.append(write("B", backward))
+    for bucket in ready:
+        writers[-1].accumulate(bucket, grads)
+    return StageProgram(stage, _close(parts, stage, writers, results), buckets)
+
+
+def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:
+    """The backward ops of a stage on which what it sends depends."""
+    within = set(backward)
+    first = {n for n in ancestors([n for n in backward if parts.leaves(n, stage)]) if n in within}
+    # A tuple is taken apart where it is made, so that the parts that are not needed later are let go.
+    return first | {n for n in backward if n.target is operator.getitem and n.args[0] in first}
 
 
 def _params_in_order(
@@ -207,46 +322,43 @@ def _params_in_order(
     position = {n: i for i, n in enumerate(ops)}
     first_use = {}
     for entry in program.params:
-        users = [position[u] for u in _users_through(program.nodes[entry.node], parts) if u in position]
-        if users and params[entry.path].trainable and stage in parts.contributions[entry.path]:
-            first_use[entry.path] = min(users)
+        if params[entry.path].trainable and stage in params[entry.path].stages:
+            users = [position[u] for u in _users_through(program.nodes[entry.node], parts) if u in position]
+            first_use[entry.path] = min(users, default=len(ops))
     return [params[path] for path in sorted(first_use, key=first_use.__getitem__)]
 
 
-def _ancestors(nodes: list[fx.Node], within: set[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node in within and node not in found:
-            found.add(node)
-            stack += node.all_input_nodes
-    return found
-
-
-def _close(program: Program, parts: Cut, stage: int, writers: list[SegmentWriter]) -> dict[Kind, Segment]:
+def _close(
+    parts: Cut, stage: int, writers: list[SegmentWriter], results: Sequence[tuple[fx.Node, str]]
+) -> dict[Kind, Segment]:
     """Give every segment the outputs that later segments, other stages and the program's results take."""
-    results = {
-        node
-        for output, node in zip(program.outputs, output_args(program.graph), strict=True)
-        if node is not None and output.kind != "grad"
-    }
     segments: dict[Kind, Segment] = {}
     for i, writer in enumerate(writers):
-        later = {n for w in writers[i + 1 :] for n in w.taken}
+        later = {n: None for w in writers[i + 1 :] for n in w.taken}
         phase = "forward" if writer.kind == "F" else "backward"
+        own = [(n, r) for n, r in results if n in writer.emitted and n.meta["phase"] == phase]
         leaving = [
             n
             for n in writer.emitted
-            if n in later or (n.meta["phase"] == phase and (n in results or parts.leaves(n, stage)))
+            if n in later or (n.meta["phase"] == phase and n in parts.live and parts.leaves(n, stage))
         ]
-        segments[writer.kind] = writer.finish(leaving)
+        if writer.kind == "F":
+            own = [(n, r) for n, r in results if n not in parts.live or n in writer.emitted]
+            leaving += [n for n in later if n.op == "placeholder"]
+        leaving += [n for n, _ in own]
+        for node in leaving:
+            writer.argument(node)
+        segments[writer.kind] = writer.finish(leaving, own)
     return segments
 
 
 def _transfers(program: Program, parts: Cut, stages: tuple[StageProgram, ...]) -> tuple[Transfer, ...]:
     order: tuple[Kind, ...] = ("F", "I", "B", "W")
-    made = {(s.stage, name): kind for s in stages for kind, seg in s.segments.items() for name in seg.outputs}
+    made: dict[tuple[int, str], Kind] = {}
+    for stage in stages:
+        for kind in (k for k in order if k in stage.segments):
+            for name in stage.segments[kind].outputs:
+                made.setdefault((stage.stage, name), kind)
     found: dict[tuple[str, int], Transfer] = {}
     for target in stages:
         for kind in order:
@@ -255,7 +367,8 @@ def _transfers(program: Program, parts: Cut, stages: tuple[StageProgram, ...]) -
                 if slot.kind != "value":
                     continue
                 node = program.nodes[slot.name]
-                source = parts.stage_of[node]
+                # What a buffer held is kept by the stage that writes it.
+                source = parts.stage_of.get(node, target.stage)
                 if source != target.stage and (slot.name, target.stage) not in found:
                     value = node.meta["val"]
                     # A value of an earlier stage arrives with the forward pass, even if only the backward uses it.

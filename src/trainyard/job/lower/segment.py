@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import fx, nn
 from torch.fx.graph import _BoxedCodeGen
 
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.cut import Cut
+from trainyard.job.lower.shard import names_of
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.program import Program, output_args
+from trainyard.program.program import Program, tensor_of
 
-SlotKind = Literal["param", "buffer", "batch", "rng", "value"]
+SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "value"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Segment:
     graph_module : takes one list of the ``inputs`` (and empties it, so that memory is freed as it is used).
     inputs : what feeds each placeholder.
     outputs : names of the values it returns.
-    results : outputs of the whole program among them, as ``loss:loss`` or ``buffer:<path>``, by value name.
+    results : outputs of the whole program among them, as pairs of a value's name and ``loss:loss`` or
+        ``buffer:<path>``; one value may be several results.
     """
 
     stage: int
@@ -44,7 +47,7 @@ class Segment:
     graph_module: fx.GraphModule
     inputs: tuple[Slot, ...]
     outputs: tuple[str, ...]
-    results: Mapping[str, str]
+    results: tuple[tuple[str, str], ...]
 
 
 class SegmentWriter:
@@ -67,6 +70,7 @@ class SegmentWriter:
         self.slots: dict[fx.Node, Slot] = {}
         self.taken: dict[fx.Node, None] = {}
         self.entries = {program.nodes[i.node]: i for i in program.inputs}
+        self.written = {o.path for o in program.outputs if o.kind == "buffer"}
         self.gathered = {path: bucket for bucket in gathered for path in bucket.paths}
         self.known = known
         self.emitted: dict[fx.Node, None] = {}
@@ -75,18 +79,21 @@ class SegmentWriter:
     def emit(self, node: fx.Node) -> fx.Node:
         """Copy one op; its arguments are taken from the segment, recomputed, or become inputs."""
         if node not in self.copies:
-            copy = self.graph.node_copy(node, self._argument)
+            copy = self.graph.node_copy(node, self.argument)
             self.copies[node] = copy
             self.emitted[node] = None
         return self.copies[node]
 
-    def _argument(self, node: fx.Node) -> fx.Node:
+    def argument(self, node: fx.Node) -> fx.Node:
+        """A node's copy in this segment: made in it, recomputed, or an input."""
         if node in self.copies:
             return self.copies[node]
         entry = self.entries.get(node)
         if entry is not None and entry.path in self.gathered:
             return self._gathered_param(node, entry.path)
-        if entry is not None:
+        # A buffer may have been written since this microbatch's forward pass: what that saw is a value.
+        is_new = entry is not None and entry.path in self.written and self.kind != "F"
+        if entry is not None and not is_new:
             return self._input(node, Slot(entry.kind, entry.path))
         again = node in self.cut.free or (self.kind != "F" and self._is_recomputed(node))
         if again:
@@ -102,7 +109,7 @@ class SegmentWriter:
         if self.known is not None and node in self.known.emitted:
             return False
         # A tuple cannot be kept; its parts are, or the op runs again.
-        named = node.name in self.recompute or node.meta.get("part_of") in self.recompute
+        named = not self.recompute.isdisjoint(names_of(node))
         return named or isinstance(node.meta["val"], tuple | list)
 
     def _input(self, node: fx.Node, slot: Slot) -> fx.Node:
@@ -128,24 +135,25 @@ class SegmentWriter:
         return copy
 
     def accumulate(self, bucket: Bucket, grads: Mapping[str, fx.Node]) -> None:
-        """Hand the gradients of a bucket over, in the order of its parameters."""
-        node = self.graph.call_function(
-            spmd.accumulate_grads, (bucket.name, [self.copies[grads[p]] for p in bucket.paths])
-        )
+        """Hand the gradients of a bucket over, in the order of its parameters; zeros where this stage has none."""
+        terms = [self.argument(grads[p]) if p in grads else self._zeros(p) for p in bucket.paths]
+        node = self.graph.call_function(spmd.accumulate_grads, (bucket.name, terms))
         node.meta = {"phase": "backward", "layer": "", "val": None}
 
-    def finish(self, outputs: Iterable[fx.Node]) -> Segment:
-        """Close the graph with the values that leave it."""
+    def _zeros(self, path: str) -> fx.Node:
+        value = tensor_of(self.program.nodes[self.program.input_of(path).node])
+        kwargs: dict[str, Any] = {"dtype": value.dtype, "device": torch.device("cpu")}
+        node = self.graph.call_function(torch.ops.aten.full.default, (list(value.shape), 0.0), kwargs)
+        node.meta = {"phase": "backward", "layer": "", "val": value}
+        return node
+
+    def finish(self, outputs: Iterable[fx.Node], results: Sequence[tuple[fx.Node, str]]) -> Segment:
+        """Close the graph with the values that leave it, and name the program's results among them."""
         kept = list(dict.fromkeys(outputs))
         self.graph.output(tuple(self.copies[n] for n in kept))
         self.graph.set_codegen(_BoxedCodeGen())
-        wanted = set(kept)
-        results = {
-            node.name: f"{output.kind}:{output.path}"
-            for output, node in zip(self.program.outputs, output_args(self.program.graph), strict=True)
-            if node in wanted and output.kind != "grad"
-        }
         module = fx.GraphModule(nn.Module(), self.graph)
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         slots = tuple(self.slots[n] for n in placeholders)
-        return Segment(self.stage, self.kind, module, slots, tuple(n.name for n in kept), results)
+        named = tuple((node.name, result) for node, result in results)
+        return Segment(self.stage, self.kind, module, slots, tuple(n.name for n in kept), named)

@@ -141,15 +141,17 @@ class _Emitter:
                 placements.append(Replicate())
                 continue
             placement, new = self.current[node]
-            need = self._needed_of(output)
+            need = self._needed_of(output, placement)
             if need is not None and need != placement:
                 placement, new = need, self._as(node, need, node)
             results.append(new)
             placements.append(placement)
         return results, tuple(placements)
 
-    def _needed_of(self, output: Output) -> Placement | None:
-        """A buffer's new value lies as the buffer does."""
+    def _needed_of(self, output: Output, placement: Placement) -> Placement | None:
+        """A buffer's new value lies as the buffer does; of the reductions, only sums may be left to the step's end."""
+        if output.kind in ("loss", "metric"):
+            return Replicate() if isinstance(placement, Partial) and placement.reduction != "sum" else None
         if output.kind != "buffer":
             return None
         return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]
@@ -203,9 +205,17 @@ class _Emitter:
         new.meta = {
             **place,
             "phase": user.meta["phase"],
+            "moved_from": names_of(source),
             "val": _empty_part(source.meta["val"], need, axis.size),
         }
         return new
+
+
+def names_of(node: fx.Node) -> tuple[str, ...]:
+    """The names by which a plan can mean a node: its own, the op's that it is a part of, or its source's if moved."""
+    if "moved_from" in node.meta:
+        return node.meta["moved_from"]  # type: ignore[no-any-return]
+    return (node.name, node.meta["part_of"]) if "part_of" in node.meta else (node.name,)
 
 
 def _place(node: fx.Node) -> dict[str, Any]:

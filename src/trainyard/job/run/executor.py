@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from trainyard.job.run.reuse import reuse_operands
 from trainyard.job.run.state import State, Values, local_part
 from trainyard.job.schedule import Action, Kind
 from trainyard.program.placement import Partial, Placement
+from trainyard.program.program import tensor_of
 from trainyard.program.spmd import bind
 
 
@@ -28,6 +30,23 @@ class StepResult:
 
     losses: Mapping[str, float]
     grad_norm: float
+
+
+def arrivals(lowered: Lowered, source: int, target: int) -> tuple[tuple[int, Transfer, int], ...]:
+    """What one pipeline rank sends to another in a step, in the order in which it does: transfer and microbatch.
+
+    Each entry begins with the transfer's index in ``lowered.transfers``.
+    """
+    schedule = lowered.plan.schedule
+    leaving: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
+    for index, transfer in enumerate(lowered.transfers):
+        if schedule.rank_of(transfer.target) == target:
+            leaving.setdefault((transfer.source, transfer.after), []).append((index, transfer))
+    return tuple(
+        (index, transfer, action.microbatch)
+        for action in schedule.actions[source]
+        for index, transfer in leaving.get((action.stage, action.kind), ())
+    )
 
 
 class Executor:
@@ -52,7 +71,7 @@ class Executor:
         plan = lowered.plan
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(p.stages for p in lowered.params.values() if len(p.stages) > 1 and p.trainable)
-        self.mesh = Mesh(plan, rank, shared)
+        self.mesh = Mesh(plan, rank, shared, lowered.transfers)
         mine = set(plan.schedule.stages_of(self.mesh.index(PIPELINE)))
         self.stages = [s for s in lowered.stages if s.stage in mine]
         self.actions = plan.schedule.actions[self.mesh.index(PIPELINE)]
@@ -88,34 +107,46 @@ class Executor:
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
-        """Buffers, and parameters that are not trained (``constants``)."""
+        """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``)."""
         self.constants: set[str] = set()
+        self.made: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         dtype = getattr(torch, self.plan.dtype)
         for stage in self.stages:
             for slot in (s for seg in stage.segments.values() for s in seg.inputs):
+                if slot.kind == "constant":
+                    whole = self.lowered.program.constants[slot.name]
+                    self.made[slot.name] = self._part(slot.name, whole).to(self.device)
                 if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
-                    part = local_part(values(slot.name), self.lowered.inputs[slot.name], self.mesh)
+                    part = self._part(slot.name, values(slot.name))
                     part = part.to(dtype) if part.is_floating_point() else part
                     (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
                     if slot.kind == "param":
                         self.constants.add(slot.name)
 
+    def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
+        return local_part(whole, self.lowered.inputs[path], self.mesh)
+
     def _index_transfers(self) -> None:
-        """Which values go from and to which actions; ``kept`` are those that a stage's later segments take."""
-        self.kept = {
-            s.stage: {slot.name for seg in s.segments.values() for slot in seg.inputs if slot.kind == "value"}
-            for s in self.stages
+        """Which values go from and to which actions, in the order of the sends."""
+        self.batch_dtypes = {
+            i.path: tensor_of(self.lowered.program.nodes[i.node]).dtype for i in self.lowered.program.inputs
         }
+        self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
+        self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
         self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
         self.sends: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
-        self.receives: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
+        self.receives: dict[tuple[int, Kind], list[Transfer]] = {}
         for tag, transfer in enumerate(self.lowered.transfers):
             if self.plan.schedule.rank_of(transfer.source) == self.plan.schedule.rank_of(transfer.target):
                 self.handed_over.setdefault((transfer.source, transfer.after), []).append(transfer)
                 continue
             self.sends.setdefault((transfer.source, transfer.after), []).append((tag, transfer))
-            self.receives.setdefault((transfer.target, transfer.before), []).append((tag, transfer))
+            self.receives.setdefault((transfer.target, transfer.before), []).append(transfer)
+        mine = self.mesh.index(PIPELINE)
+        self.arrivals = {
+            peer: arrivals(self.lowered, peer, mine) for peer in range(self.plan.pipeline) if peer != mine
+        }
 
     # What lowered graphs call beside the mesh's collectives.
 
@@ -143,6 +174,7 @@ class Executor:
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """All actions of a step; gradients are left in the state, sums of the losses are returned."""
         sums: dict[str, torch.Tensor] = {}
+        self.not_posted = {peer: deque(messages) for peer, messages in self.arrivals.items()}
         rows = self.plan.rows_per_microbatch
         for i, action in enumerate(self.actions):
             for ahead in self.actions[i : i + 2]:
@@ -170,44 +202,48 @@ class Executor:
                 arguments.append(self.params[slot.name])
             elif slot.kind == "buffer":
                 arguments.append(self.buffers[slot.name])
+            elif slot.kind == "constant":
+                arguments.append(self.made[slot.name])
             elif slot.kind == "batch":
                 arguments.append(self._batch_part(slot.name, batch))
             else:
                 arguments.append(rng)
-        if action.kind in ("B", "W"):
-            for name in self.kept[action.stage]:
-                self.values.pop((action.stage, name, action.microbatch), None)
+        # The graph empties the list of its arguments, so each is let go of within, after its last use.
+        for name in self.freed[action.stage, action.kind]:
+            del self.values[action.stage, name, action.microbatch]
         outputs = self.calls[action.stage, action.kind](arguments)
-        for name, value in zip(segment.outputs, outputs, strict=True):
-            result = segment.results.get(name)
-            if result is None or name in self.kept[action.stage]:
-                self.values[action.stage, name, action.microbatch] = value
-            if result is None:
-                continue
+        made = dict(zip(segment.outputs, outputs, strict=True))
+        del outputs
+        for name, value in made.items():
+            self.values[action.stage, name, action.microbatch] = value
+        for name, result in segment.results:
             if result.startswith("buffer:"):
-                self.buffers[result.removeprefix("buffer:")] = value
+                self.buffers[result.removeprefix("buffer:")] = made[name]
             else:
-                sums[result] = sums.get(result, 0) + value.float()
+                sums[result] = sums.get(result, 0) + made[name].float()
         self._post_sends(action)
-        for name in segment.outputs:
-            if name not in self.kept[action.stage]:
-                self.values.pop((action.stage, name, action.microbatch), None)
+        for name in made.keys() - self.kept[action.stage, action.kind]:
+            del self.values[action.stage, name, action.microbatch]
 
     def _batch_part(self, path: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return local_part(batch[path], self.lowered.inputs[path], self.mesh).to(self.device)
+        return self._part(path, batch[path]).to(self.device, self.batch_dtypes[path])
 
     def _post_receives(self, action: Action) -> None:
-        for tag, transfer in self.receives.get((action.stage, action.kind), ()):
-            key = (transfer.value, transfer.target, action.microbatch)
-            if key not in self.receiving:
-                buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
-                peer = self.mesh.peer(transfer.source)
-                work = dist.irecv(buffer, peer, tag=self._tag(tag, action.microbatch))
-                assert work is not None
-                self.receiving[key] = (work, buffer)
+        """Receive what an action needs, and before it all that its sender sends before."""
+        for transfer in self.receives.get((action.stage, action.kind), ()):
+            messages = self.not_posted[self.plan.schedule.rank_of(transfer.source)]
+            while (transfer.value, transfer.target, action.microbatch) not in self.receiving:
+                self._post_receive(*messages.popleft())
+
+    def _post_receive(self, tag: int, transfer: Transfer, microbatch: int) -> None:
+        buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
+        peer, group = self.mesh.peer(transfer.source), self.mesh.receiving_group(transfer.source)
+        work = dist.irecv(buffer, peer, group=group, tag=self._tag(tag, microbatch))
+        assert work is not None
+        self.receiving[transfer.value, transfer.target, microbatch] = (work, buffer)
 
     def _collect_receives(self, action: Action) -> None:
-        for _, transfer in self.receives.get((action.stage, action.kind), ()):
+        for transfer in self.receives.get((action.stage, action.kind), ()):
             work, buffer = self.receiving.pop((transfer.value, transfer.target, action.microbatch))
             work.wait()
             self.values[transfer.target, transfer.value, action.microbatch] = buffer
@@ -219,7 +255,8 @@ class Executor:
         self.sending = [(w, t) for w, t in self.sending if not w.is_completed()]
         for tag, transfer in self.sends.get((action.stage, action.kind), ()):
             value = self.values[transfer.source, transfer.value, action.microbatch].contiguous()
-            work = dist.isend(value, self.mesh.peer(transfer.target), tag=self._tag(tag, action.microbatch))
+            peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
+            work = dist.isend(value, peer, group=group, tag=self._tag(tag, action.microbatch))
             assert work is not None
             self.sending.append((work, value))
             self.mesh.sent_bytes += value.numel() * value.element_size()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trainyard.job.lower.lower import Transfer
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
 
 # PyTorch 2.13 renames these two; 2.11 knows only the older names.
@@ -30,10 +32,15 @@ class Mesh:
     plan : its axes.
     rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
     shared_stages : sets of stages that share a parameter and therefore sum its gradients.
+    transfers : what stages send to each other.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, shared_stages: frozenset[tuple[int, ...]] = frozenset()
+        self,
+        plan: Plan,
+        rank: int,
+        shared_stages: frozenset[tuple[int, ...]] = frozenset(),
+        transfers: Iterable[Transfer] = (),
     ) -> None:
         self.plan = plan
         self.rank = rank
@@ -41,6 +48,7 @@ class Mesh:
         self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._pair_groups: dict[tuple[int, int], dist.ProcessGroup] = {}
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
@@ -48,6 +56,9 @@ class Mesh:
             self._make_axis_groups(axis)
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
+        if dist.get_backend() == "nccl":
+            rank_of = plan.schedule.rank_of
+            self._make_pair_groups({(rank_of(t.source), rank_of(t.target)) for t in transfers})
 
     def _make_axis_groups(self, axis: str) -> None:
         if self._sizes[axis] == 1:
@@ -62,11 +73,26 @@ class Mesh:
 
     def _make_stage_groups(self, stages: tuple[int, ...]) -> None:
         pipeline_ranks = sorted({self.plan.schedule.rank_of(s) for s in stages})
+        if len(pipeline_ranks) == 1:
+            return
         for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
             ranks = [self.plan.rank_at(p, data, tensor) for p in pipeline_ranks]
             group = dist.new_group(ranks)
             if self.rank in ranks:
                 self._stage_groups[stages] = group
+
+    def _make_pair_groups(self, pairs: set[tuple[int, int]]) -> None:
+        """One group per sender and receiver.
+
+        NCCL knows no tags, and runs what a pair sends in one group in the order of the calls, both directions in
+        one line: two ranks that each begin by sending would wait for each other for ever.
+        """
+        for source, target in sorted(pair for pair in pairs if pair[0] != pair[1]):
+            for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
+                ranks = [self.plan.rank_at(p, data, tensor) for p in (source, target)]
+                group = dist.new_group(ranks)
+                if self.rank in ranks:
+                    self._pair_groups[source, target] = group
 
     def size(self, axis: str) -> int:
         """Ranks on an axis."""
@@ -80,9 +106,17 @@ class Mesh:
         """The ranks that differ from this one on an axis only."""
         return self._groups[axis]
 
-    def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
-        """This rank and its peers in the other stages that share a parameter."""
-        return self._stage_groups[stages]
+    def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup | None:
+        """This rank and its peers in the other stages that share a parameter; None where it runs all of them."""
+        return self._stage_groups.get(stages)
+
+    def sending_group(self, stage: int) -> dist.ProcessGroup | None:
+        """The group in which this rank sends to the rank of a stage; None for the one of all ranks."""
+        return self._pair_groups.get((self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage)))
+
+    def receiving_group(self, stage: int) -> dist.ProcessGroup | None:
+        """The group in which this rank receives from the rank of a stage; None for the one of all ranks."""
+        return self._pair_groups.get((self.plan.schedule.rank_of(stage), self.coordinate[PIPELINE]))
 
     def count_sent(self, whole: torch.Tensor, num_ranks: int, rounds: int = 1) -> None:
         """Count what this rank sends in a collective by the ring algorithm, into ``sent_bytes``.

@@ -50,7 +50,8 @@ class Optimizer:
     def __init__(self, config: OptimizerConfig, state: State, mesh: Mesh) -> None:
         self.config, self.state, self.mesh = config, state, mesh
         self.num_steps = 0
-        masters = [s.master for s in state.buckets.values()]
+        # A rank without trained parameters has one of no elements: PyTorch's optimizers refuse an empty list.
+        masters = [s.master for s in state.buckets.values()] or [torch.zeros(0, device=state.device)]
         if config.name == "adamw":
             self.inner: torch.optim.Optimizer = torch.optim.AdamW(
                 masters, config.lr, config.betas, config.eps, config.weight_decay, fused=True

@@ -85,7 +85,8 @@ class State:
         self.zero_stage = zero_stage
         self.num_microbatches = steps_accumulated
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
-        self.pending: list[tuple[dist.Work, BucketState, torch.Tensor | None, torch.Tensor]] = []
+        # At most one reduction per bucket is on its way: its part (None if in place) and what is reduced.
+        self.pending: dict[str, tuple[dist.Work, torch.Tensor | None, torch.Tensor]] = {}
 
     def _make(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> BucketState:
         flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
@@ -143,27 +144,38 @@ class State:
             self._reduce(state)
 
     def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
+        if state.num_accumulated == 1:
+            state.grads.zero_()
+        self._add_pending(state)
         flat = torch.empty(state.bucket.num_elements, device=self.device)
         flat[sum(state.bucket.sizes) :] = 0
         torch._foreach_copy_(list(state.views(flat)), grads)
         part = torch.empty_like(state.grads)
         work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
         self.mesh.count_sent(flat, state.bucket.num_shards)
-        if state.num_accumulated == 1:
-            state.grads.zero_()
-        self.pending.append((work, state, part, flat))
+        self.pending[state.bucket.name] = (work, part, flat)
+
+    def _add_pending(self, state: BucketState) -> torch.Tensor | None:
+        """Wait for a bucket's reduction; the reduced part, if it is not of the size of ``grads`` and added there."""
+        work, part, _ = self.pending.pop(state.bucket.name, (None, None, None))
+        if work is not None:
+            work.wait()
+        if part is not None and part.numel() == state.grads.numel():
+            state.grads += part
+            return None
+        return part
 
     def _reduce(self, state: BucketState) -> None:
         group = self.mesh.group(DATA)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
-            self.pending.append((work, state, None, state.grads))
+            self.pending[state.bucket.name] = (work, None, state.grads)
         else:
             part = torch.empty_like(state.master)
             work = scatter_from(part, state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, state.bucket.num_shards)
-            self.pending.append((work, state, part, state.grads))
+            self.pending[state.bucket.name] = (work, part, state.grads)
 
     def finish_gradients(self) -> list[torch.Tensor]:
         """Wait for all reductions.
@@ -171,20 +183,25 @@ class State:
         Returns
         -------
         The gradient of every bucket's ``master``, averaged over the microbatches.
+
+        Raises
+        ------
+        RuntimeError
+            If not every microbatch has given its gradients.
         """
-        self._sum_over_stages()
-        reduced: dict[str, torch.Tensor] = {}
-        for work, state, part, _ in self.pending:
-            work.wait()
-            if part is not None and part.numel() == state.grads.numel():
-                state.grads += part
-            elif part is not None:
-                reduced[state.bucket.name] = part
-        self.pending.clear()
-        for state in self.buckets.values():
+        for name, state in self.buckets.items():
+            if state.num_accumulated != self.num_microbatches:
+                raise RuntimeError(
+                    f"{name} ({', '.join(state.bucket.paths)}) has gradients of {state.num_accumulated} microbatches "
+                    f"of {self.num_microbatches}; finish a step only after all its actions"
+                )
             state.num_accumulated = 0
-        grads = [reduced.get(name, state.grads) for name, state in self.buckets.items()]
-        if self.num_microbatches > 1:
+        self._sum_over_stages()
+        grads = []
+        for state in self.buckets.values():
+            part = self._add_pending(state)
+            grads.append(state.grads if part is None else part)
+        if grads and self.num_microbatches > 1:
             torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
         return grads
 
@@ -194,13 +211,15 @@ class State:
         for state in self.buckets.values():
             if len(state.bucket.stages) > 1:
                 shared.setdefault(state.bucket.paths, []).append(state)
-        for states in shared.values():
+        # In one order on all ranks, whose buckets may lie in different ones.
+        for _, states in sorted(shared.items()):
             total = states[0].grads
             for other in states[1:]:
                 total += other.grads
             group = self.mesh.stage_group(states[0].bucket.stages)
-            dist.all_reduce(total, group=group)
-            self.mesh.count_sent(total, group.size(), rounds=2)
+            if group is not None:
+                dist.all_reduce(total, group=group)
+                self.mesh.count_sent(total, group.size(), rounds=2)
             for other in states[1:]:
                 other.grads.copy_(total)
             for state in states:
