@@ -109,8 +109,13 @@ class SegmentWriter:
         if self.known is not None and node in self.known.emitted:
             return False
         # A tuple cannot be kept; its parts are, or the op runs again.
-        named = not self.recompute.isdisjoint(names_of(node))
+        named = not self.recompute.isdisjoint(names_of(node)) or self._is_moved_input(node)
         return named or isinstance(node.meta["val"], tuple | list)
+
+    def _is_moved_input(self, node: fx.Node) -> bool:
+        """Whether a value is an input in another placement: the input is there in the backward pass too."""
+        source = self.program.nodes.get(names_of(node)[0]) if "moved_from" in node.meta else None
+        return source is not None and (source.op == "placeholder" or source in self.cut.free)
 
     def _input(self, node: fx.Node, slot: Slot) -> fx.Node:
         # All placeholders stand before all ops.

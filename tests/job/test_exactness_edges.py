@@ -1,0 +1,472 @@
+"""Small models at the edges of lowering: shared, frozen, rewritten, unused, made of constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.job.lower.lower import Lowered, lower, shard_axes
+from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
+from trainyard.job.run.executor import Executor
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.processes import run_ranks
+from trainyard.job.schedules import make_schedule
+from trainyard.program.capture import CaptureError, capture
+from trainyard.program.model import Model
+from trainyard.program.placement import Placement, Shard, parse_placement
+from trainyard.program.program import Program
+
+WIDTH, ROWS = 8, 8
+
+
+class Net(nn.Module):
+    """Two layers, the parameters that a forward pass of the tests may want, and that forward pass."""
+
+    def __init__(self, forward: Callable[[Net, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.run = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def _with(net: Net, **parts: nn.Module | nn.Parameter) -> Net:
+    for name, part in parts.items():
+        setattr(net, name, part)
+    return net
+
+
+def _matrix() -> nn.Parameter:
+    return nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
+
+
+def _plain(net: Net, x: Tensor) -> Tensor:
+    return net.b(torch.tanh(net.a(x)))
+
+
+def _mse(net: nn.Module, batch: Any) -> Tensor:
+    return F.mse_loss(net(batch["x"]), batch["y"])
+
+
+def _rewritten_buffer() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        k = net.k
+        net.k = k * 0.5
+        return net.b(net.a(x) * k)
+
+    net = Net(forward)
+    net.register_buffer("k", torch.ones(WIDTH))
+    return net, _mse
+
+
+def _spectral_norm() -> tuple[Net, Any]:
+    net = Net(_plain)
+    net.a = nn.utils.spectral_norm(net.a)
+    return net, _mse
+
+
+def _one_tensor_twice_reported() -> tuple[Net, Any]:
+    def loss(net: nn.Module, batch: Any) -> Any:
+        value = _mse(net, batch)
+        return value, {"ce": value.detach()}
+
+    return Net(_plain), loss
+
+
+def _parameter_reported() -> tuple[Net, Any]:
+    net = _with(Net(lambda net, x: _plain(net, x) * net.scale), scale=nn.Parameter(torch.tensor(1.5)))
+    return net, lambda net, batch: (_mse(net, batch), {"scale": net.scale})
+
+
+def _gradient_of_a_sum() -> tuple[Net, Any]:
+    net = _with(Net(_plain), p=nn.Parameter(torch.randn(WIDTH)))
+    return net, lambda net, batch: _mse(net, batch) + net.p.sum()
+
+
+def _constants() -> tuple[Net, Any]:
+    net = Net(lambda net, x: _plain(net, x) * torch.tensor([1.0, 2.0] * 4) + net.shift)
+    net.shift = torch.arange(8.0)  # neither parameter nor buffer
+    return net, _mse
+
+
+def _dead_random_op() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        torch.rand_like(x)
+        return _plain(net, x)
+
+    return Net(forward), _mse
+
+
+def _tied() -> tuple[Net, Any]:
+    net = _with(Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.t()), w=_matrix())
+    return net, _mse
+
+
+def _two_tied() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.v) @ net.v.t()) @ net.w.t()
+
+    return _with(Net(forward), w=_matrix(), v=_matrix()), _mse
+
+
+def _tied_view() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        w = net.w.t()
+        return torch.tanh(net.b(torch.tanh(x @ w))) @ w
+
+    return _with(Net(forward), w=_matrix()), _mse
+
+
+def _tied_three_times() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return net.b(torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.w) @ net.w) @ net.w)
+
+    return _with(Net(forward), w=_matrix()), _mse
+
+
+def _detached_use() -> tuple[Net, Any]:
+    net = Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.detach())
+    return _with(net, w=_matrix()), _mse
+
+
+def _norm_of_another_stage() -> tuple[Net, Any]:
+    return Net(_plain), lambda net, batch: (_mse(net, batch), {"norm": net.a.weight.norm()})
+
+
+def _loss_of_another_stage() -> tuple[Net, Any]:
+    def loss(net: Net, batch: Any) -> Any:
+        h = net.a(batch["x"])
+        extra = (h**2).mean()
+        return F.mse_loss(net.b(torch.tanh(h)), batch["y"]) + extra, {"extra": extra}
+
+    return Net(_plain), loss
+
+
+def _weights_made_by_another_stage() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        w = torch.tanh(net.a.weight)
+        return net.b(torch.tanh(x @ (w + net.w)))
+
+    return _with(Net(forward), w=_matrix()), _mse
+
+
+def _frozen() -> tuple[Net, Any]:
+    net = Net(_plain)
+    net.a.requires_grad_(False)
+    return net, _mse
+
+
+def _maximum_reported() -> tuple[Net, Any]:
+    def loss(net: nn.Module, batch: Any) -> Any:
+        y = net(batch["x"])
+        return F.mse_loss(y, batch["y"]), {"max": y.abs().amax((0, 1))}
+
+    return Net(_plain), loss
+
+
+def _norm_used_twice() -> tuple[Net, Any]:
+    net = Net(lambda net, x: net.norm(net.b(torch.tanh(net.norm(net.a(x))))))
+    return _with(net, norm=nn.BatchNorm1d(WIDTH)), _mse
+
+
+def _gelu_last() -> tuple[Net, Any]:
+    return Net(lambda net, x: F.gelu(_plain(net, x))), _mse
+
+
+def _layer_norm() -> tuple[Net, Any]:
+    net = Net(lambda net, x: net.b(torch.tanh(net.norm(torch.tanh(net.a(x))))))
+    return _with(net, norm=nn.LayerNorm(WIDTH)), _mse
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a plan for it.
+
+    Attributes
+    ----------
+    build : makes the module and its loss.
+    starts : first ops of the stages after the first; by default stages of equally many ops.
+    recompute : all forward ops.
+    """
+
+    build: Callable[[], tuple[Net, Any]]
+    pipeline: int = 1
+    per_rank: int = 1
+    data: int = 1
+    microbatches: int = 2
+    schedule: str = "one_f_one_b"
+    starts: tuple[str, ...] = ()
+    zero: int = 0
+    recompute: bool = False
+    dtype: str = "float32"
+
+    @cache  # noqa: B019 - cases are few and live as long as the module
+    def model(self) -> Model:
+        torch.manual_seed(0)
+        net, loss = self.build()
+        batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+        return Model(self.build.__name__, net, loss, batch)
+
+    def program(self) -> Program:
+        return capture(self.model(), ROWS // self.microbatches, getattr(torch, self.dtype))
+
+    def plan(self, program: Program) -> Plan:
+        forward = [n.name for n in program.graph.nodes if _is_forward(n)]
+        stages = self.pipeline * self.per_rank
+        starts = self.starts or tuple(forward[len(forward) * i // stages] for i in range(1, stages))
+        batch: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+        return Plan(
+            program.name,
+            program.fingerprint,
+            "local",
+            ROWS,
+            self.data,
+            1,
+            make_schedule(self.schedule, self.pipeline, self.microbatches, self.per_rank),
+            starts,
+            {DATA: batch} if self.data > 1 else {},
+            frozenset(forward) if self.recompute else frozenset(),
+            self.zero,
+            dtype=self.dtype,
+        )
+
+    def lowered(self) -> Lowered:
+        program = self.program()
+        return lower(program, self.plan(program))
+
+
+def _is_forward(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and node.meta["phase"] == "forward"
+
+
+ALONE = {
+    "buffer rewritten": Case(_rewritten_buffer),
+    "buffer rewritten, recompute": Case(_rewritten_buffer, recompute=True),
+    "spectral norm, recompute": Case(_spectral_norm, recompute=True),
+    "one tensor, two results": Case(_one_tensor_twice_reported),
+    "parameter reported": Case(_parameter_reported),
+    "gradient of a sum": Case(_gradient_of_a_sum),
+    "gradient of a sum, split": Case(_gradient_of_a_sum, schedule="zero_bubble_h1"),
+    "constants": Case(_constants, recompute=True),
+    "dead random op": Case(_dead_random_op),
+    "tied on one rank": Case(_tied, per_rank=2, schedule="interleaved"),
+}
+TOGETHER = {
+    "two tied, in other orders": Case(_two_tied, pipeline=2, starts=("mm_2",)),
+    "tied through a view": Case(_tied_view, pipeline=2),
+    "tied three times": Case(_tied_three_times, pipeline=2, starts=("mm_2",)),
+    "detached use": Case(_detached_use, pipeline=2, starts=("addmm",)),
+    "norm of another stage": Case(_norm_of_another_stage, pipeline=2, starts=("tanh",)),
+    "loss of another stage": Case(_loss_of_another_stage, pipeline=2, starts=("tanh",)),
+    "bucket made in both halves": Case(
+        _weights_made_by_another_stage, pipeline=2, schedule="zero_bubble_h1", starts=("add",)
+    ),
+    "frozen stage": Case(_frozen, pipeline=2, starts=("tanh",)),
+    "frozen stage, split": Case(_frozen, pipeline=2, starts=("tanh",), schedule="zero_bubble_h1"),
+    "spectral norm, split": Case(
+        _spectral_norm, pipeline=2, microbatches=4, schedule="zero_bubble_h1", recompute=True
+    ),
+    "interleaved": Case(_layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="interleaved"),
+    "v": Case(_layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="zb_v"),
+    "maximum of cut rows": Case(_maximum_reported, data=2),
+    "gradients cut": Case(_layer_norm, data=2, microbatches=4, zero=2),
+}
+
+
+def _train(case: Case, rank: int) -> dict[str, Any]:
+    """What one rank has after one backward pass, and after one whole step more."""
+    held = dict(case.model().module.state_dict(keep_vars=True))
+    values = {name: value.detach().clone() for name, value in held.items()}
+    optimizer = OptimizerConfig("sgd", lr=0.05)
+    executor = Executor(case.lowered(), rank, values.__getitem__, optimizer, torch.device("cpu"))
+    # Every message has the same tag: as on devices, receives match sends by their order alone.
+    executor._tag = lambda *_: 0  # type: ignore[method-assign]
+    batch = {f"batch.{key}": value for key, value in case.model().batch.items()}
+    sums = executor.forward_backward(batch, 0)
+    waiting = len(executor.state.pending)
+    state = executor.state
+    flat = dict(zip(state.buckets, state.finish_gradients(), strict=True))
+    grads = {path: value.clone().numpy() for path, value in state.local_tensors(flat).items()}
+    buffers = {path: value.float().numpy() for path, value in executor.buffers.items()}
+    losses = executor._reduce_losses(sums)
+    executor.step(batch, 1)
+    assert not executor.values, "values outlive their step"
+    return {"grads": grads, "buffers": buffers, "losses": losses, "waiting": waiting}
+
+
+def _rank(rank: int) -> dict[str, Any]:
+    return {name: _train(case, rank) for name, case in TOGETHER.items()}
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[dict[str, Any]]:
+    return run_ranks(2, _rank, timeout_s=60)
+
+
+def _check(case: Case, found: list[dict[str, Any]], relative: float = 1e-5) -> None:
+    model = case.model()
+    module, count = model.module, case.microbatches
+    module.zero_grad()
+    before = {name: b.clone() for name, b in module.named_buffers()}
+    wanted: dict[str, float] = {}
+    for k in range(count):
+        rows = slice(k * ROWS // count, (k + 1) * ROWS // count)
+        result = model.loss(module, {name: value[rows] for name, value in model.batch.items()})
+        loss, metrics = result if isinstance(result, tuple) else (result, {})
+        (loss / count).backward()
+        named = {"loss:loss": loss, **{f"metric:{name}": value for name, value in metrics.items()}}
+        wanted = {name: wanted.get(name, 0.0) + float(v.detach()) / count for name, v in named.items()}
+    grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    buffers = dict(module.named_buffers())
+    assert set().union(*(answer["grads"] for answer in found)) == set(grads)
+    for answer in found:
+        assert answer["losses"] == pytest.approx(wanted, rel=max(relative, 1e-5))
+        for kind, right in (("grads", grads), ("buffers", buffers)):
+            for name, value in answer[kind].items():
+                difference = (torch.from_numpy(value) - right[name].float()).norm()
+                assert float(difference) <= relative * float(right[name].float().norm()), (kind, name)
+    for name, value in before.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, value)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_rank_equals_eager(name: str) -> None:
+    case = ALONE[name]
+    _check(case, [_train(case, 0)])
+
+
+def test_the_batch_is_cast_to_the_compute_type() -> None:
+    case = Case(_layer_norm, dtype="bfloat16")
+    _check(case, [_train(case, 0)], 0.02)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_two_ranks_equal_eager(name: str, answers: list[dict[str, Any]]) -> None:
+    _check(TOGETHER[name], [answer[name] for answer in answers])
+
+
+def test_at_most_one_reduction_per_bucket_is_on_its_way(answers: list[dict[str, Any]]) -> None:
+    assert [answer["gradients cut"]["waiting"] for answer in answers] == [1, 1]
+
+
+def test_a_missing_gradient_is_noticed() -> None:
+    case = ALONE["constants"]
+    values = {**case.model().module.state_dict()}
+    executor = Executor(case.lowered(), 0, values.__getitem__, OptimizerConfig("sgd"), torch.device("cpu"))
+    with pytest.raises(RuntimeError, match=r"a\.weight.*gradients of 0 microbatches of 2"):
+        executor.state.finish_gradients()
+
+
+def test_a_buffer_written_in_two_stages_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"'norm\.running_mean' is written in stage 1 .* stages \[0\]"):
+        Case(_norm_used_twice, pipeline=2, starts=("tanh",)).lowered()
+
+
+def test_values_are_let_go_after_their_last_reader() -> None:
+    case = Case(_layer_norm, pipeline=2, schedule="zero_bubble_h1", starts=("native_layer_norm",))
+    lowered = case.lowered()
+    stage = lowered.stages[1]
+    taken = {kind: {s.name for s in seg.inputs if s.kind == "value"} for kind, seg in stage.segments.items()}
+    assert stage.freed["I"]
+    assert stage.freed["I"] == taken["I"] - taken["W"]
+    assert stage.freed["W"] == taken["W"]
+    nodes = lowered.program.nodes
+    tuples = [name for name in taken["W"] if not isinstance(nodes[name].meta["val"], Tensor)]
+    assert not tuples, "taken apart where they are made, the parts that W does not need are not kept"
+
+
+def test_what_is_moved_is_recomputed_with_its_source() -> None:
+    program = Case(_gelu_last, microbatches=1).program()
+    forward = frozenset(n.name for n in program.graph.nodes if _is_forward(n))
+    styles = {"a.weight": "S0", "a.bias": "S0", "b.weight": "S1"}
+    placements = {TENSOR: {path: parse_placement(text) for path, text in styles.items()}}
+    kept = {}
+    for again in (frozenset[str](), forward):
+        plan = Plan(
+            program.name,
+            program.fingerprint,
+            "local",
+            ROWS,
+            1,
+            2,
+            make_schedule("gpipe", 1, 1),
+            placements=placements,
+            recompute=again,
+        )
+        segments = lower(program, plan).stages[0].segments
+        kept[again] = {slot.name for slot in segments["B"].inputs if slot.kind == "value"}
+    assert any("all_reduce" in name for name in kept[frozenset()])
+    assert not kept[forward]
+
+
+def test_recomputing_what_is_no_forward_op_is_refused() -> None:
+    case = Case(_gelu_last)
+    program = case.program()
+    backward = next(n.name for n in program.graph.nodes if n.meta.get("phase") == "backward")
+    for name, message in (("tanhh", r"'tanhh' is unknown.*such as tanh"), (backward, "of the backward pass")):
+        plan = case.plan(program)
+        object.__setattr__(plan, "recompute", frozenset({name}))
+        with pytest.raises(PlanError, match=message):
+            lower(program, plan)
+
+
+def test_random_ops_are_refused_by_name_and_layer() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.randn_like(x)
+
+    net = Net(lambda net, x: net.noise(_plain(net, x)))
+    net.noise = Noise()
+    batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+    with pytest.raises(CaptureError, match=r"aten\.randn_like.*layer 'noise'.*dropout"):
+        capture(Model("noise", net, _mse, batch))
+
+
+def test_dropout_and_attention_without_it_are_captured() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = F.dropout(net.a(x), 0.1).view(ROWS, 1, 2, 4)
+        return net.b(F.scaled_dot_product_attention(h, h, h).reshape(ROWS, WIDTH))
+
+    batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+    assert capture(Model("attention", Net(forward), _mse, batch)).num_rows == ROWS
+
+
+def test_the_fingerprint_covers_arguments_and_wiring() -> None:
+    def of(forward: Callable[[Net, Tensor], Tensor], loss: Any = _mse) -> str:
+        batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+        return capture(Model("m", Net(forward), loss, batch)).fingerprint
+
+    def slope(s: float) -> Callable[[Net, Tensor], Tensor]:
+        return lambda net, x: F.leaky_relu(net.b(net.a(x)), s)
+
+    found = [
+        of(slope(0.1)),
+        of(slope(0.5)),
+        of(lambda net, x: F.leaky_relu(net.a(net.b(x)), 0.1)),
+        of(slope(0.1), lambda net, batch: (_mse(net, batch), {"m": net.a.bias[0]})),
+    ]
+    assert len(set(found)) == len(found)
+    assert of(slope(0.1)) == found[0]
+
+
+def test_names_of_the_captured_program_mean_the_same_after_ops_are_written_out() -> None:
+    from trainyard.zoo.registry import build
+
+    program = capture(build("resnet-tiny", ROWS), ROWS)
+    batch: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    schedule = make_schedule("gpipe", 1, 1)
+    plan = Plan(program.name, program.fingerprint, "local", ROWS, 2, 1, schedule, placements={DATA: batch})
+    local, _, _ = shard_axes(program, plan)
+    assert any("part_of" in node.meta for node in local.graph.nodes)
+    for name, node in program.nodes.items():
+        if node.op == "call_function":
+            assert local.nodes[name].meta["layer"] == node.meta["layer"], name
