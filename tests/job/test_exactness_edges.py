@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import edge_models as models
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,168 +24,6 @@ from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
 
-WIDTH, ROWS = 8, 8
-
-
-class Net(nn.Module):
-    """Two layers, the parameters that a forward pass of the tests may want, and that forward pass."""
-
-    def __init__(self, forward: Callable[[Net, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.run = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
-
-
-def _with(net: Net, **parts: nn.Module | nn.Parameter) -> Net:
-    for name, part in parts.items():
-        setattr(net, name, part)
-    return net
-
-
-def _matrix() -> nn.Parameter:
-    return nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
-
-
-def _plain(net: Net, x: Tensor) -> Tensor:
-    return net.b(torch.tanh(net.a(x)))
-
-
-def _mse(net: nn.Module, batch: Any) -> Tensor:
-    return F.mse_loss(net(batch["x"]), batch["y"])
-
-
-def _rewritten_buffer() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        k = net.k
-        net.k = k * 0.5
-        return net.b(net.a(x) * k)
-
-    net = Net(forward)
-    net.register_buffer("k", torch.ones(WIDTH))
-    return net, _mse
-
-
-def _spectral_norm() -> tuple[Net, Any]:
-    net = Net(_plain)
-    net.a = nn.utils.spectral_norm(net.a)
-    return net, _mse
-
-
-def _one_tensor_twice_reported() -> tuple[Net, Any]:
-    def loss(net: nn.Module, batch: Any) -> Any:
-        value = _mse(net, batch)
-        return value, {"ce": value.detach()}
-
-    return Net(_plain), loss
-
-
-def _parameter_reported() -> tuple[Net, Any]:
-    net = _with(Net(lambda net, x: _plain(net, x) * net.scale), scale=nn.Parameter(torch.tensor(1.5)))
-    return net, lambda net, batch: (_mse(net, batch), {"scale": net.scale})
-
-
-def _gradient_of_a_sum() -> tuple[Net, Any]:
-    net = _with(Net(_plain), p=nn.Parameter(torch.randn(WIDTH)))
-    return net, lambda net, batch: _mse(net, batch) + net.p.sum()
-
-
-def _constants() -> tuple[Net, Any]:
-    net = Net(lambda net, x: _plain(net, x) * torch.tensor([1.0, 2.0] * 4) + net.shift)
-    net.shift = torch.arange(8.0)  # neither parameter nor buffer
-    return net, _mse
-
-
-def _dead_random_op() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        torch.rand_like(x)
-        return _plain(net, x)
-
-    return Net(forward), _mse
-
-
-def _tied() -> tuple[Net, Any]:
-    net = _with(Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.t()), w=_matrix())
-    return net, _mse
-
-
-def _two_tied() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        return torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.v) @ net.v.t()) @ net.w.t()
-
-    return _with(Net(forward), w=_matrix(), v=_matrix()), _mse
-
-
-def _tied_view() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        w = net.w.t()
-        return torch.tanh(net.b(torch.tanh(x @ w))) @ w
-
-    return _with(Net(forward), w=_matrix()), _mse
-
-
-def _tied_three_times() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        return net.b(torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.w) @ net.w) @ net.w)
-
-    return _with(Net(forward), w=_matrix()), _mse
-
-
-def _detached_use() -> tuple[Net, Any]:
-    net = Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.detach())
-    return _with(net, w=_matrix()), _mse
-
-
-def _norm_of_another_stage() -> tuple[Net, Any]:
-    return Net(_plain), lambda net, batch: (_mse(net, batch), {"norm": net.a.weight.norm()})
-
-
-def _loss_of_another_stage() -> tuple[Net, Any]:
-    def loss(net: Net, batch: Any) -> Any:
-        h = net.a(batch["x"])
-        extra = (h**2).mean()
-        return F.mse_loss(net.b(torch.tanh(h)), batch["y"]) + extra, {"extra": extra}
-
-    return Net(_plain), loss
-
-
-def _weights_made_by_another_stage() -> tuple[Net, Any]:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        w = torch.tanh(net.a.weight)
-        return net.b(torch.tanh(x @ (w + net.w)))
-
-    return _with(Net(forward), w=_matrix()), _mse
-
-
-def _frozen() -> tuple[Net, Any]:
-    net = Net(_plain)
-    net.a.requires_grad_(False)
-    return net, _mse
-
-
-def _maximum_reported() -> tuple[Net, Any]:
-    def loss(net: nn.Module, batch: Any) -> Any:
-        y = net(batch["x"])
-        return F.mse_loss(y, batch["y"]), {"max": y.abs().amax((0, 1))}
-
-    return Net(_plain), loss
-
-
-def _norm_used_twice() -> tuple[Net, Any]:
-    net = Net(lambda net, x: net.norm(net.b(torch.tanh(net.norm(net.a(x))))))
-    return _with(net, norm=nn.BatchNorm1d(WIDTH)), _mse
-
-
-def _gelu_last() -> tuple[Net, Any]:
-    return Net(lambda net, x: F.gelu(_plain(net, x))), _mse
-
-
-def _layer_norm() -> tuple[Net, Any]:
-    net = Net(lambda net, x: net.b(torch.tanh(net.norm(torch.tanh(net.a(x))))))
-    return _with(net, norm=nn.LayerNorm(WIDTH)), _mse
-
 
 @dataclass(frozen=True)
 class Case:
@@ -197,7 +36,7 @@ class Case:
     recompute : all forward ops.
     """
 
-    build: Callable[[], tuple[Net, Any]]
+    build: Callable[[], tuple[models.Net, Any]]
     pipeline: int = 1
     per_rank: int = 1
     data: int = 1
@@ -212,11 +51,11 @@ class Case:
     def model(self) -> Model:
         torch.manual_seed(0)
         net, loss = self.build()
-        batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+        batch = {"x": torch.randn(models.ROWS, models.WIDTH), "y": torch.randn(models.ROWS, models.WIDTH)}
         return Model(self.build.__name__, net, loss, batch)
 
     def program(self) -> Program:
-        return capture(self.model(), ROWS // self.microbatches, getattr(torch, self.dtype))
+        return capture(self.model(), models.ROWS // self.microbatches, getattr(torch, self.dtype))
 
     def plan(self, program: Program) -> Plan:
         forward = [n.name for n in program.graph.nodes if _is_forward(n)]
@@ -227,7 +66,7 @@ class Case:
             program.name,
             program.fingerprint,
             "local",
-            ROWS,
+            models.ROWS,
             self.data,
             1,
             make_schedule(self.schedule, self.pipeline, self.microbatches, self.per_rank),
@@ -248,36 +87,36 @@ def _is_forward(node: torch.fx.Node) -> bool:
 
 
 ALONE = {
-    "buffer rewritten": Case(_rewritten_buffer),
-    "buffer rewritten, recompute": Case(_rewritten_buffer, recompute=True),
-    "spectral norm, recompute": Case(_spectral_norm, recompute=True),
-    "one tensor, two results": Case(_one_tensor_twice_reported),
-    "parameter reported": Case(_parameter_reported),
-    "gradient of a sum": Case(_gradient_of_a_sum),
-    "gradient of a sum, split": Case(_gradient_of_a_sum, schedule="zero_bubble_h1"),
-    "constants": Case(_constants, recompute=True),
-    "dead random op": Case(_dead_random_op),
-    "tied on one rank": Case(_tied, per_rank=2, schedule="interleaved"),
+    "buffer rewritten": Case(models.rewritten_buffer),
+    "buffer rewritten, recompute": Case(models.rewritten_buffer, recompute=True),
+    "spectral norm, recompute": Case(models.spectral_norm, recompute=True),
+    "one tensor, two results": Case(models.one_tensor_twice_reported),
+    "parameter reported": Case(models.parameter_reported),
+    "gradient of a sum": Case(models.gradient_of_a_sum),
+    "gradient of a sum, split": Case(models.gradient_of_a_sum, schedule="zero_bubble_h1"),
+    "constants": Case(models.constants, recompute=True),
+    "dead random op": Case(models.dead_random_op),
+    "tied on one rank": Case(models.tied, per_rank=2, schedule="interleaved"),
 }
 TOGETHER = {
-    "two tied, in other orders": Case(_two_tied, pipeline=2, starts=("mm_2",)),
-    "tied through a view": Case(_tied_view, pipeline=2),
-    "tied three times": Case(_tied_three_times, pipeline=2, starts=("mm_2",)),
-    "detached use": Case(_detached_use, pipeline=2, starts=("addmm",)),
-    "norm of another stage": Case(_norm_of_another_stage, pipeline=2, starts=("tanh",)),
-    "loss of another stage": Case(_loss_of_another_stage, pipeline=2, starts=("tanh",)),
+    "two tied, in other orders": Case(models.two_tied, pipeline=2, starts=("mm_2",)),
+    "tied through a view": Case(models.tied_view, pipeline=2),
+    "tied three times": Case(models.tied_three_times, pipeline=2, starts=("mm_2",)),
+    "detached use": Case(models.detached_use, pipeline=2, starts=("addmm",)),
+    "norm of another stage": Case(models.norm_of_another_stage, pipeline=2, starts=("tanh",)),
+    "loss of another stage": Case(models.loss_of_another_stage, pipeline=2, starts=("tanh",)),
     "bucket made in both halves": Case(
-        _weights_made_by_another_stage, pipeline=2, schedule="zero_bubble_h1", starts=("add",)
+        models.weights_made_by_another_stage, pipeline=2, schedule="zero_bubble_h1", starts=("add",)
     ),
-    "frozen stage": Case(_frozen, pipeline=2, starts=("tanh",)),
-    "frozen stage, split": Case(_frozen, pipeline=2, starts=("tanh",), schedule="zero_bubble_h1"),
+    "frozen stage": Case(models.frozen, pipeline=2, starts=("tanh",)),
+    "frozen stage, split": Case(models.frozen, pipeline=2, starts=("tanh",), schedule="zero_bubble_h1"),
     "spectral norm, split": Case(
-        _spectral_norm, pipeline=2, microbatches=4, schedule="zero_bubble_h1", recompute=True
+        models.spectral_norm, pipeline=2, microbatches=4, schedule="zero_bubble_h1", recompute=True
     ),
-    "interleaved": Case(_layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="interleaved"),
-    "v": Case(_layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="zb_v"),
-    "maximum of cut rows": Case(_maximum_reported, data=2),
-    "gradients cut": Case(_layer_norm, data=2, microbatches=4, zero=2),
+    "interleaved": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="interleaved"),
+    "v": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="zb_v"),
+    "maximum of cut rows": Case(models.maximum_reported, data=2),
+    "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
 }
 
 
@@ -318,7 +157,7 @@ def _check(case: Case, found: list[dict[str, Any]], relative: float = 1e-5) -> N
     before = {name: b.clone() for name, b in module.named_buffers()}
     wanted: dict[str, float] = {}
     for k in range(count):
-        rows = slice(k * ROWS // count, (k + 1) * ROWS // count)
+        rows = slice(k * models.ROWS // count, (k + 1) * models.ROWS // count)
         result = model.loss(module, {name: value[rows] for name, value in model.batch.items()})
         loss, metrics = result if isinstance(result, tuple) else (result, {})
         (loss / count).backward()
@@ -345,7 +184,7 @@ def test_one_rank_equals_eager(name: str) -> None:
 
 
 def test_the_batch_is_cast_to_the_compute_type() -> None:
-    case = Case(_layer_norm, dtype="bfloat16")
+    case = Case(models.layer_norm, dtype="bfloat16")
     _check(case, [_train(case, 0)], 0.02)
 
 
@@ -368,11 +207,11 @@ def test_a_missing_gradient_is_noticed() -> None:
 
 def test_a_buffer_written_in_two_stages_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'norm\.running_mean' is written in stage 1 .* stages \[0\]"):
-        Case(_norm_used_twice, pipeline=2, starts=("tanh",)).lowered()
+        Case(models.norm_used_twice, pipeline=2, starts=("tanh",)).lowered()
 
 
 def test_values_are_let_go_after_their_last_reader() -> None:
-    case = Case(_layer_norm, pipeline=2, schedule="zero_bubble_h1", starts=("native_layer_norm",))
+    case = Case(models.layer_norm, pipeline=2, schedule="zero_bubble_h1", starts=("native_layer_norm",))
     lowered = case.lowered()
     stage = lowered.stages[1]
     taken = {kind: {s.name for s in seg.inputs if s.kind == "value"} for kind, seg in stage.segments.items()}
@@ -385,7 +224,7 @@ def test_values_are_let_go_after_their_last_reader() -> None:
 
 
 def test_what_is_moved_is_recomputed_with_its_source() -> None:
-    program = Case(_gelu_last, microbatches=1).program()
+    program = Case(models.gelu_last, microbatches=1).program()
     forward = frozenset(n.name for n in program.graph.nodes if _is_forward(n))
     styles = {"a.weight": "S0", "a.bias": "S0", "b.weight": "S1"}
     placements = {TENSOR: {path: parse_placement(text) for path, text in styles.items()}}
@@ -395,7 +234,7 @@ def test_what_is_moved_is_recomputed_with_its_source() -> None:
             program.name,
             program.fingerprint,
             "local",
-            ROWS,
+            models.ROWS,
             1,
             2,
             make_schedule("gpipe", 1, 1),
@@ -409,7 +248,7 @@ def test_what_is_moved_is_recomputed_with_its_source() -> None:
 
 
 def test_recomputing_what_is_no_forward_op_is_refused() -> None:
-    case = Case(_gelu_last)
+    case = Case(models.gelu_last)
     program = case.program()
     backward = next(n.name for n in program.graph.nodes if n.meta.get("phase") == "backward")
     for name, message in (("tanhh", r"'tanhh' is unknown.*such as tanh"), (backward, "of the backward pass")):
@@ -424,35 +263,35 @@ def test_random_ops_are_refused_by_name_and_layer() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + torch.randn_like(x)
 
-    net = Net(lambda net, x: net.noise(_plain(net, x)))
+    net = models.Net(lambda net, x: net.noise(models.plain(net, x)))
     net.noise = Noise()
-    batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
+    batch = {"x": torch.randn(models.ROWS, models.WIDTH), "y": torch.randn(models.ROWS, models.WIDTH)}
     with pytest.raises(CaptureError, match=r"aten\.randn_like.*layer 'noise'.*dropout"):
-        capture(Model("noise", net, _mse, batch))
+        capture(Model("noise", net, models.mse, batch))
 
 
 def test_dropout_and_attention_without_it_are_captured() -> None:
-    def forward(net: Net, x: Tensor) -> Tensor:
-        h = F.dropout(net.a(x), 0.1).view(ROWS, 1, 2, 4)
-        return net.b(F.scaled_dot_product_attention(h, h, h).reshape(ROWS, WIDTH))
+    def forward(net: models.Net, x: Tensor) -> Tensor:
+        h = F.dropout(net.a(x), 0.1).view(models.ROWS, 1, 2, 4)
+        return net.b(F.scaled_dot_product_attention(h, h, h).reshape(models.ROWS, models.WIDTH))
 
-    batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
-    assert capture(Model("attention", Net(forward), _mse, batch)).num_rows == ROWS
+    batch = {"x": torch.randn(models.ROWS, models.WIDTH), "y": torch.randn(models.ROWS, models.WIDTH)}
+    assert capture(Model("attention", models.Net(forward), models.mse, batch)).num_rows == models.ROWS
 
 
 def test_the_fingerprint_covers_arguments_and_wiring() -> None:
-    def of(forward: Callable[[Net, Tensor], Tensor], loss: Any = _mse) -> str:
-        batch = {"x": torch.randn(ROWS, WIDTH), "y": torch.randn(ROWS, WIDTH)}
-        return capture(Model("m", Net(forward), loss, batch)).fingerprint
+    def of(forward: Callable[[models.Net, Tensor], Tensor], loss: Any = models.mse) -> str:
+        batch = {"x": torch.randn(models.ROWS, models.WIDTH), "y": torch.randn(models.ROWS, models.WIDTH)}
+        return capture(Model("m", models.Net(forward), loss, batch)).fingerprint
 
-    def slope(s: float) -> Callable[[Net, Tensor], Tensor]:
+    def slope(s: float) -> Callable[[models.Net, Tensor], Tensor]:
         return lambda net, x: F.leaky_relu(net.b(net.a(x)), s)
 
     found = [
         of(slope(0.1)),
         of(slope(0.5)),
         of(lambda net, x: F.leaky_relu(net.a(net.b(x)), 0.1)),
-        of(slope(0.1), lambda net, batch: (_mse(net, batch), {"m": net.a.bias[0]})),
+        of(slope(0.1), lambda net, batch: (models.mse(net, batch), {"m": net.a.bias[0]})),
     ]
     assert len(set(found)) == len(found)
     assert of(slope(0.1)) == found[0]
@@ -461,10 +300,12 @@ def test_the_fingerprint_covers_arguments_and_wiring() -> None:
 def test_names_of_the_captured_program_mean_the_same_after_ops_are_written_out() -> None:
     from trainyard.zoo.registry import build
 
-    program = capture(build("resnet-tiny", ROWS), ROWS)
+    program = capture(build("resnet-tiny", models.ROWS), models.ROWS)
     batch: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
     schedule = make_schedule("gpipe", 1, 1)
-    plan = Plan(program.name, program.fingerprint, "local", ROWS, 2, 1, schedule, placements={DATA: batch})
+    plan = Plan(
+        program.name, program.fingerprint, "local", models.ROWS, 2, 1, schedule, placements={DATA: batch}
+    )
     local, _, _ = shard_axes(program, plan)
     assert any("part_of" in node.meta for node in local.graph.nodes)
     for name, node in program.nodes.items():

@@ -35,14 +35,16 @@ class Plan:
     model : name of the captured model.
     fingerprint : of the program of one microbatch, on all data-parallel ranks together.
     cluster : text form of the cluster that it was made for.
-    num_rows : rows of the batch in one step.
+    num_rows : rows of the batch in one step. The step's loss is the mean of its microbatches' losses; so another
+        number of microbatches trains the same only with a loss that weighs rows equally (see ``Model.loss``).
     data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
         ``data``, then ``pipeline``.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
     stage_starts : name of the first forward op of every stage but the first, in program order.
     placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, by
         ``grad:<path>``, or by node name.
-    recompute : forward nodes that are computed again in the backward pass instead of kept.
+    recompute : forward nodes that are computed again in the backward pass instead of kept; what sharding makes of
+        such a tensor (a gathered or summed copy) is made again with it.
     zero_stage : what the data-parallel ranks share instead of each keeping: 0 nothing, 1 optimizer state, 2 and
         gradients, 3 and parameters (ZeRO, arXiv 1910.02054).
     bucket_bytes : gradients and parameters travel in buckets of about this size.

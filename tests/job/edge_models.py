@@ -1,0 +1,172 @@
+"""Small models, each with one thing that lowering could get wrong; a function per module and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTH, ROWS = 8, 8
+
+
+class Net(nn.Module):
+    """Two layers, the parameters that a forward pass of the tests may want, and that forward pass."""
+
+    def __init__(self, forward: Callable[[Net, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.run = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def _with(net: Net, **parts: nn.Module | nn.Parameter) -> Net:
+    for name, part in parts.items():
+        setattr(net, name, part)
+    return net
+
+
+def _matrix() -> nn.Parameter:
+    return nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
+
+
+def plain(net: Net, x: Tensor) -> Tensor:
+    return net.b(torch.tanh(net.a(x)))
+
+
+def mse(net: nn.Module, batch: Any) -> Tensor:
+    return F.mse_loss(net(batch["x"]), batch["y"])
+
+
+def rewritten_buffer() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        k = net.k
+        net.k = k * 0.5
+        return net.b(net.a(x) * k)
+
+    net = Net(forward)
+    net.register_buffer("k", torch.ones(WIDTH))
+    return net, mse
+
+
+def spectral_norm() -> tuple[Net, Any]:
+    net = Net(plain)
+    net.a = nn.utils.spectral_norm(net.a)
+    return net, mse
+
+
+def one_tensor_twice_reported() -> tuple[Net, Any]:
+    def loss(net: nn.Module, batch: Any) -> Any:
+        value = mse(net, batch)
+        return value, {"ce": value.detach()}
+
+    return Net(plain), loss
+
+
+def parameter_reported() -> tuple[Net, Any]:
+    net = _with(Net(lambda net, x: plain(net, x) * net.scale), scale=nn.Parameter(torch.tensor(1.5)))
+    return net, lambda net, batch: (mse(net, batch), {"scale": net.scale})
+
+
+def gradient_of_a_sum() -> tuple[Net, Any]:
+    net = _with(Net(plain), p=nn.Parameter(torch.randn(WIDTH)))
+    return net, lambda net, batch: mse(net, batch) + net.p.sum()
+
+
+def constants() -> tuple[Net, Any]:
+    net = Net(lambda net, x: plain(net, x) * torch.tensor([1.0, 2.0] * 4) + net.shift)
+    net.shift = torch.arange(8.0)  # neither parameter nor buffer
+    return net, mse
+
+
+def dead_random_op() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        torch.rand_like(x)
+        return plain(net, x)
+
+    return Net(forward), mse
+
+
+def tied() -> tuple[Net, Any]:
+    net = _with(Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.t()), w=_matrix())
+    return net, mse
+
+
+def two_tied() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.v) @ net.v.t()) @ net.w.t()
+
+    return _with(Net(forward), w=_matrix(), v=_matrix()), mse
+
+
+def tied_view() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        w = net.w.t()
+        return torch.tanh(net.b(torch.tanh(x @ w))) @ w
+
+    return _with(Net(forward), w=_matrix()), mse
+
+
+def tied_three_times() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        return net.b(torch.tanh(torch.tanh(torch.tanh(x @ net.w) @ net.w) @ net.w) @ net.w)
+
+    return _with(Net(forward), w=_matrix()), mse
+
+
+def detached_use() -> tuple[Net, Any]:
+    net = Net(lambda net, x: torch.tanh(net.b(torch.tanh(x @ net.w))) @ net.w.detach())
+    return _with(net, w=_matrix()), mse
+
+
+def norm_of_another_stage() -> tuple[Net, Any]:
+    return Net(plain), lambda net, batch: (mse(net, batch), {"norm": net.a.weight.norm()})
+
+
+def loss_of_another_stage() -> tuple[Net, Any]:
+    def loss(net: Net, batch: Any) -> Any:
+        h = net.a(batch["x"])
+        extra = (h**2).mean()
+        return F.mse_loss(net.b(torch.tanh(h)), batch["y"]) + extra, {"extra": extra}
+
+    return Net(plain), loss
+
+
+def weights_made_by_another_stage() -> tuple[Net, Any]:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        w = torch.tanh(net.a.weight)
+        return net.b(torch.tanh(x @ (w + net.w)))
+
+    return _with(Net(forward), w=_matrix()), mse
+
+
+def frozen() -> tuple[Net, Any]:
+    net = Net(plain)
+    net.a.requires_grad_(False)
+    return net, mse
+
+
+def maximum_reported() -> tuple[Net, Any]:
+    def loss(net: nn.Module, batch: Any) -> Any:
+        y = net(batch["x"])
+        return F.mse_loss(y, batch["y"]), {"max": y.abs().amax((0, 1))}
+
+    return Net(plain), loss
+
+
+def norm_used_twice() -> tuple[Net, Any]:
+    net = Net(lambda net, x: net.norm(net.b(torch.tanh(net.norm(net.a(x))))))
+    return _with(net, norm=nn.BatchNorm1d(WIDTH)), mse
+
+
+def gelu_last() -> tuple[Net, Any]:
+    return Net(lambda net, x: F.gelu(plain(net, x))), mse
+
+
+def layer_norm() -> tuple[Net, Any]:
+    net = Net(lambda net, x: net.b(torch.tanh(net.norm(torch.tanh(net.a(x))))))
+    return _with(net, norm=nn.LayerNorm(WIDTH)), mse
