@@ -17,7 +17,9 @@ PAGES = tuple(
         if "systems" not in path.parts and "reference" not in path.parts and path.name != "plan-sketch.md"
     )
 )
-MARKS = ("slow", "make")
+MARKS = ("slow", "local", "make")
+# What a run prints on every machine; which plan it finds, and so most of the rest, depends on the machine.
+LOCAL = ("loss ", "step time ", "peak memory of a process ", "sent by a process in a step ")
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -30,7 +32,8 @@ class Block:
 
     Attributes
     ----------
-    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``make`` is only checked with ``make -n``.
+    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``local`` too and its output depends on
+        the machine (of it the lines in `LOCAL` are compared), ``make`` is only checked with ``make -n``.
     commands : pairs of command and expected output.
     """
 
@@ -65,6 +68,11 @@ def matches(expected: str, given: str) -> bool:
     return re.fullmatch(".*".join(pieces), masked(given), re.S) is not None
 
 
+def only_local(text: str) -> str:
+    """The lines that a run prints on every machine."""
+    return "\n".join(line for line in text.splitlines() if line.strip().startswith(LOCAL))
+
+
 def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a shell command as a reader would, with the `trainyard` of this Python."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -74,7 +82,8 @@ def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedPro
         executable="/bin/bash",
         cwd=folder,
         env={**os.environ, "PATH": path, "COLUMNS": "110"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=timeout_s,
     )

@@ -47,7 +47,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             parse_strategies(name)  # before minutes of work: a misspelt name is an error, not a result
     if not names:
         raise ValueError(
-            "no strategies given; --strategies takes names separated by commas, such as auto,zero3"
+            "no strategies given; --strategies takes names separated by commas, such as auto,zero"
         )
     cluster = parse_cluster(options.cluster)
     with screen.waiting(f"planning with {len(names)} strategies"):

@@ -55,5 +55,5 @@ def act(options: Options, screen: Screen) -> Outcome:
         facts_table("predicted", simulation_facts(found.simulation)),
     ]
     if found.runners_up:
-        body += ["", runners_up_table(found.runners_up, found.simulation.step_s)]
+        body += ["", runners_up_table(found.runners_up, found.simulation)]
     return Outcome(planned_document(found), body)

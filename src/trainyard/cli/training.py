@@ -214,7 +214,6 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
     body: list[Any] = [
         f"{name.partition(':')[2] or name} {first.losses[name]:.3f} at step {first.step + 1}, "
         f"{last.losses[name]:.3f} at step {last.step + 1}",
-        "",
         make_table("", ("", "predicted", "measured"), rows),
         "* resident, with what Python and PyTorch themselves hold",
     ]

@@ -74,22 +74,23 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
     return facts
 
 
-def runners_up_table(candidates: Sequence[RunnerUp], best_s: float) -> Table:
+def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
     """The plans that were considered and are not the best.
 
     Parameters
     ----------
     candidates
         In the order of the planner.
-    best_s
-        Seconds of the chosen plan.
+    best
+        Of the chosen plan.
     """
+    limit_bytes = min(best.memory_limit_bytes)
     rows = [
         (
             each.name,
             seconds_text(each.step_s),
-            f"{each.step_s / best_s:.2f}x",
-            bytes_text(each.memory_bytes),
+            f"{each.step_s / best.step_s:.2f}x",
+            bytes_text(each.memory_bytes) + ("" if each.memory_bytes <= limit_bytes else ", too much"),
             "simulated" if each.is_simulated else "estimated",
         )
         for each in candidates

@@ -1,0 +1,45 @@
+"""Every example runs and prints what it printed before, but for numbers; all are short."""
+
+import sys
+
+import pytest
+from pages import ROOT, matches, run
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXPECTED = ROOT / "tests" / "docs" / "expected"
+SCRIPTS = [path for path in EXAMPLES if "def data(" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short_and_say_what_they_show(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 60
+    assert text.startswith('"""')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_example(path, tmp_path):
+    if path.stem.startswith("hugging_face"):
+        pytest.importorskip("transformers", reason="transformers is an optional dependency")
+    done = run(f"{sys.executable} {path}", tmp_path, timeout_s=300)
+    assert done.returncode == 0, done.stdout
+    expected = (EXPECTED / f"{path.stem}.txt").read_text()
+    assert matches(expected, done.stdout), f"{done.stdout}\n--- expected ---\n{expected}"
+
+
+def test_the_file_for_training_has_a_model_and_the_same_data_for_the_same_step():
+    import torch
+
+    from trainyard.cli.sources import data_of
+    from trainyard.job.planning import load_model
+
+    path = str(ROOT / "examples" / "gpt_on_python_source.py")
+    rows = load_model(path).batch["tokens"].shape[0]
+    data, said = data_of(path, rows)
+    assert said.startswith("data(step)")
+    first, again, next_one = data.batch(0), data.batch(0), data.batch(1)
+    assert set(first) == {"batch.tokens", "batch.targets"}
+    assert torch.equal(first["batch.tokens"], again["batch.tokens"])
+    assert not torch.equal(first["batch.tokens"], next_one["batch.tokens"])
+    assert len(first["batch.tokens"]) == rows
