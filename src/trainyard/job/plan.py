@@ -213,7 +213,7 @@ def parse_plan(text: str) -> Plan:
             axis: {name: parse_placement(p) for name, p in wanted.items()}
             for axis, wanted in given.pop("placements", {}).items()
         }
-        lists = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
+        lists: dict[str, Any] = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
         recompute = frozenset(given.pop("recompute", ()))
         return Plan(**given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute)
     except (KeyError, TypeError, AttributeError) as error:

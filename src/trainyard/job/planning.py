@@ -126,9 +126,7 @@ def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | No
 
 def _simulate(lowered: Lowered, task: Task, cluster: Cluster) -> Simulation:
     flops = program_flops(task.program(lowered.plan.rows_per_microbatch))
-    return simulate_plan(
-        lowered, cluster, _op_seconds(lowered, cluster), flops_per_microbatch=float(flops)
-    )
+    return simulate_plan(lowered, cluster, _op_seconds(lowered, cluster), flops_per_microbatch=float(flops))
 
 
 def _op_seconds(lowered: Lowered, cluster: Cluster) -> OpSeconds:

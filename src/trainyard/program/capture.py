@@ -120,16 +120,21 @@ class _Step:
 
     def _results(self, params: Any, buffers: Any, batch: Any, rng: Any) -> list[torch.Tensor]:
         before = dict(buffers)
-        with torch.enable_grad(), CounterDropout(rng, self.num_rows):
-            with _reparametrize_module(self.model.module, {**params, **buffers}, tie_weights=True):
-                loss = self.model.loss(self.model.module, batch)
-                after = {name: b for name, b in self.model.module.named_buffers() if name in before}
+        module = self.model.module
+        with (
+            torch.enable_grad(),
+            CounterDropout(rng, self.num_rows),
+            _reparametrize_module(module, {**params, **buffers}, tie_weights=True),
+        ):
+            loss = self.model.loss(module, batch)
+            after = {name: b for name, b in module.named_buffers() if name in before}
         loss, metrics = loss if isinstance(loss, tuple) else (loss, {})
         if loss.dim() or not loss.requires_grad:
             raise CaptureError(
                 f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
                 f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             )
+        assert loss.grad_fn is not None
         setup_stacktrace_preservation_hooks([loss.grad_fn])
         fx_traceback.current_meta["custom"] = {"phase": "backward"}
         grads = torch.autograd.grad(loss, [params[n] for n in self.trainable], allow_unused=True)
@@ -145,7 +150,7 @@ class _Step:
 
 def _was_written(value: Any) -> bool:
     return bool(torch._functionalize_was_storage_changed(value.elem)) or bool(
-        torch._functionalize_has_data_mutation(value.elem)
+        torch._functionalize_has_data_mutation(value.elem)  # type: ignore[attr-defined]
     )
 
 
@@ -295,8 +300,11 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         own = str(Path(__file__).parent)
-        frames = traceback.extract_tb(error.__traceback__)
-        frames = [f for f in frames if "/torch/" not in f.filename and not f.filename.startswith(own)]
+        frames = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if "/torch/" not in f.filename and not f.filename.startswith(own)
+        ]
         where = frames[-1]
         raise CaptureError(
             f"{name} cannot be captured: {where.filename}:{where.lineno} `{where.line}` decides by a tensor's "

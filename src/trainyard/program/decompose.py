@@ -158,7 +158,7 @@ EXPANSIONS: dict[Any, Callable[..., Any]] = {
 }
 """Ops that ``expand`` can write as reductions over the dimension that they need whole."""
 
-_RESULT_OF_FORWARD = {
+_RESULT_OF_FORWARD: dict[Any, int] = {
     aten._softmax_backward_data.default: 1,
     aten._log_softmax_backward_data.default: 1,
     aten.native_batch_norm_backward.default: 5,

@@ -247,7 +247,7 @@ def _options(
 ) -> tuple[Choice, ...]:
     """The choices of a node, blocked cuts among them where an operand or a wish has one."""
     axes = axes_of(node)
-    blocks = [b for dims, p in zip(axes.operands, have) for b in blocks_at(axes, dims, p)]
+    blocks = [b for dims, p in zip(axes.operands, have, strict=False) for b in blocks_at(axes, dims, p)]
     blocks += [b for i, p in forced.items() for b in blocks_at(axes, axes.results[i], p)]
     return choices(axes, num_ranks, blocks)
 

@@ -106,10 +106,8 @@ def _attention(
         queries, keys = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
         scores = scores.masked_fill(keys > queries[:, None], -math.inf)
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attn_mask, -math.inf)
-        else:
-            scores = scores + attn_mask
+        masked = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask
     return mode.drop(torch.softmax(scores, -1), dropout_p) @ value
 
 

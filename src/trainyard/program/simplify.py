@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
 aten = torch.ops.aten
 
 _IDENTITIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default}
-_CONSTANTS = {aten.ones_like.default: 1, aten.zeros_like.default: 0, aten.full_like.default: None}
+_CONSTANTS: dict[Any, int | None] = {
+    aten.ones_like.default: 1,
+    aten.zeros_like.default: 0,
+    aten.full_like.default: None,
+}
 _VIEWS = {aten._unsafe_view.default, aten.reshape.default, aten.view.default}
 
 

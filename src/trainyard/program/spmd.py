@@ -67,7 +67,8 @@ def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: in
     """The part of a replicated tensor that the rank with this index keeps under ``Shard(dim, blocks)``."""
     size = x.shape[dim] // (blocks * num_ranks)
     cut = x.unflatten(dim, (blocks, num_ranks * size)).narrow(dim + 1, offset * size, size)
-    return cut.flatten(dim, dim + 1).contiguous()
+    part: torch.Tensor = cut.flatten(dim, dim + 1).contiguous()
+    return part
 
 
 def keep_on_first(x: torch.Tensor, offset: int) -> torch.Tensor:

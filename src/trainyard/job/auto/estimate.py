@@ -136,9 +136,7 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
 
 
-def _data_s(
-    point: Point, elements: float, backward_s: float, cluster: Cluster, weight_bytes: int
-) -> float:
+def _data_s(point: Point, elements: float, backward_s: float, cluster: Cluster, weight_bytes: int) -> float:
     """Data-parallel traffic that no computation hides."""
     if point.data == 1:
         return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import fx
 
@@ -21,7 +21,7 @@ from trainyard.program import spmd
 from trainyard.program.blocks import blocks
 from trainyard.program.truncate import truncate
 
-_KINDS = {
+_KINDS: dict[Any, str] = {
     spmd.all_reduce: "all_reduce",
     spmd.all_gather: "all_gather",
     spmd.reduce_scatter: "reduce_scatter",

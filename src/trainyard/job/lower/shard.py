@@ -15,7 +15,7 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.local import Offset, local_call
-from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.decompose import expand
 from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.program import Output, Program, output_args, tensors_of
@@ -86,8 +86,8 @@ class _Emitter:
 
     def _op(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
-            parent = self.current[node.args[0]][1]
-            self._finish(node, operator.getitem, (parent, node.args[1]), {})
+            (source, index) = args_of(node)
+            self._finish(node, operator.getitem, (self.current[source][1], index), {})
             return
         choice = self.assignment.choice[node]
         parts = {
@@ -182,6 +182,8 @@ class _Emitter:
     ) -> fx.Node:
         axis = self.axis
         offset = self._offset(Offset(1), None, user) if isinstance(have, Replicate) else None
+        target: Any
+        args: tuple[Any, ...]
         if isinstance(have, Replicate) and isinstance(need, Shard):
             target, args = spmd.take_part, (node, offset, need.dim, need.blocks, axis.size)
         elif isinstance(have, Replicate):

@@ -7,13 +7,7 @@ from torch import fx
 
 import trainyard.program.random  # noqa: F401  (defines the dropout op)
 from trainyard.program.algebra.notation import OpAxes
-from trainyard.program.algebra.rules import (
-    named,
-    result_shapes,
-    rule,
-    shapes,
-    sizes_of,
-)
+from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, shapes, sizes_of
 from trainyard.program.placement import Reduction
 
 aten = torch.ops.aten
@@ -46,7 +40,7 @@ def pointwise(node: fx.Node) -> OpAxes:
     elif node.target in _LINEAR_IN_EACH:
         linear = (
             tuple(frozenset({i}) for i in range(count))
-            if count < 2 or node.args[0] is not node.args[1]
+            if count < 2 or args_of(node)[0] is not args_of(node)[1]
             else ()
         )
     elif node.target in _LINEAR_IN_FIRST:
@@ -69,9 +63,9 @@ _REDUCTIONS: dict[object, Reduction] = {
 def reduction(node: fx.Node) -> OpAxes:
     """Some dimensions go away; parts of them combine by the op's own reduction."""
     (shape,) = shapes(node)
-    given = node.args[1] if len(node.args) > 1 else None
-    gone = {d % len(shape) for d in given} if given else set(range(len(shape)))  # type: ignore[union-attr]
-    keepdim = len(node.args) > 2 and bool(node.args[2])
+    given = args_of(node)[1] if len(args_of(node)) > 1 else None
+    gone = {d % len(shape) for d in given} if given else set(range(len(shape)))
+    keepdim = len(args_of(node)) > 2 and bool(args_of(node)[2])
     dims = named("d", shape)
     kept = tuple(() if d in gone else f for d, f in enumerate(dims) if keepdim or d not in gone)
     kind = _REDUCTIONS[node.target]

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import named, result_shapes, rule, same_dims, shapes, sizes_of
+from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, same_dims, shapes, sizes_of
 
 aten = torch.ops.aten
 
@@ -30,7 +30,7 @@ def embedding_backward(node: fx.Node) -> OpAxes:
     """``.. d, .. -> v d``, summed over the look-ups."""
     grad, indices = shapes(node)
     where = named("i", indices)
-    sizes = {"v": int(node.args[2]), "d": grad[-1], **sizes_of("i", indices)}  # type: ignore[call-overload]
+    sizes = {"v": int(args_of(node)[2]), "d": grad[-1], **sizes_of("i", indices)}
     return OpAxes(
         ((*where, ("d",)), where), ((("v",), ("d",)),), sizes, linear=_FIRST, contiguous=frozenset("v")
     )
@@ -40,7 +40,7 @@ def embedding_backward(node: fx.Node) -> OpAxes:
 def gather(node: fx.Node) -> OpAxes:
     """The dimension that is looked up is whole, in the table and in the result."""
     table, indices = shapes(node)
-    dim = node.args[1] % len(table)  # type: ignore[operator]
+    dim = args_of(node)[1] % len(table)
     same = tuple(d != dim and table[d] == indices[d] for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}
@@ -52,7 +52,7 @@ def scatter(node: fx.Node) -> OpAxes:
     """As ``gather``."""
     given = shapes(node)
     table, indices = given[0], given[1]
-    dim = node.args[1] % len(table)  # type: ignore[operator]
+    dim = args_of(node)[1] % len(table)
     same = tuple(d != dim and len({s[d] for s in given}) == 1 for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}
@@ -67,7 +67,7 @@ def order(node: fx.Node) -> OpAxes:
     position = 2 if node.target is aten.topk.default else 1
     # Without a dimension, argmax looks at all elements and the others at the last one.
     default = None if node.target is aten.argmax.default else -1
-    given = node.kwargs.get("dim", node.args[position] if len(node.args) > position else default)
+    given = node.kwargs.get("dim", args_of(node)[position] if len(args_of(node)) > position else default)
     if given is None or not isinstance(given, int):
         return OpAxes(
             (tuple(() for _ in shape),), tuple(tuple(() for _ in s) for s in result_shapes(node)), {}
@@ -89,7 +89,7 @@ def triangle(node: fx.Node) -> OpAxes:
 def index(node: fx.Node) -> OpAxes:
     """Dimensions before the first index are mapped; all others are whole."""
     table, *indices = shapes(node)
-    given: list[fx.Node | None] = node.args[1]  # type: ignore[assignment]
+    given: list[fx.Node | None] = args_of(node)[1]
     lead = next(d for d, i in enumerate(given) if i is not None)
     dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
     (target,) = result_shapes(node)
@@ -102,7 +102,7 @@ def index(node: fx.Node) -> OpAxes:
 def index_put(node: fx.Node) -> OpAxes:
     """Dimensions before the first index are mapped, as in ``index``, whose gradient it is."""
     table, *rest = shapes(node)
-    given: list[fx.Node | None] = node.args[1]  # type: ignore[assignment]
+    given: list[fx.Node | None] = args_of(node)[1]
     lead = next(d for d, i in enumerate(given) if i is not None)
     dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
     values = rest[-1]

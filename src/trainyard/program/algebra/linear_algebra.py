@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import named, result_shapes, rule, shapes, sizes_of, text_rule
+from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, shapes, sizes_of, text_rule
 
 aten = torch.ops.aten
 
@@ -43,7 +43,7 @@ def baddbmm(node: fx.Node) -> OpAxes:
 
 
 def _grouped(node: fx.Node, groups_at: int) -> bool:
-    return node.args[groups_at] != 1
+    return bool(args_of(node)[groups_at] != 1)
 
 
 @rule(aten.convolution.default)
@@ -81,7 +81,7 @@ def convolution_backward(node: fx.Node) -> OpAxes:
     input_dims: Dims = (("n",), () if grouped else ("i",), *space)
     weight_dims: Dims = (("o",), ("i",), *space)
     results: tuple[Dims, ...] = (input_dims, weight_dims, (("o",),))
-    asked: list[bool] = node.args[10]  # type: ignore[assignment]
+    asked: list[bool] = args_of(node)[10]
     kept = tuple(dims for dims, wanted in zip(results, asked, strict=True) if wanted)
     # The bias's gradient sums the result's, whatever the input channels.
     unaffected = frozenset({(len(kept) - 1, "i")} if asked[2] else ())

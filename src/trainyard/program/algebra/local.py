@@ -15,10 +15,11 @@ from torch import fx
 
 from trainyard.program import spmd
 from trainyard.program.algebra.notation import Choice
-from trainyard.program.algebra.rules import first_index, result_shapes
+from trainyard.program.algebra.rules import args_of, first_index, result_shapes
 from trainyard.program.placement import Placement, Shard, local_shape
 
 aten = torch.ops.aten
+DROPOUT = torch.ops.trainyard.dropout.default
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Offset:
 class LocalCall:
     """An op as one rank calls it; tensor arguments are still the nodes of the whole graph."""
 
-    target: Callable[..., Any]
+    target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -47,7 +48,7 @@ def local_call(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     special = _LOCALISERS.get(node.target)
     if special is not None and choice.factor is not None:
         return special(node, choice, num_ranks)
-    return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
+    return LocalCall(node.target, args_of(node), dict(node.kwargs))
 
 
 def _localiser(*targets: Any) -> Callable[[Localiser], Localiser]:
@@ -60,9 +61,9 @@ def _localiser(*targets: Any) -> Callable[[Localiser], Localiser]:
 
 
 def _replaced(node: fx.Node, position: int, value: Any) -> LocalCall:
-    args = list(node.args)
+    args = list(args_of(node))
     args[position] = value
-    return LocalCall(node.target, tuple(args), dict(node.kwargs))  # type: ignore[arg-type]
+    return LocalCall(node.target, tuple(args), dict(node.kwargs))
 
 
 def _local(shape: Sequence[int], placement: Placement, num_ranks: int) -> list[int]:
@@ -78,7 +79,7 @@ def _shape_second(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
 def _squeeze(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     """A dimension that is one only on a rank is not squeezed."""
     shape = _local(result_shapes(node)[0], choice.results[0], num_ranks)
-    return LocalCall(aten.view.default, (node.args[0], shape), {})
+    return LocalCall(aten.view.default, (args_of(node)[0], shape), {})
 
 
 @_localiser(aten.full.default, aten.zeros.default, aten.ones.default)
@@ -93,65 +94,67 @@ def _new_full(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
 
 @_localiser(aten.select_backward.default)
 def _select_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    return _replaced(node, 1, _local(node.args[1], choice.results[0], num_ranks))  # type: ignore[arg-type]
+    return _replaced(node, 1, _local(args_of(node)[1], choice.results[0], num_ranks))
 
 
 @_localiser(aten.slice.Tensor)
 def _slice(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     source, result = choice.operands[0], choice.results[0]
-    args = list(node.args) + [0, None, None][len(node.args) - 1 :]
-    dim = args[1] % len(result_shapes(node)[0])  # type: ignore[operator]
+    args = list(args_of(node)) + [0, None, None][len(args_of(node)) - 1 :]
+    dim = args[1] % len(result_shapes(node)[0])
     if not (isinstance(result, Shard) and result.dim == dim and isinstance(source, Shard)):
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
     part = result_shapes(node)[0][dim]
-    first = first_index(node.args[2] if len(node.args) > 2 else 0, node.args[0].meta["val"].shape[dim])  # type: ignore[union-attr]
+    first = first_index(
+        args_of(node)[2] if len(args_of(node)) > 2 else 0, args_of(node)[0].meta["val"].shape[dim]
+    )
     start = first // num_ranks
-    return LocalCall(node.target, (args[0], dim, start, start + part // num_ranks), {})  # type: ignore[arg-type]
+    return LocalCall(node.target, (args[0], dim, start, start + part // num_ranks), {})
 
 
 @_localiser(aten.slice_backward.default)
 def _slice_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    grad, sizes, dim, start, end, step = node.args
-    local = _local(sizes, choice.results[0], num_ranks)  # type: ignore[arg-type]
+    grad, sizes, dim, start, end, step = args_of(node)
+    local = _local(sizes, choice.results[0], num_ranks)
     source = choice.operands[0]
     if (
         isinstance(source, Shard)
         and source.dim == dim % len(local)
         and local[source.dim] != sizes[source.dim]
-    ):  # type: ignore[operator,index]
-        part = node.args[0].meta["val"].shape[source.dim] // num_ranks  # type: ignore[union-attr]
-        start = first_index(start, sizes[source.dim]) // num_ranks  # type: ignore[index]
+    ):
+        part = args_of(node)[0].meta["val"].shape[source.dim] // num_ranks
+        start = first_index(start, sizes[source.dim]) // num_ranks
         end = start + part
-    return LocalCall(node.target, (grad, local, dim, start, end, step), {})  # type: ignore[arg-type]
+    return LocalCall(node.target, (grad, local, dim, start, end, step), {})
 
 
 @_localiser(aten.split.Tensor, aten.split_with_sizes.default)
 def _split(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    dim = (node.args[2] if len(node.args) > 2 else 0) % len(result_shapes(node)[0])  # type: ignore[operator]
+    dim = (args_of(node)[2] if len(args_of(node)) > 2 else 0) % len(result_shapes(node)[0])
     result = choice.results[0]
     if not (isinstance(result, Shard) and result.dim == dim):
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
-    size: Any = node.args[1]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
+    size: Any = args_of(node)[1]
     local = size // num_ranks if isinstance(size, int) else [s // num_ranks for s in size]
     return _replaced(node, 1, local)
 
 
 @_localiser(aten.convolution_backward.default)
 def _convolution_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    sizes: Any = node.args[3]
+    sizes: Any = args_of(node)[3]
     if sizes is None or choice.operands[0] != Shard(1):
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
     return _replaced(node, 3, [sizes[0] // num_ranks])
 
 
-@_localiser(torch.ops.trainyard.dropout.default)
+@_localiser(DROPOUT)
 def _dropout(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     """The mask is a function of global positions: say where this part begins."""
     part = choice.results[0]
     assert isinstance(part, Shard)
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    names = [a.name for a in DROPOUT._schema.arguments]
     position = names.index("offsets")
-    offsets: list[Any] = list(node.args[position])  # type: ignore[arg-type]
+    offsets: list[Any] = list(args_of(node)[position])
     local = result_shapes(node)[0][part.dim] // num_ranks
     offsets[part.dim] = Offset(local, offsets[part.dim])
     return _replaced(node, position, offsets)
@@ -160,36 +163,36 @@ def _dropout(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
 @_localiser(aten.embedding.default)
 def _embedding(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.operands[0] != Shard(0):
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
-    table, indices = node.args[:2]
-    rows = table.meta["val"].shape[0] // num_ranks  # type: ignore[union-attr]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
+    table, indices = args_of(node)[:2]
+    rows = table.meta["val"].shape[0] // num_ranks
     return LocalCall(spmd.embed_part, (table, indices, Offset(rows)), {})
 
 
 @_localiser(aten.embedding_dense_backward.default)
 def _embedding_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.results[0] != Shard(0):
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
-    grad, indices, rows, padding_row = node.args[:4]
-    local = rows // num_ranks  # type: ignore[operator]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
+    grad, indices, rows, padding_row = args_of(node)[:4]
+    local = rows // num_ranks
     return LocalCall(spmd.embed_part_backward, (grad, indices, Offset(local), local, padding_row), {})
 
 
 @_localiser(aten.nll_loss_forward.default)
 def _nll_loss(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.factor != "c":
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
-    scores, target, weight, _, ignored = node.args
-    classes = scores.meta["val"].shape[1] // num_ranks  # type: ignore[union-attr]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
+    scores, target, weight, _, ignored = args_of(node)
+    classes = scores.meta["val"].shape[1] // num_ranks
     return LocalCall(spmd.nll_part, (scores, target, weight, ignored, Offset(classes)), {})
 
 
 @_localiser(aten.nll_loss_backward.default)
 def _nll_loss_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.factor != "c":
-        return LocalCall(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
-    grad, scores, target, weight, _, ignored, count = node.args
-    classes = scores.meta["val"].shape[1] // num_ranks  # type: ignore[union-attr]
+        return LocalCall(node.target, args_of(node), dict(node.kwargs))
+    grad, scores, target, weight, _, ignored, count = args_of(node)
+    classes = scores.meta["val"].shape[1] // num_ranks
     # All tensors are passed on, in their order, so that placements and arguments agree.
     args = (grad, scores, target, weight, ignored, count, Offset(classes))
     return LocalCall(spmd.nll_part_backward, args, {})

@@ -7,6 +7,7 @@ from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
 from trainyard.program.algebra.rules import (
+    args_of,
     named,
     replicated,
     result_shapes,
@@ -22,20 +23,20 @@ aten = torch.ops.aten
 @rule(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
 def softmax(node: fx.Node) -> OpAxes:
     """The normalised dimension is whole."""
-    return same_dims(node, [node.args[1]])  # type: ignore[list-item]
+    return same_dims(node, [args_of(node)[1]])
 
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def softmax_backward(node: fx.Node) -> OpAxes:
     """As the forward op."""
-    return same_dims(node, [node.args[2]])  # type: ignore[list-item]
+    return same_dims(node, [args_of(node)[2]])
 
 
 @rule(aten.cumsum.default, aten.cumprod.default)
 def cumulative(node: fx.Node) -> OpAxes:
     """The accumulated dimension is whole."""
     linear = (frozenset({0}),) if node.target is aten.cumsum.default else ()
-    return same_dims(node, [node.args[1]], linear)  # type: ignore[list-item]
+    return same_dims(node, [args_of(node)[1]], linear)
 
 
 def _norm_dims(node: fx.Node, shape: tuple[int, ...], normalised: int) -> tuple[Dims, Dims, frozenset[str]]:
@@ -49,7 +50,7 @@ def _norm_dims(node: fx.Node, shape: tuple[int, ...], normalised: int) -> tuple[
 def layer_norm(node: fx.Node) -> OpAxes:
     """``.. d, d, d -> .. d, .. 1, .. 1``: the normalised dimensions are whole."""
     given = shapes(node)
-    normalised = len(node.args[1])  # type: ignore[arg-type]
+    normalised = len(args_of(node)[1])
     dims, stats, whole = _norm_dims(node, given[0], normalised)
     affine = dims[len(dims) - normalised :]
     operands = (dims, *([affine] * (len(given) - 1)))
@@ -60,11 +61,11 @@ def layer_norm(node: fx.Node) -> OpAxes:
 def layer_norm_backward(node: fx.Node) -> OpAxes:
     """Gradients of input, weight and bias; the last two sum over all leading dimensions."""
     given = shapes(node)
-    normalised = len(node.args[2])  # type: ignore[arg-type]
+    normalised = len(args_of(node)[2])
     dims, stats, whole = _norm_dims(node, given[0], normalised)
     affine = dims[len(dims) - normalised :]
     operands = (dims, dims, stats, stats, *([affine] * (len(given) - 4)))
-    asked: list[bool] = node.args[7]  # type: ignore[assignment]
+    asked: list[bool] = args_of(node)[7]
     results = tuple(d for d, wanted in zip((dims, affine, affine), asked, strict=True) if wanted)
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
 
@@ -73,7 +74,7 @@ def layer_norm_backward(node: fx.Node) -> OpAxes:
 def rms_norm(node: fx.Node) -> OpAxes:
     """As layer norm, with one statistic."""
     given = shapes(node)
-    normalised = len(node.args[1])  # type: ignore[arg-type]
+    normalised = len(args_of(node)[1])
     dims, stats, whole = _norm_dims(node, given[0], normalised)
     operands = (dims, *([dims[len(dims) - normalised :]] * (len(given) - 1)))
     return OpAxes(operands, (dims, stats), sizes_of("d", given[0]), whole)
@@ -104,7 +105,7 @@ def batch_norm_backward(node: fx.Node) -> OpAxes:
     """As the forward op; without batch statistics, parts of the gradients of scale and offset add up."""
     given = shapes(node)
     dims = named("d", given[0])
-    whole = _all_but(dims, 1) if node.args[7] else frozenset()
+    whole = _all_but(dims, 1) if args_of(node)[7] else frozenset()
     operands = (dims, dims, *((dims[1],) if s[0] else ((),) for s in given[2:]))
     results = tuple(dims if len(s) > 1 else (dims[1],) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", given[0]), whole)
@@ -117,7 +118,7 @@ def nll_loss(node: fx.Node) -> OpAxes:
     Capture writes a mean as a sum over a count (``decompose.mean_losses``), so that only sums are cut.
     """
     scores, _, *weight = shapes(node)
-    if node.args[3] != 2 or len(scores) != 2:
+    if args_of(node)[3] != 2 or len(scores) != 2:
         return replicated(node)
     operands: tuple[Dims, ...] = ((("n",), ("c",)), (("n",),), *((("c",),) for _ in weight))
     sizes = {"n": scores[0], "c": scores[1]}
@@ -128,7 +129,7 @@ def nll_loss(node: fx.Node) -> OpAxes:
 def nll_loss_backward(node: fx.Node) -> OpAxes:
     """``1, n c, n (, c), 1 -> n c``."""
     _, scores, _, *weight, _ = shapes(node)
-    if node.args[4] != 2 or len(scores) != 2:
+    if args_of(node)[4] != 2 or len(scores) != 2:
         return replicated(node)
     weights: tuple[Dims, ...] = tuple((("c",),) for _ in weight)
     operands: tuple[Dims, ...] = ((), (("n",), ("c",)), (("n",),), *weights, ())

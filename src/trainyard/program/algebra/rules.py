@@ -37,6 +37,11 @@ def text_rule(target: Any, text: str, **kwargs: Any) -> None:
     RULES[target] = lambda node: axes_from(text, shapes(node), **kwargs)
 
 
+def args_of(node: fx.Node) -> tuple[Any, ...]:
+    """A node's positional arguments; their types are the op's, which FX does not know."""
+    return node.args
+
+
 def tensor_args(node: fx.Node) -> list[fx.Node]:
     """The nodes among a node's arguments that are tensors, in order; one that is given twice counts twice."""
     found: list[fx.Node] = []
@@ -92,8 +97,8 @@ def _fit(dims: Dims, shape: tuple[int, ...], full: tuple[int, ...]) -> Dims:
 
 def first_index(start: Any, size: int) -> int:
     """Where a slice of a dimension begins, counted from its first element."""
-    start = 0 if start is None else int(start)
-    return max(0, start + size if start < 0 else min(start, size))
+    begin = 0 if start is None else int(start)
+    return max(0, begin + size if begin < 0 else min(begin, size))
 
 
 def replicated(node: fx.Node) -> OpAxes:

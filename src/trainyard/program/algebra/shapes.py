@@ -9,14 +9,7 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
-from trainyard.program.algebra.rules import (
-    first_index,
-    named,
-    result_shapes,
-    rule,
-    shapes,
-    sizes_of,
-)
+from trainyard.program.algebra.rules import args_of, first_index, named, result_shapes, rule, shapes, sizes_of
 
 aten = torch.ops.aten
 
@@ -47,7 +40,7 @@ def t(node: fx.Node) -> OpAxes:
 def permute(node: fx.Node) -> OpAxes:
     """Dimensions in another order."""
     rank = len(shapes(node)[0])
-    return _permuted(node, [d % rank for d in node.args[1]])  # type: ignore[union-attr]
+    return _permuted(node, [d % rank for d in args_of(node)[1]])
 
 
 @rule(aten.transpose.int)
@@ -55,7 +48,7 @@ def transpose(node: fx.Node) -> OpAxes:
     """Two dimensions change places."""
     rank = len(shapes(node)[0])
     order = list(range(rank))
-    a, b = (d % rank for d in node.args[1:3])  # type: ignore[operator]
+    a, b = (d % rank for d in args_of(node)[1:3])
     order[a], order[b] = order[b], order[a]
     return _permuted(node, order)
 
@@ -80,7 +73,7 @@ def expand(node: fx.Node) -> OpAxes:
 def select(node: fx.Node) -> OpAxes:
     """One index of a dimension, which must be whole."""
     (shape,) = shapes(node)
-    gone = node.args[1] % len(shape)  # type: ignore[operator]
+    gone = args_of(node)[1] % len(shape)
     dims = named("d", shape)
     kept = tuple(f for d, f in enumerate(dims) if d != gone)
     return OpAxes((dims,), (kept,), sizes_of("d", shape), frozenset(dims[gone]), linear=_FIRST)
@@ -90,7 +83,7 @@ def select(node: fx.Node) -> OpAxes:
 def select_backward(node: fx.Node) -> OpAxes:
     """The gradient of ``select``: zeros around one index."""
     (target,) = result_shapes(node)
-    at = node.args[2] % len(target)  # type: ignore[operator]
+    at = args_of(node)[2] % len(target)
     dims = named("d", target)
     source = tuple(f for d, f in enumerate(dims) if d != at)
     return OpAxes((source,), (dims,), sizes_of("d", target), frozenset(dims[at]), linear=_FIRST)
@@ -100,19 +93,19 @@ def select_backward(node: fx.Node) -> OpAxes:
 def slice_(node: fx.Node) -> OpAxes:
     """A range of one dimension: whole, unless it is one of several equal blocks."""
     (shape,), (target,) = shapes(node), result_shapes(node)
-    dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
-    start = first_index(node.args[2] if len(node.args) > 2 else 0, shape[dim])
-    step = node.args[4] if len(node.args) > 4 else 1
-    return _block(shape, target, dim, start, int(step), to_block=True)  # type: ignore[arg-type,call-overload]
+    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(shape)
+    start = first_index(args_of(node)[2] if len(args_of(node)) > 2 else 0, shape[dim])
+    step = args_of(node)[4] if len(args_of(node)) > 4 else 1
+    return _block(shape, target, dim, start, int(step), to_block=True)
 
 
 @rule(aten.slice_backward.default)
 def slice_backward(node: fx.Node) -> OpAxes:
     """The gradient of ``slice``."""
     (source,), (target,) = shapes(node), result_shapes(node)
-    dim, start, _, step = node.args[2:6]
-    at = dim % len(target)  # type: ignore[operator]
-    return _block(target, source, at, first_index(start, target[at]), int(step), to_block=False)  # type: ignore[operator,call-overload,arg-type]
+    dim, start, _, step = args_of(node)[2:6]
+    at = dim % len(target)
+    return _block(target, source, at, first_index(start, target[at]), int(step), to_block=False)
 
 
 def _block(
@@ -141,7 +134,7 @@ def split(node: fx.Node) -> OpAxes:
     (shape,) = shapes(node)
     parts = result_shapes(node)
     position = 1 if node.target is aten.unbind.int else 2
-    dim = (node.args[position] if len(node.args) > position else 0) % len(shape)  # type: ignore[operator]
+    dim = (args_of(node)[position] if len(args_of(node)) > position else 0) % len(shape)
     dims, sizes = list(named("d", shape)), sizes_of("d", shape)
     if node.target is aten.unbind.int:
         kept: Dims = tuple(f for d, f in enumerate(dims) if d != dim)
@@ -153,7 +146,7 @@ def split(node: fx.Node) -> OpAxes:
 def cat(node: fx.Node) -> OpAxes:
     """The reverse of ``split``."""
     (shape,) = result_shapes(node)
-    dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
+    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(shape)
     return _parts(
         list(named("d", shape)), sizes_of("d", shape), dim, [s[dim] for s in shapes(node)], split_up=False
     )
@@ -180,7 +173,7 @@ def _parts(
 def stack(node: fx.Node) -> OpAxes:
     """A new dimension, which is whole."""
     (target,) = result_shapes(node)
-    dim = (node.args[1] if len(node.args) > 1 else 0) % len(target)  # type: ignore[operator]
+    dim = (args_of(node)[1] if len(args_of(node)) > 1 else 0) % len(target)
     dims = named("d", target)
     source = tuple(f for d, f in enumerate(dims) if d != dim)
     count = len(shapes(node))
@@ -197,12 +190,12 @@ def stack(node: fx.Node) -> OpAxes:
 def pad(node: fx.Node) -> OpAxes:
     """Padded dimensions are whole."""
     (shape,), (target,) = shapes(node), result_shapes(node)
-    amounts: list[int] = node.args[1]  # type: ignore[assignment]
+    amounts: list[int] = args_of(node)[1]
     # Pairs, from the last dimension on; a pad and a cut may leave the size as it is.
     padded = {len(shape) - 1 - i // 2 for i, n in enumerate(amounts) if n}
     dims = named("d", tuple(max(a, b) for a, b in zip(shape, target, strict=True)))
     whole = frozenset(f"d{d}" for d in padded)
-    zero = len(node.args) < 3 or not node.args[2]
+    zero = len(args_of(node)) < 3 or not args_of(node)[2]
     return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST if zero else ())
 
 
@@ -211,9 +204,9 @@ def reorder(node: fx.Node) -> OpAxes:
     """Elements move along some dimensions, which are whole."""
     (shape,) = shapes(node)
     position = 1 if node.target is aten.flip.default else 2
-    moved = node.args[position] if len(node.args) > position else range(len(shape))
+    moved = args_of(node)[position] if len(args_of(node)) > position else range(len(shape))
     dims = named("d", shape)
-    whole = frozenset(f"d{d % len(shape)}" for d in moved)  # type: ignore[union-attr]
+    whole = frozenset(f"d{d % len(shape)}" for d in moved)
     return OpAxes((dims,), (dims,), sizes_of("d", shape), whole, linear=_FIRST)
 
 
