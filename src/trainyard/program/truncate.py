@@ -57,5 +57,6 @@ def _all_equal(blocks: nn.ModuleList | nn.Sequential) -> bool:
 def _without(module: nn.Module, blocks: nn.ModuleList | nn.Sequential, kept: int) -> nn.Module:
     """A deep copy that shares nothing but leaves the dropped blocks out."""
     first = list(blocks)[:kept]
-    shorter = nn.Sequential(*first) if isinstance(blocks, nn.Sequential) else nn.ModuleList(first)
+    # A class of its own may have a forward of its own.
+    shorter = type(blocks)(*first) if isinstance(blocks, nn.Sequential) else nn.ModuleList(first)
     return copy.deepcopy(module, {id(blocks): copy.deepcopy(shorter)})
