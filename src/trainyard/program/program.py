@@ -126,7 +126,7 @@ def output_args(graph: fx.Graph) -> tuple[fx.Node | None, ...]:
     """The flat results of a graph."""
     results = next(reversed(graph.nodes)).args[0]
     assert isinstance(results, tuple | list)
-    return tuple(results)  # type: ignore[arg-type]
+    return tuple(results)
 
 
 def tensor_of(node: fx.Node) -> torch.Tensor:

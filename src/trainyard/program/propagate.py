@@ -163,7 +163,7 @@ def _push_back(program: Program, result: Assignment) -> None:
 def _result_index(getitem: fx.Node) -> int:
     """Which of the tensors among its parent's results a ``getitem`` takes; results that are None do not count."""
     parent, index = getitem.args
-    return sum(isinstance(v, torch.Tensor) for v in parent.meta["val"][:index])  # type: ignore[union-attr,index]
+    return sum(isinstance(v, torch.Tensor) for v in parent.meta["val"][:index])  # type: ignore[union-attr]
 
 
 def _is_expanded(node: fx.Node, result: Assignment) -> bool:

@@ -79,7 +79,7 @@ def cut(program: Program, stage_starts: tuple[str, ...]) -> Cut:
         stage = sum(node.meta["position"] >= b for b in bounds)
         if node.target is operator.getitem:
             # A tuple is taken apart where it is made: only tensors travel.
-            stage = stage_of[node.args[0]]  # type: ignore[index]
+            stage = stage_of[node.args[0]]
         elif node.meta["phase"] == "backward":
             # Gradients flow down the pipeline: no op can be above one that feeds it.
             before = [a for a in node.all_input_nodes if a in stage_of and a.meta["phase"] == "backward"]

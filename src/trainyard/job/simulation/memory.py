@@ -188,7 +188,7 @@ class _Stage:
         """Note what stays after an action; return what is held only until it is sent."""
         owner = {stand_in: storage for storage, stand_in in self.borrowed.items()}
         (output,) = (n for n in segment.graph_module.graph.nodes if n.op == "output")
-        made = dict(zip(segment.outputs, output.args[0], strict=True))  # type: ignore[arg-type]
+        made = dict(zip(segment.outputs, output.args[0], strict=True))
         storages = {}
         for name, node in made.items():
             storage = memory.storages[node][0]
