@@ -57,7 +57,7 @@ def blocks_of(text: str) -> tuple[Block, ...]:
 def masked(text: str) -> str:
     """Text without what differs from run to run: numbers and their units, runs of spaces and of lines."""
     text = re.sub(rf"{_NUMBER} {_UNIT}", "<quantity>", text)
-    text = re.sub(_NUMBER, "#", text)
+    text = re.sub(rf"[+-]?{_NUMBER}", "#", text)
     lines = [re.sub(r"[ ─━]+", " ", line).strip() for line in text.splitlines()]
     return "\n".join(line for line in lines if line)
 

@@ -62,7 +62,7 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
     model = load_model(options.model, options.rows)
     found: list[Planned] = []
     for count in counts:
-        with screen.waiting(f"planning for {count} processes") as change:
+        with screen.waiting(f"planning for {_processes(count)}") as change:
             planned = plan(
                 model,
                 cluster_of_profile(profile, count),
@@ -76,6 +76,11 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
         if other is not best:
             slower = other.simulation.step_s / best.simulation.step_s
             screen.say(
-                f"{other.plan.num_ranks} processes would take {slower:.2f} times as long as {best.plan.num_ranks}"
+                f"with {_processes(other.plan.num_ranks)} a step would take {slower:.2f} times as long as with "
+                f"{_processes(best.plan.num_ranks)}"
             )
     return best
+
+
+def _processes(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"

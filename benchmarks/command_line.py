@@ -1,0 +1,42 @@
+"""Seconds until the command line answers, and until the package is imported: the fastest of several starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from record import write_record
+
+_REPEATS = 7
+_TRAINYARD = str(Path(sys.executable).parent / "trainyard")
+COMMANDS = {
+    "help_s": [_TRAINYARD, "--help"],
+    "help_of_train_s": [_TRAINYARD, "train", "--help"],
+    "describe_cluster_s": [_TRAINYARD, "hardware", "4x8xA100-80G"],
+    "import_s": [sys.executable, "-c", "import trainyard"],
+    "bare_python_s": [sys.executable, "-c", "pass"],
+}
+
+
+def seconds(command: list[str]) -> float:
+    """Fastest of several starts, in wall seconds."""
+    times = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def main() -> None:
+    """Measure, print and record."""
+    results = {name: seconds(command) for name, command in COMMANDS.items()}
+    for name, value in results.items():
+        print(f"{name}: {value:.3f}")
+    print(write_record("command-line", results))
+
+
+if __name__ == "__main__":
+    main()
