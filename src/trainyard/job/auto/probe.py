@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from trainyard.job.lower.cut import VIEWS, Cut, cut
+from trainyard.job.lower.shard import names_of
 from trainyard.program import spmd
 from trainyard.program.blocks import block_path
 from trainyard.program.program import Program, size_bytes
@@ -95,7 +96,8 @@ def _kept_and_recomputed(
             or node.meta["phase"] == "backward"
         ):
             return
-        if node.name in recompute or not hasattr(node.meta["val"], "shape"):
+        again_by_plan = not recompute.isdisjoint(names_of(node))
+        if again_by_plan or not hasattr(node.meta["val"], "shape"):
             again[node] = None
             for source in node.all_input_nodes:
                 need(source)
