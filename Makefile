@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 
-.PHONY: run test test-all lint install clean
+.PHONY: run test test-all lint docs install clean
 
 run: install          ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
@@ -18,6 +18,9 @@ lint: install         ## format, lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: install         ## rewrite the reference from the docstrings
+	$(BIN)/python docs/build_reference.py
 
 install: $(VENV)/.installed
 
