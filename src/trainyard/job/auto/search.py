@@ -83,17 +83,14 @@ def search(setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progres
     fitting = sorted((e for e in estimates if e.memory_bytes <= capacity), key=lambda e: e.step_s)
     if not fitting:
         raise PlanError(_what_is_short(setting, estimates, capacity))
-    simulated = _simulate(setting, fitting, capacity, pricing, tell)
-    best = min(simulated, key=lambda c: (not c.fits, c.simulation.step_s))
+    simulated = _simulate(setting, fitting, pricing, tell)
+    best = min(simulated, key=lambda c: (not c.simulation.fits, c.simulation.step_s))
     others = _runners_up(fitting, simulated, best)
     reasons = (
         f"Chosen: {best.estimate.point}.",
         f"The fastest of {len(estimates)} plans: all of the space of degrees, microbatches, schedules, recomputation "
         f"and ZeRO stages, of which {len(fitting)} fit; the best {len(simulated)} by estimate were simulated.",
-        *(
-            f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}."
-            for r in [r for r in others if r.memory_bytes <= capacity][:3]
-        ),
+        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in others[:3]),
     )
     plan, simulation = best.plan, best.simulation
     plan = replace(plan, made_by=("auto",), reasons=reasons)
@@ -142,11 +139,10 @@ class _Candidate:
     estimate: Estimate
     plan: Plan
     simulation: Simulation
-    fits: bool
 
 
 def _simulate(
-    setting: Setting, fitting: list[Estimate], capacity: int, pricing: Pricing, tell: Progress
+    setting: Setting, fitting: list[Estimate], pricing: Pricing, tell: Progress
 ) -> list[_Candidate]:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
     found: list[_Candidate] = []
@@ -156,10 +152,9 @@ def _simulate(
         plan = build(setting, candidate)
         program = setting.task.program(plan.rows_per_microbatch)
         lowered = lower(program, plan)
-        simulation = simulate_plan(lowered, setting.cluster, pricing(lowered))
-        found.append(_Candidate(candidate, plan, simulation, simulation.peak_memory_bytes <= capacity))
+        found.append(_Candidate(candidate, plan, simulate_plan(lowered, setting.cluster, pricing(lowered))))
         num_ops += len(program.nodes)
-        if not any(c.fits for c in found):
+        if not any(c.simulation.fits for c in found):
             continue
         if len(found) == _MAX_SIMULATED or num_ops + len(program.nodes) > _MAX_SIMULATED_OPS:
             break
@@ -171,7 +166,7 @@ def _simulate(
 def _none_better(found: list[_Candidate], rest: list[Estimate]) -> bool:
     """Whether the others are slower even if the estimate is as wrong for them as it was for any so far."""
     least = min(c.simulation.step_s / c.estimate.step_s for c in found)
-    best_s = min(c.simulation.step_s for c in found if c.fits)
+    best_s = min(c.simulation.step_s for c in found if c.simulation.fits)
     return not rest or rest[0].step_s * least >= best_s
 
 
