@@ -92,17 +92,21 @@ def megatron(
             num_stages_per_rank=stages_per_rank,
             stage_starts=even_starts(program, degrees.pipeline * stages_per_rank),
         )
-        why = [
+        why = (
             f"Tensor {degrees.tensor} x pipeline {degrees.pipeline} x data {degrees.data}: {_origin(asked)}."
-        ]
-        if degrees.tensor > 1:
-            cut, said = tensor_placements(program, degrees.tensor)
-            known = plan.placements.get(TENSOR, {})
-            plan = replace(plan, placements={**plan.placements, TENSOR: {**known, **cut}})
-            why += said
-        return replace(plan, reasons=(*plan.reasons, *why))
+        )
+        plan = replace(plan, reasons=(*plan.reasons, why))
+        return _with_tensor_axis(plan, program) if degrees.tensor > 1 else plan
 
     return strategy
+
+
+def _with_tensor_axis(plan: Plan, program: Program) -> Plan:
+    """The plan with its parameters cut over its tensor axis."""
+    cut, why = tensor_placements(program, plan.tensor)
+    known = plan.placements.get(TENSOR, {})
+    placements = {**plan.placements, TENSOR: {**known, **cut}}
+    return replace(plan, placements=placements, reasons=(*plan.reasons, *why))
 
 
 def tensor_placements(program: Program, num_ranks: int) -> tuple[dict[str, Placement], tuple[str, ...]]:
