@@ -83,7 +83,7 @@ def test_other_conditions_are_measured_by_themselves(cache, monkeypatch):
 
 
 def test_processes_beyond_the_cores_take_turns():
-    assert Conditions.of(8, 2) == Conditions(2, 1)
+    assert Conditions.of(8, 2) == Conditions(8, 1)
     assert Conditions.of(2, 16) == Conditions(2, 8)
 
 

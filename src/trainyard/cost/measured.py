@@ -39,8 +39,8 @@ class Conditions:
 
     Attributes
     ----------
-    num_processes : that run at the same time, each on its own cores; more than there are cores take turns, which
-        is for the simulation to account for.
+    num_processes : that run at the same time. More than there are cores take turns and find their caches taken:
+        an op's seconds are those that it runs, and waiting for its turn is for the simulation to add.
     num_threads : of each.
     """
 
@@ -50,7 +50,7 @@ class Conditions:
     @classmethod
     def of(cls, num_processes: int, num_cores: int) -> Conditions:
         """As the runtime starts processes on this machine."""
-        return cls(min(num_processes, num_cores), max(1, num_cores // num_processes))
+        return cls(num_processes, max(1, num_cores // num_processes))
 
     @property
     def key(self) -> str:

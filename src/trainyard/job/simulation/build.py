@@ -109,8 +109,9 @@ class Assembly:
                 kind = "compute" if lane == "compute" else "communication"
                 resources[lane] = builder.add_resource(f"rank {rank} {lane}", device, kind)  # type: ignore[arg-type]
                 if shared:
-                    # What was measured alone ran on this many cores, or on all where they are fewer.
-                    width = min(threads if lane == "compute" else 1.0, cores)
+                    # Ops are measured in core-seconds. A collective was measured among all of its ranks, which
+                    # took turns where the cores are fewer.
+                    width = threads if lane == "compute" else min(1.0, cores)
                     own = builder.add_link(f"rank {rank} {lane}", width * _UNITS_PER_S)
                     links[lane], units[lane] = (own, machine), width * _UNITS_PER_S
             self.lanes.append(Lanes(resources, links, units))
