@@ -27,15 +27,16 @@ import torch
 from record import write_record
 from torch.profiler import ProfilerActivity, profile
 
+from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.local import local_cluster
 from trainyard.job.catalog import parse_strategies
-from trainyard.job.lower.lower import lower
+from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import run_ranks
-from trainyard.job.simulate import simulate_plan
+from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply
 from trainyard.program.model import Model
@@ -44,7 +45,7 @@ from trainyard.zoo.gpt import GPTConfig
 from trainyard.zoo.llama import LlamaConfig
 from trainyard.zoo.resnet import ResNetConfig
 
-_STEPS, _WARM_UP = 9, 2
+_STEPS, _WARM_UP, _ROUNDS = 9, 2, 3
 
 
 def build(name: str) -> Model:
@@ -144,26 +145,27 @@ def run_case(num_processes: int, name: str, strategies: str) -> dict[str, Any]:
     setting = Setting(Task(build(name)), cluster)
     plan = apply(parse_strategies(strategies), setting)
     lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
-    # Measured right before the run, so that both see the machine under the same load of others.
-    ops = measured_ops(lowered, cluster, num_threads=1, budget_s=2.0, again=True)
-    predicted = simulate_plan(lowered, cluster, ops)
-    ranks = run_ranks(num_processes, run_rank, name, plan)
+    # In turns, so that both see the machine as fast as it happens to be.
+    rounds = [_predict_and_run(num_processes, name, plan, cluster, lowered) for _ in range(_ROUNDS)]
+    predicted, ranks = rounds[-1]
     stage = [plan.coordinate(rank)["pipeline"] for rank in range(num_processes)]
     memory_errors = [
         abs(predicted.peak_bytes[s] / found.peak_bytes - 1) for s, found in zip(stage, ranks, strict=True)
     ]
-    work_s = max(r.work_s for r in ranks)
-    measured_s = max(r.step_s for r in ranks)
+    predicted_s = median(p.step_s for p, _ in rounds)
+    predicted_work_s = median(max(p.work_s) for p, _ in rounds)
+    measured_s = median(max(r.step_s for r in found) for _, found in rounds)
+    work_s = median(max(r.work_s for r in found) for _, found in rounds)
     return {
         "num_processes": num_processes,
         "model": name,
         "strategies": strategies,
-        "predicted_step_s": predicted.step_s,
+        "predicted_step_s": predicted_s,
         "measured_step_s": measured_s,
-        "predicted_work_s": max(predicted.work_s),
+        "predicted_work_s": predicted_work_s,
         "measured_work_s": work_s,
-        "work_error": max(predicted.work_s) / work_s - 1,
-        "step_error": predicted.step_s / measured_s - 1,
+        "work_error": predicted_work_s / work_s - 1,
+        "step_error": predicted_s / measured_s - 1,
         "predicted_peak_bytes": max(predicted.peak_bytes),
         "measured_peak_bytes": max(r.peak_bytes for r in ranks),
         "memory_error": max(memory_errors),
@@ -171,6 +173,13 @@ def run_case(num_processes: int, name: str, strategies: str) -> dict[str, Any]:
         "measured_sent_bytes": [r.sent_bytes for r in ranks],
         "load_average": os.getloadavg()[0],
     }
+
+
+def _predict_and_run(
+    num_processes: int, name: str, plan: Plan, cluster: Cluster, lowered: Lowered
+) -> tuple[Simulation, list[Measured]]:
+    ops = measured_ops(lowered, cluster, num_threads=1, budget_s=2.0, again=True)
+    return simulate_plan(lowered, cluster, ops), run_ranks(num_processes, run_rank, name, plan)
 
 
 def _line(found: dict[str, Any], same: bool) -> str:

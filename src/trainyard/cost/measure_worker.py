@@ -101,6 +101,8 @@ def _pass(name: str, num_elements: int) -> Callable[[], object]:
     a, b = torch.ones(num_elements), torch.ones(num_elements)
     if name == "copy":
         return lambda: torch._foreach_copy_([a], [b])
+    if name == "clone":
+        return lambda: a.clone()
     if name == "accumulate":
         return lambda: torch._foreach_add_([a], [b])
     if name == "scale":

@@ -27,7 +27,7 @@ from trainyard.hardware.measure import machine_identity
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
-_VERSION = 1
+_VERSION = 2
 _LIMIT_S = 600.0
 
 Points = tuple[tuple[int, float], ...]

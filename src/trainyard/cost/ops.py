@@ -23,10 +23,11 @@ __all__ = ["PASSES", "OpSeconds", "Pass", "Roofline", "is_free", "op_bytes"]
 
 aten = torch.ops.aten
 
-Pass = Literal["copy", "accumulate", "scale", "norm", "adamw", "sgd"]
-"""What the runtime does with flat buffers, outside of graphs."""
+Pass = Literal["copy", "clone", "accumulate", "scale", "norm", "adamw", "sgd"]
+"""What the runtime does with flat buffers, outside of graphs. A clone is a copy into fresh memory, whose pages the
+system may have to clear first."""
 
-PASSES: dict[str, int] = {"copy": 2, "accumulate": 3, "scale": 2, "norm": 1, "adamw": 7, "sgd": 3}
+PASSES: dict[str, int] = {"copy": 2, "clone": 2, "accumulate": 3, "scale": 2, "norm": 1, "adamw": 7, "sgd": 3}
 """Reads and writes of every element by each of them."""
 
 # Operand (by position) of which only as much is read as is written.

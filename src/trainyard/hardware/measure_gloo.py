@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["main"]
 
 # (bytes, repetitions): few of the large ones, which vary less and take longer
-_SIZES = ((2**10, 20), (2**14, 20), (2**17, 10), (2**20, 6), (2**23, 2))
+_SIZES = ((2**10, 40), (2**14, 40), (2**17, 24), (2**20, 16), (2**23, 9))
 
 
 def _calls(num_floats: int, rank: int, members: list[int], group: Any) -> dict[str, Callable[[], object]]:

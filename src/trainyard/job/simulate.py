@@ -236,15 +236,16 @@ class _Finish:
         assembly.waiting[rank].append(task)
         assembly.sent.append((rank, kind, num_bytes, self.plan.data))
         if bucket.num_shards > 1:
+            staged = self.prices.staged_bytes(kind, num_bytes)
             part = num_bytes // bucket.num_shards
-            assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, part))
+            assembly.memory.add(assembly.tail[rank], rank, Effect(0, "communication", 0, part + staged))
+            assembly.memory.add(task, rank, Effect(0, "communication", 0, -staged))
 
     def _scale(self, rank: int) -> None:
         """Averages over microbatches, and the norm; what ZeRO reduced is added and let go."""
         plan, pass_s = self.plan, self.prices.pass_s
         sharded = [b for b in self.buckets[rank] if is_sharded(plan, b)]
-        pending = sum(b.num_elements * 4 // b.num_shards for b in sharded) * plan.num_microbatches
-        pending += sum(b.num_elements * 4 for b in sharded) * plan.num_microbatches
+        pending = sum(b.num_elements * 4 // b.num_shards + b.num_elements * 4 for b in sharded)
         added = sum(b.num_elements // b.num_shards for b in sharded)
         elements = sum(b.num_elements // b.num_shards for b in self.buckets[rank])
         seconds = plan.num_microbatches * pass_s("accumulate", rank, added)

@@ -102,7 +102,8 @@ def action_memory(
     Parameters
     ----------
     handed_over : values that come from another stage of the same rank, which keeps them.
-    over_gloo : gathers go through a buffer of their result's size, as gloo's do and NCCL's do not.
+    over_gloo : gathers go through a buffer of their result's size, and what is reduced and scattered is copied
+        first, as gloo does and NCCL does not.
     """
     return _Stage(lowered, stage, handed_over, over_gloo).run()
 
@@ -179,7 +180,8 @@ class _Stage:
                     (0 if width == 4 else share * width) + (whole if self.over_gloo else 0), whole
                 )
             elif is_sharded(plan, bucket):
-                found[node] = WorkingBytes(4 * (bucket.num_elements + share))
+                staged = bucket.num_elements if self.over_gloo else 0
+                found[node] = WorkingBytes(4 * (bucket.num_elements + share + staged))
             else:
                 found[node] = WorkingBytes(0 if width == 4 else 4 * sum(bucket.sizes))
         return found

@@ -77,6 +77,13 @@ class Prices:
             self.op_seconds.pass_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
         )
 
+    def staged_bytes(self, kind: str, num_bytes: int) -> int:
+        """Bytes that a communicator copies aside for a collective, and holds until it is done.
+
+        Gloo reduces and scatters a copy; NCCL works on what it is given.
+        """
+        return num_bytes if kind == "reduce_scatter" and self.cluster.profile is not None else 0
+
     def _group(self, axis: str, fixed: dict[str, int]) -> Group:
         assert set(fixed) | {axis} == set(AXES)
         return tuple(self.plan.rank_at(**fixed, **{axis: i}) for i in range(self._sizes[axis]))

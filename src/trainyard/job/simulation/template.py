@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from trainyard.cost.memory import GraphMemory
-from trainyard.cost.ops import is_free
+from trainyard.cost.ops import Pass, is_free
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import DATA
@@ -132,6 +132,9 @@ class _Writer:
     def _compute(self, category: str, seconds: float) -> None:
         self.chunk[category] = self.chunk.get(category, 0.0) + seconds
 
+    def _pass(self, what: Pass, num_elements: int) -> None:
+        self._compute(self._category(None), self.prices.pass_s(what, self.work.pipeline, num_elements))
+
     def _flush(self, end: int) -> None:
         """Close the tasks of the nodes up to ``end``; what they hold at most, they hold together."""
         if not self.chunk:
@@ -163,7 +166,12 @@ class _Writer:
         before = self.template.last_compute
         seconds = self.prices.collective_s(kind, DATA, self.work.pipeline, num_bytes)
         size = self.prices.size(DATA)
-        self.template.add(seconds, kind, f"{bucket.name} {kind}", num_bytes, size, waits_for=before)
+        task = self.template.add(seconds, kind, f"{bucket.name} {kind}", num_bytes, size, waits_for=before)
+        staged = self.prices.staged_bytes(kind, num_bytes)
+        self.template.effects += [
+            Effect(before, "communication", 0, staged),
+            Effect(task, "communication", 0, -staged),
+        ]
         return before
 
     def _collective(self, index: int, node: fx.Node) -> None:
@@ -188,13 +196,13 @@ class _Writer:
         plan = self.prices.plan
         bucket = self.work.buckets[str(node.args[0])]
         sharded = is_sharded(plan, bucket)
-        what = "copy" if self.is_first or sharded else "accumulate"
-        seconds = self.prices.pass_s(what, self.work.pipeline, sum(bucket.sizes))  # type: ignore[arg-type]
-        self._compute(self._category(None), seconds)
+        what: Pass = "clone" if sharded else "copy" if self.is_first else "accumulate"
+        self._pass(what, sum(bucket.sizes))
         num_bytes = bucket.num_elements * 4
         if sharded:
             before = self._asynchronous(index, "reduce_scatter", bucket, num_bytes)
-            held = num_bytes + num_bytes // bucket.num_shards
+            # One reduction per bucket is on its way: the next takes the place of the one before.
+            held = num_bytes + num_bytes // bucket.num_shards if self.is_first else 0
             self.template.effects.append(Effect(before, "communication", 0, held))
         elif self.is_last and bucket.reduced and len(bucket.stages) == 1:
             kind = "all_reduce" if bucket.num_shards == 1 else "reduce_scatter"
