@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.fx.traceback as fx_traceback
-from torch import fx, nn
-from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
-from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from trainyard.program.decompose import mean_losses
 from trainyard.program.model import Model
 from trainyard.program.program import Input, Output, Program
 from trainyard.program.random import CounterDropout
+from trainyard.program.repeats import find_repeats, write_out
 from trainyard.program.simplify import simplify
+from trainyard.program.tracing import gradients, layers_recorded, trace, was_written
+
+Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
+"""What a model runs within, given the dropout that is on."""
 
 
 class CaptureError(ValueError):
@@ -63,15 +62,17 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         rng = torch.zeros(3, dtype=torch.int64)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     step = _Step(model, trainable, num_rows)
+    given = (params, buffers, batch, rng)
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(model.name))
         stack.enter_context(fake)
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
-        stack.enter_context(fx_traceback.preserve_node_meta())
-        stack.enter_context(_layers_recorded(model.module))
-        tracer = make_fx(step, decomposition_table=mean_losses(), tracing_mode="real")
-        graph_module = tracer(params, buffers, batch, rng)
+        repeats = find_repeats(model.module, num_rows, lambda watched: step.forward(*given, watched))
+        step.replaced = repeats.replaced
+        stack.enter_context(layers_recorded(model.module))
+        graph_module = trace(step, *given)
+    write_out(graph_module.graph, repeats)
     _label(graph_module.graph)
     inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
     graph = graph_module.graph
@@ -109,49 +110,40 @@ class _Step:
         self.num_rows = num_rows
         self.outputs: list[Output] = []
         self.differentiated: list[str] = []
+        self.replaced: Watch = nullcontext
 
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
-        with FunctionalTensorMode():
-            params, buffers, batch, rng = pytree.tree_map_only(
-                torch.Tensor, to_fun, (params, buffers, batch, rng)
-            )
-            results = self._results(params, buffers, batch, rng)
-            return tuple(pytree.tree_map_only(torch.Tensor, from_fun, results))
-
-    def _results(self, params: Any, buffers: Any, batch: Any, rng: Any) -> list[torch.Tensor]:
         before = dict(buffers)
-        module = self.model.module
-        with (
-            torch.enable_grad(),
-            CounterDropout(rng, self.num_rows),
-            _reparametrize_module(module, {**params, **buffers}, tie_weights=True),
-        ):
-            loss = self.model.loss(module, batch)
-            after = {name: b for name, b in module.named_buffers() if name in before}
-        loss, metrics = loss if isinstance(loss, tuple) else (loss, {})
+        loss, metrics, after = self.forward(params, buffers, batch, rng, self.replaced)
         if loss.dim() or not loss.requires_grad:
             raise CaptureError(
                 f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
                 f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             )
-        assert loss.grad_fn is not None
-        setup_stacktrace_preservation_hooks([loss.grad_fn])
-        fx_traceback.current_meta["custom"] = {"phase": "backward"}
-        grads = torch.autograd.grad(loss, [params[n] for n in self.trainable], allow_unused=True)
-        found = {n: g for n, g in zip(self.trainable, grads, strict=True) if g is not None}
-        self.differentiated = list(found)
-        written = {n: b for n, b in after.items() if b is not before[n] or _was_written(b)}
+        found = gradients([loss], [params[n] for n in self.trainable], [None])
+        grads = {n: g for n, g in zip(self.trainable, found, strict=True) if g is not None}
+        self.differentiated = list(grads)
+        written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
         self.outputs = [Output("loss", "loss")]
         self.outputs += [Output("metric", name) for name in metrics]
-        self.outputs += [Output("grad", name) for name in found]
+        self.outputs += [Output("grad", name) for name in grads]
         self.outputs += [Output("buffer", name) for name in written]
-        return [loss.detach(), *(m.detach() for m in metrics.values()), *found.values(), *written.values()]
+        return loss.detach(), *(m.detach() for m in metrics.values()), *grads.values(), *written.values()
 
-
-def _was_written(value: Any) -> bool:
-    return bool(torch._functionalize_was_storage_changed(value.elem)) or bool(
-        torch._functionalize_has_data_mutation(value.elem)  # type: ignore[attr-defined]
-    )
+    def forward(
+        self, params: Any, buffers: Any, batch: Any, rng: Any, watch: Watch
+    ) -> tuple[Tensor, dict[str, Tensor], Any]:
+        """The loss, the metrics, and the buffers afterwards; the model runs within ``watch``."""
+        module = self.model.module
+        with (
+            torch.enable_grad(),
+            CounterDropout(rng, self.num_rows) as mode,
+            watch(mode),
+            _reparametrize_module(module, {**params, **buffers}, tie_weights=True),
+        ):
+            loss = self.model.loss(module, batch)
+            after = {name: b for name, b in module.named_buffers() if name in buffers}
+        return (*loss, after) if isinstance(loss, tuple) else (loss, {}, after)
 
 
 def _fake_state(
@@ -244,40 +236,13 @@ def _draws(node: fx.Node) -> bool:
     return bool(arguments.get("dropout_p", arguments.get("p", 1.0)) != 0.0)
 
 
-@contextmanager
-def _layers_recorded(module: nn.Module) -> Iterator[None]:
-    """While tracing, every node made inside a module's forward learns the module's path."""
-    stack: list[str] = []
-
-    def enter(path: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            stack.append(path)
-            fx_traceback.current_meta["custom"] = {"layer": path}
-
-        return hook
-
-    def leave(*_: Any) -> None:
-        stack.pop()
-        fx_traceback.current_meta["custom"] = {"layer": stack[-1] if stack else ""}
-
-    handles = []
-    for path, child in module.named_modules():
-        handles.append(child.register_forward_pre_hook(enter(path)))
-        handles.append(child.register_forward_hook(leave, always_call=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _label(graph: fx.Graph) -> None:
     """Give every node its phase, layer and position.
 
     The position of a forward node counts the forward nodes before it; a backward node has the position and the
     layer of the op it differentiates, and the sum of two gradients those of the earlier one.
     """
-    origin: dict[int, fx.Node] = {}
+    origin: dict[Any, fx.Node] = {}
     for position, node in enumerate(graph.nodes):
         custom = node.meta.get("custom") or {}
         sequence = node.meta.get("seq_nr", -1)
