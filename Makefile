@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 
-.PHONY: run test test-all lint docs install clean
+.PHONY: run test test-slow lint docs install clean
 
 run: install          ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
@@ -10,8 +10,8 @@ run: install          ## train a small GPT on this machine with the plan that Tr
 test: install         ## the default test suite
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: install     ## the default suite and the long tests
-	$(BIN)/python -m pytest
+test-slow: install    ## the long tests
+	$(BIN)/python -m pytest -m slow
 
 lint: install         ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -75,7 +75,7 @@ def test_a_pipeline_takes_what_the_dry_run_of_its_schedule_says(schedule, microb
     ops = Constant()
 
     def seconds(action):
-        graph = lowered.stages[action.stage].segments[action.kind].graph_module.graph
+        graph = lowered.stages[action.stage].segments[action.kind].graph
         own = [n for n in graph.nodes if n.op == "call_function" and "accumulate" not in n.name]
         return sum(ops(n, None) for n in own)
 

@@ -95,7 +95,7 @@ def check_all_choices(target: Any, args: tuple[Any, ...], num_ranks: int, blocks
     node, values = make_node(target, args)
     wanted = results_of(node.meta["val"])
     axes = axes_of(node)
-    options = choices(axes, num_ranks, [(factor, blocks) for factor in axes.sizes])
+    options = choices(axes, num_ranks, tuple((factor, blocks) for factor in axes.sizes))
     for choice in options:
         answers = [run_rank(node, values, choice, rank, num_ranks) for rank in range(num_ranks)]
         for i, (whole, placement) in enumerate(zip(wanted, choice.results, strict=True)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate
 
 from trainyard.job.plan import PlanError
 from trainyard.program.blocks import Block, blocks
@@ -49,8 +48,8 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
         raise ValueError(
             f"{count} elements cannot be cut into {num_parts} parts; at least 1 and at most {count}"
         )
-    before = np.concatenate([[0.0], np.cumsum(costs)])
-    low, high = max(max(costs), float(before[-1]) / num_parts), float(before[-1])
+    before = list(accumulate(map(float, costs), initial=0.0))
+    low, high = max(max(costs), before[-1] / num_parts), before[-1]
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if _cuts_within(before, num_parts, middle) else (middle, high)
@@ -59,7 +58,7 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     return found
 
 
-def _cuts_within(before: npt.NDArray[np.float64], num_parts: int, most: float) -> tuple[int, ...] | None:
+def _cuts_within(before: list[float], num_parts: int, most: float) -> tuple[int, ...] | None:
     """Cuts into parts of at most ``most`` each, every part as long as it can be; None if there are none.
 
     Parameters
@@ -70,7 +69,7 @@ def _cuts_within(before: npt.NDArray[np.float64], num_parts: int, most: float) -
     cuts: list[int] = []
     start = 0
     for left in range(num_parts - 1, 0, -1):
-        end = int(np.searchsorted(before, before[start] + most * (1 + 1e-12), side="right")) - 1
+        end = bisect_right(before, before[start] + most * (1 + 1e-12)) - 1
         start = max(start + 1, min(end, count - left))
         if before[start] - before[cuts[-1] if cuts else 0] > most * (1 + 1e-9):
             return None

@@ -12,6 +12,7 @@ import torch
 from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
+from trainyard.job.auto.forked import collecting_rarely
 from trainyard.job.auto.search import Progress, RunnerUp, search
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
@@ -94,7 +95,8 @@ def plan(
     setting = Setting(Task(model, dtype), place)
     tell = progress or (lambda what, done: None)
     if strategies == "auto":
-        found = search(setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell)
+        with collecting_rarely():
+            found = search(setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell)
         seconds = time.perf_counter() - started
         return Planned(found.plan, found.simulation, setting.task, found.runners_up, seconds)
     tell(f"applying {strategies}", 0.0)

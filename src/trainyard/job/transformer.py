@@ -237,7 +237,7 @@ def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> 
     if index >= len(axes.results) or len(list(tensors_of(node))) != len(axes.results):
         raise _NoPairError
     blocks = blocks_at(axes, axes.results[index], placement)
-    for choice in choices(axes, num_ranks, blocks):
+    for choice in choices(axes, num_ranks, tuple(blocks)):
         if choice.factor is not None and choice.results[index] == placement:
             return choice
     raise _NoPairError

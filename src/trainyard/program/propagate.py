@@ -99,6 +99,8 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
     for node in program.graph.nodes:
         if node.target in _PASS_THROUGH and all(source in params for source in tensor_args(node)):
             params.add(node)
+    # What a sketch is for is known once the last forward op that could be expanded has been seen.
+    last = next((n for n in reversed(program.graph.nodes) if forward_of(n) is n), None)
     for node in program.graph.nodes:
         if node.op == "output":
             continue
@@ -117,6 +119,9 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
                 result.wanted.setdefault((node, 0), REPLICATE)
         if len(result.made[node]) == 1:
             result.now[node] = result.settled(node)
+        if node is last and result.expand:
+            result.expand |= {n for n in program.graph.nodes if forward_of(n) in result.expand}
+            break
     return result
 
 
@@ -190,10 +195,11 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     values = list(tensors_of(node))
     forced = {i: p for i in range(len(values)) if (p := result.wanted.get((node, i))) is not None}
     options = _options(node, [result.now[s] for s in sources], forced, result.axis.size)
+    moves = _Moves(node, sources, values, result, params)
     best: Choice | None = None
     best_cost = float("inf")
     for option in options:
-        cost = _cost(node, option, forced, result, params)
+        cost = moves.cost(option, forced)
         # Of equally cheap ones the first, in which the fewest dimensions are cut, unless another is as wanted.
         if cost < best_cost:
             best, best_cost = option, cost
@@ -208,33 +214,52 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
             result.now[source] = need
 
 
-def _cost(
-    node: fx.Node, option: Choice, forced: Mapping[int, Placement], result: Assignment, params: set[fx.Node]
-) -> float:
-    """Bytes moved now for the operands, and later for the results."""
-    values = list(tensors_of(node))
-    num_ranks = result.axis.size
-    cost = 0.0
-    for source, need in zip(tensor_args(node), option.operands, strict=True):
-        have = result.now[source]
-        if have == need or (source, need, node.meta["phase"]) in result.moved:
-            continue
-        moved = _move_cost(source.meta["val"], have, need, values, num_ranks)
-        if isinstance(have, Replicate) and isinstance(need, Partial) and _is_summed_further(node):
-            moved = _LOCAL_CUT_COST * size_bytes(source.meta["val"])
+class _Moves:
+    """What the choices of one op move. What is asked for every choice is found once."""
+
+    def __init__(
+        self,
+        node: fx.Node,
+        sources: list[fx.Node],
+        values: list[torch.Tensor],
+        result: Assignment,
+        params: set[fx.Node],
+    ) -> None:
+        self.node, self.sources, self.values, self.params = node, sources, values, params
+        self.now = [result.now[s] for s in sources]
+        self.moved, self.num_ranks = result.moved, result.axis.size
+        self._known: dict[tuple[int, Placement], float] = {}
+
+    def cost(self, option: Choice, forced: Mapping[int, Placement]) -> float:
+        """Bytes moved now for the operands, and later for the results."""
+        cost = sum(self._operand(i, need) for i, need in enumerate(option.operands) if need != self.now[i])
+        for i, (value, placement) in enumerate(zip(self.values, option.results, strict=True)):
+            want = forced.get(i)
+            if want is None and isinstance(placement, Partial):
+                cost += _LATER * _reduce_bytes(size_bytes(value), self.num_ranks)
+            elif want is not None and want != placement:
+                # A result that is computed whole to be cut is work done twice.
+                again = isinstance(placement, Replicate) and isinstance(want, Shard)
+                move = _move_cost(value, placement, want, [value], self.num_ranks)
+                cost += size_bytes(value) if again else move
+        return cost
+
+    def _operand(self, index: int, need: Placement) -> float:
+        if (index, need) not in self._known:
+            self._known[index, need] = self._move(self.sources[index], self.now[index], need)
+        return self._known[index, need]
+
+    def _move(self, source: fx.Node, have: Placement, need: Placement) -> float:
+        if (source, need, self.node.meta["phase"]) in self.moved:
+            return 0.0
+        value = source.meta["val"]
+        moved = _move_cost(value, have, need, self.values, self.num_ranks)
+        if isinstance(have, Replicate) and isinstance(need, Partial) and _is_summed_further(self.node):
+            moved = _LOCAL_CUT_COST * size_bytes(value)
         if isinstance(have, Partial) and isinstance(need, Replicate):
             # What is reduced for one user is reduced for all; what is passed on is reduced by each.
             moved /= max(1, len(source.users))
-        cost += moved * (_PARAM_MOVE_PENALTY if source in params else 1.0)
-    for i, (value, placement) in enumerate(zip(values, option.results, strict=True)):
-        want = forced.get(i)
-        if want is None and isinstance(placement, Partial):
-            cost += _LATER * _reduce_bytes(size_bytes(value), num_ranks)
-        elif want is not None and want != placement:
-            # A result that is computed whole to be cut is work done twice.
-            again = isinstance(placement, Replicate) and isinstance(want, Shard)
-            cost += size_bytes(value) if again else _move_cost(value, placement, want, [value], num_ranks)
-    return cost
+        return moved * (_PARAM_MOVE_PENALTY if source in self.params else 1.0)
 
 
 def _is_summed_further(node: fx.Node) -> bool:
@@ -249,7 +274,7 @@ def _options(
     axes = axes_of(node)
     blocks = [b for dims, p in zip(axes.operands, have, strict=False) for b in blocks_at(axes, dims, p)]
     blocks += [b for i, p in forced.items() for b in blocks_at(axes, axes.results[i], p)]
-    return choices(axes, num_ranks, blocks)
+    return choices(axes, num_ranks, tuple(blocks))
 
 
 def _reduce_bytes(num_bytes: int, num_ranks: int) -> float:

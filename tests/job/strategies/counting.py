@@ -33,6 +33,6 @@ def collectives(lowered: Lowered, axis: str, at_least: int = 0) -> Counter[tuple
         (node.target.__name__, kind)
         for stage in lowered.stages
         for kind, segment in stage.segments.items()
-        for node in segment.graph_module.graph.nodes
+        for node in segment.graph.nodes
         if node.target in spmd.COLLECTIVES and node.args[1] == axis and node.meta["val"].numel() >= at_least
     )

@@ -8,7 +8,7 @@ from trainyard.program import spmd
 def test_buckets_leave_before_the_backward_pass_ends() -> None:
     plan, lowered = planned(small_gpt(4, rows=4), "data_parallel(bucket_bytes=1000000)", "1x4xA100-80G")
     (stage,) = lowered.stages
-    ops = [n for n in stage.segments["B"].graph_module.graph.nodes if n.op == "call_function"]
+    ops = [n for n in stage.segments["B"].graph.nodes if n.op == "call_function"]
     sent = [i for i, n in enumerate(ops) if n.target is spmd.accumulate_grads]
     assert len(sent) == len(stage.buckets) > 2
     # Section 3.2.3: communication starts with the first full bucket, long before the last gradient.

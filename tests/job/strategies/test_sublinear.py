@@ -26,7 +26,7 @@ def chain(layers: int) -> Model:
 def peak_bytes(lowered: Lowered) -> int:
     """Most bytes of activations alive during the backward pass."""
     (stage,) = lowered.stages
-    nodes = list(stage.segments["B"].graph_module.graph.nodes)
+    nodes = list(stage.segments["B"].graph.nodes)
     paths = {s.name for s in stage.segments["B"].inputs if s.kind == "value"}
     live = {n for n in nodes if n.op == "placeholder" and n.name in paths}
     peak = 0
@@ -60,8 +60,8 @@ def test_one_extra_forward_pass(options: str) -> None:
     # Section 4.2: "one additional forward pass".
     _, lowered = planned(chain(16), f"sublinear({options})", "1x1xA100-80G")
     segments = lowered.stages[0].segments
-    forward = sum(node_flops(n) for n in segments["F"].graph_module.graph.nodes)
-    again = sum(node_flops(n) for n in segments["B"].graph_module.graph.nodes if n.meta.get("recomputed"))
+    forward = sum(node_flops(n) for n in segments["F"].graph.nodes)
+    again = sum(node_flops(n) for n in segments["B"].graph.nodes if n.meta.get("recomputed"))
     assert 0 < again <= forward
 
 

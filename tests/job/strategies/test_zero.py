@@ -42,7 +42,7 @@ def test_communication_volume(stage: int, volume: int) -> None:
     elements = {b.name: b.num_elements for b in program.buckets}
     reduced = 0
     for segment in program.segments.values():
-        for node in segment.graph_module.graph.nodes:
+        for node in segment.graph.nodes:
             gathered += elements[node.args[0]] if node.target is spmd.gather_params else 0
             reduced += elements[node.args[0]] if node.target is spmd.accumulate_grads else 0
     assert gathered + reduced == volume * psi

@@ -99,7 +99,8 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     p = point.pipeline
 
     def by_rank(values: Floats) -> Floats:
-        return np.array([values[r::p].sum() for r in range(p)])
+        summed: Floats = values.reshape(-1, p).sum(axis=0)
+        return summed
 
     forward_s, backward_s = by_rank(stages.forward_s), by_rank(stages.backward_s)
     elements = by_rank(stages.elements)
@@ -113,10 +114,10 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
     state += elements * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
     state += elements * _MASTER_AND_MOMENTS_BYTES / shared
-    kept = by_rank(stages.kept_bytes) * [_in_flight(point, r) for r in range(p)]
-    working = np.array([stages.working_bytes[r::p].max() for r in range(p)])
+    kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
+    working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
-        working += 2 * np.array([stages.widest_elements[r::p].max() for r in range(p)]) * weight_bytes
+        working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
     memory_bytes = int((state + kept + working).max())
     return Estimate(point, pipeline_s + exposed_s + optimizer_s, memory_bytes, stages.paths)
 

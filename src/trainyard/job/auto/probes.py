@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Stages, cut_stages
+from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.probe import BlockCost, node_bytes, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.lower.lower import shard_axes
@@ -27,22 +28,35 @@ _KINDS: dict[Any, str] = {
     spmd.reduce_scatter: "reduce_scatter",
     spmd.all_to_all: "all_to_all",
 }
+Costs = dict[tuple[Sharding, Recompute], tuple[BlockCost, ...] | None]
+"""Costs of all blocks of the whole model; None where it cannot be sharded or recomputed so."""
+
 _T = TypeVar("_T")
 
 
 class Probes:
-    """Costs of blocks, probed on a model with two of its repeated blocks when they are first asked for."""
+    """Costs of blocks, probed on a model with two of its repeated blocks."""
 
     def __init__(self, setting: Setting, seconds: OpSeconds) -> None:
         self.setting, self.seconds = setting, seconds
         self.truncated = truncate(setting.task.model)
         self.task = Task(self.truncated.model, setting.task.dtype)
-        self._known: dict[tuple[Sharding, Recompute], tuple[BlockCost, ...] | None] = {}
+        self._known: Costs = {}
+        self._collective_s: dict[tuple[str, int, int, int], float] = {}
         self._stages: dict[tuple[Sharding, Recompute, int], Stages | None] = {}
         program = self.task.program(setting.task.num_rows)
         self.has_experts = has_experts(program)
         paths = [b.path for b in blocks(program)]
         self.num_blocks = len(self._expanded(paths, paths))
+
+    def probe(self, shardings: Iterable[Sharding], tell: Callable[[float], None]) -> None:
+        """Probe every sharding; ``tell`` hears how much of it is done. Processes share the work by what they capture."""
+        groups: dict[int, list[Sharding]] = {}
+        for sharding in dict.fromkeys(shardings):
+            groups.setdefault(sharding.rows * sharding.data, []).append(sharding)
+        for i, found in enumerate(map_forked(self._probe_all, list(groups.values()))):
+            self._known |= found
+            tell((i + 1) / len(groups))
 
     def stages(self, sharding: Sharding, recompute: Recompute, num_stages: int) -> Stages | None:
         """The model cut into stages; None if it cannot be sharded so or has too few blocks."""
@@ -55,24 +69,26 @@ class Probes:
 
     def blocks(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
         """Costs of all blocks of the whole model; None if it cannot be sharded or recomputed so."""
-        if (sharding, recompute) not in self._known:
-            self._probe(sharding)
         return self._known[sharding, recompute]
 
-    def _probe(self, sharding: Sharding) -> None:
-        self._known |= {(sharding, kind): None for kind in RECOMPUTES}
+    def _probe_all(self, shardings: Sequence[Sharding]) -> Costs:
+        return {key: costs for sharding in shardings for key, costs in self._probe(sharding).items()}
+
+    def _probe(self, sharding: Sharding) -> Costs:
+        found: Costs = {(sharding, kind): None for kind in RECOMPUTES}
         try:
             plan = build_sharding(Setting(self.task, self.setting.cluster), sharding)
             program = self.task.program(plan.rows_per_microbatch)
             local, _, _ = shard_axes(program, plan)
         except PlanError:
-            return
+            return found
         for kind in RECOMPUTES:
             again = recomputed(program, kind)
             if again or kind == "none":
                 costs = probe(local, again, lambda node: self._node_s(node, sharding))
                 whole = self._expanded(costs, [c.path for c in costs])
-                self._known[sharding, kind] = tuple(whole)
+                found[sharding, kind] = tuple(whole)
+        return found
 
     def _node_s(self, node: fx.Node, sharding: Sharding) -> float:
         cluster = self.setting.cluster
@@ -81,8 +97,11 @@ class Probes:
             return self.seconds(node, cluster.device(0))
         stride, size = (sharding.tensor, sharding.data) if node.args[1] == DATA else (1, sharding.tensor)
         whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
-        ranks = tuple(range(0, stride * size, stride))
-        return collective_cost(cluster, kind, ranks, node_bytes(whole)).seconds
+        key = (kind, stride, size, node_bytes(whole))
+        if key not in self._collective_s:
+            ranks = tuple(range(0, stride * size, stride))
+            self._collective_s[key] = collective_cost(cluster, kind, ranks, node_bytes(whole)).seconds
+        return self._collective_s[key]
 
     def _expanded(self, items: Sequence[_T], paths: Sequence[str]) -> list[_T]:
         """The items of a truncated model's blocks for those of the whole: the second repeats."""

@@ -111,8 +111,9 @@ def _grid(setting: Setting, probes: Probes) -> Iterator[tuple[int, int, Sharding
 def _estimate_all(setting: Setting, probes: Probes, tell: Progress) -> list[Estimate]:
     found: list[Estimate] = []
     grid = list(_grid(setting, probes))
+    probes.probe((s for _, _, s in grid), lambda done: tell("probing the blocks of the model", 0.5 * done))
     for i, (pipeline, data, sharding) in enumerate(grid):
-        tell(f"searching: {len(found)} plans estimated", 0.6 * i / len(grid))
+        tell(f"searching: {len(found)} plans estimated", 0.5 + 0.1 * i / len(grid))
         found += _estimates(setting, probes, pipeline, data, sharding)
     return found
 

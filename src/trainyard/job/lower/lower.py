@@ -257,7 +257,7 @@ def _check_recompute(program: Program, plan: Plan) -> None:
 def _check_accumulated(stages: Sequence[StageProgram]) -> None:
     """Every gradient is added exactly once per microbatch."""
     for stage in stages:
-        nodes = [n for segment in stage.segments.values() for n in segment.graph_module.graph.nodes]
+        nodes = [n for segment in stage.segments.values() for n in segment.graph.nodes]
         added = sorted(str(n.args[0]) for n in nodes if n.target is spmd.accumulate_grads)
         if added != sorted(b.name for b in stage.buckets):
             raise RuntimeError(

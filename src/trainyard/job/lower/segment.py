@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -35,7 +36,7 @@ class Segment:
 
     Attributes
     ----------
-    graph_module : takes one list of the ``inputs`` (and empties it, so that memory is freed as it is used).
+    graph : a placeholder for each of the ``inputs``.
     inputs : what feeds each placeholder.
     outputs : names of the values it returns.
     results : outputs of the whole program among them, as pairs of a value's name and ``loss:loss`` or
@@ -44,10 +45,16 @@ class Segment:
 
     stage: int
     kind: Kind
-    graph_module: fx.GraphModule
+    graph: fx.Graph
     inputs: tuple[Slot, ...]
     outputs: tuple[str, ...]
     results: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def graph_module(self) -> fx.GraphModule:
+        """The graph as something that takes one list of the inputs, and empties it, so that each is freed after use."""
+        self.graph.set_codegen(_BoxedCodeGen())
+        return fx.GraphModule(nn.Module(), self.graph)
 
 
 class SegmentWriter:
@@ -156,9 +163,7 @@ class SegmentWriter:
         """Close the graph with the values that leave it, and name the program's results among them."""
         kept = list(dict.fromkeys(outputs))
         self.graph.output(tuple(self.copies[n] for n in kept))
-        self.graph.set_codegen(_BoxedCodeGen())
-        module = fx.GraphModule(nn.Module(), self.graph)
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         slots = tuple(self.slots[n] for n in placeholders)
         named = tuple((node.name, result) for node, result in results)
-        return Segment(self.stage, self.kind, module, slots, tuple(n.name for n in kept), named)
+        return Segment(self.stage, self.kind, self.graph, slots, tuple(n.name for n in kept), named)

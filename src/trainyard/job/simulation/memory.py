@@ -136,7 +136,7 @@ class _Stage:
         popped = total_bytes(self.held)
         if not frees:
             self.held |= set(received)
-        graph = segment.graph_module.graph
+        graph = segment.graph
         inputs = {}
         for node, slot in zip((n for n in graph.nodes if n.op == "placeholder"), segment.inputs, strict=True):
             owned = slot.kind == "value" and frees
@@ -189,7 +189,7 @@ class _Stage:
     def _keep(self, kind: Kind, segment: Segment, memory: GraphMemory, frees: bool) -> dict[int, int]:
         """Note what stays after an action; return what is held only until it is sent."""
         owner = {stand_in: storage for storage, stand_in in self.borrowed.items()}
-        (output,) = (n for n in segment.graph_module.graph.nodes if n.op == "output")
+        (output,) = (n for n in segment.graph.nodes if n.op == "output")
         made = dict(zip(segment.outputs, output.args[0], strict=True))
         storages = {}
         for name, node in made.items():

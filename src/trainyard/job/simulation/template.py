@@ -83,7 +83,7 @@ def op_seconds_of(segment: Segment, pipeline: int, prices: Prices) -> dict[fx.No
     """Seconds of the ops of a segment on the slowest device of a pipeline rank."""
     devices = prices.devices(pipeline)
     found = {}
-    for node in segment.graph_module.graph.nodes:
+    for node in segment.graph.nodes:
         if node.target not in _COMMUNICATION and not is_free(node):
             found[node] = max(prices.op_seconds(node, device) for device in devices)
     return found
@@ -108,7 +108,7 @@ class _Writer:
         self.name = f"stage {work.segment.stage} {work.segment.kind}"
 
     def run(self) -> Template:
-        nodes = list(self.work.segment.graph_module.graph.nodes)
+        nodes = list(self.work.segment.graph.nodes)
         for i, node in enumerate(nodes):
             if node.target in spmd.COLLECTIVES:
                 self._collective(i, node)

@@ -22,7 +22,7 @@ def traces_of(lowered: Lowered) -> list[tuple[Trace, ...]]:
             segment = stage.segments[kind]  # type: ignore[index]
             inputs = [f"{slot.kind}:{slot.name}" for slot in segment.inputs]
             outputs = [f"value:{name}" for name in segment.outputs]
-            traces.append(trace_graph(segment.graph_module.graph, inputs, outputs))
+            traces.append(trace_graph(segment.graph, inputs, outputs))
         found.append(tuple(traces))
     return found
 

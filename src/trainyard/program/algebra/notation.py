@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 from trainyard.program.placement import (
     PARTIAL,
@@ -28,7 +28,7 @@ Dims = tuple[tuple[str, ...], ...]
 """The factors of each dimension of a tensor, outer to inner; a dimension of size one has none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpAxes:
     """One op on given shapes, in factors.
 
@@ -71,7 +71,8 @@ class Choice:
     results: tuple[Placement, ...]
 
 
-def choices(axes: OpAxes, num_ranks: int, blocks: Collection[tuple[str, int]] = ()) -> tuple[Choice, ...]:
+@lru_cache(maxsize=2**16)
+def choices(axes: OpAxes, num_ranks: int, blocks: tuple[tuple[str, int], ...] = ()) -> tuple[Choice, ...]:
     """Every valid way to run an op on ``num_ranks`` ranks; the first replicates it.
 
     Parameters

@@ -107,8 +107,37 @@ def replicated(node: fx.Node) -> OpAxes:
     return OpAxes(operands, tuple(tuple(() for _ in s) for s in result_shapes(node)), {})
 
 
+_known: dict[Any, OpAxes] = {}
+
+
 def axes_of(node: fx.Node) -> OpAxes:
-    """The axes of any op."""
+    """The axes of any op; the same object for the same op on the same shapes."""
+    key = _key(node)
+    if key not in _known:
+        _known[key] = _axes_of(node)
+    return _known[key]
+
+
+def _key(node: fx.Node) -> Any:
+    """All that a rule may look at: the op, its arguments, and of tensors their shapes and which are the same."""
+    numbers: dict[fx.Node, int] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            tensor = value.meta.get("val")
+            shape = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None
+            return numbers.setdefault(value, len(numbers)), shape
+        if isinstance(value, list | tuple):
+            return tuple(map(plain, value))
+        # True is not 1, though it equals it.
+        return type(value), value
+
+    args = tuple(map(plain, node.args))
+    kwargs = tuple((k, plain(v)) for k, v in node.kwargs.items())
+    return node.target, args, kwargs, tuple(tuple(t.shape) for t in tensors_of(node))
+
+
+def _axes_of(node: fx.Node) -> OpAxes:
     found = RULES.get(node.target)
     if found is not None:
         return found(node)
