@@ -61,11 +61,12 @@ def test_probes_stand_for_all_blocks():
     """A block of a model cut down to two costs what it costs in the whole model."""
     setting = Setting(Task(load_model("gpt2", 8)), parse_cluster("1x1xA100-80G"))
     sharding = Sharding(1, False, False, 1, 8)
-    short = Probes(setting, Roofline()).blocks(sharding, "none")
-    whole = Probes(setting, Roofline())
+    short, whole = Probes(setting, Roofline()), Probes(setting, Roofline())
     whole.truncated = truncate(setting.task.model, kept=99)
     whole.task = setting.task
-    assert short == whole.blocks(sharding, "none")
+    for probes in (short, whole):
+        probes.probe([sharding], lambda done: None)
+    assert short.blocks(sharding, "none") == whole.blocks(sharding, "none")
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -78,7 +79,9 @@ def test_estimate_agrees_with_the_simulation(recompute):
     setting = Setting(Task(load_model("gpt2", 32), "bfloat16"), parse_cluster("1x8xA100-80G"))
     sharding = Sharding(1, False, False, 1, 2)
     point = Point(sharding, 4, 2, 8, "one_f_one_b", 1, recompute, 1)
-    stages = Probes(setting, Roofline()).stages(sharding, recompute, 4)
+    probes = Probes(setting, Roofline())
+    probes.probe([sharding], lambda done: None)
+    stages = probes.stages(sharding, recompute, 4)
     assert stages is not None
     guess = estimate(point, stages, setting.cluster, 2)
     chosen = build(setting, guess)

@@ -1,0 +1,1 @@
+"""Level 2: many jobs on one cluster."""

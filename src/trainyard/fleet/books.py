@@ -1,0 +1,142 @@
+"""The books of a run: one row of numbers for every job that is there, in arrays that are used again."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.workload.job import Grant, Job
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_INF = float("inf")
+
+
+class Books:
+    """Jobs that were submitted and have not ended. A job keeps its row until it ends; then another takes it.
+
+    Columns are by row; ``active`` lists the rows in the order of arrival. What a running job has done is written
+    down when its grant changes: between, it follows from ``since_s`` and ``rate``.
+
+    Attributes
+    ----------
+    jobs, grants : of every row; a job without grant waits.
+    arrival_s, num_devices, weight : of the job.
+    left : work to be done at ``since_s``; ``rate`` per second from then on.
+    finish_s : when the job ends if nothing changes; infinite while it waits.
+    attained_s, attained_device_s : time for which it had devices, and that times their number, at ``since_s``.
+    held : devices that it has.
+    granted_s : when it got its grant, or the two above were last written. Until ``since_s`` it restarts, and does no
+        work.
+    waiting_since_s : when it last began to wait.
+    first_start_s : NaN before it.
+    num_preempted : how often it lost its devices.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[Job | None] = []
+        self.grants: list[Grant | None] = []
+        self._rows = np.zeros(16, np.int64)
+        self._count = 0
+        self._unused: list[int] = []
+        self._grow(16)
+
+    def _grow(self, size: int) -> None:
+        for name in _REAL:
+            setattr(self, name, np.concatenate((getattr(self, name, np.zeros(0)), np.zeros(size))))
+        for name in _WHOLE:
+            setattr(
+                self,
+                name,
+                np.concatenate((getattr(self, name, np.zeros(0, np.int64)), np.zeros(size, np.int64))),
+            )
+        self._unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
+        self.jobs += [None] * size
+        self.grants += [None] * size
+
+    arrival_s: Floats
+    weight: Floats
+    left: Floats
+    rate: Floats
+    since_s: Floats
+    finish_s: Floats
+    attained_s: Floats
+    attained_device_s: Floats
+    granted_s: Floats
+    waiting_since_s: Floats
+    first_start_s: Floats
+    num_devices: Ints
+    held: Ints
+    num_preempted: Ints
+
+    @property
+    def active(self) -> Ints:
+        """Rows of all jobs, in the order of arrival; a view that later changes write to."""
+        return self._rows[: self._count]
+
+    def add(self, job: Job, now_s: float) -> int:
+        """Enter a job; return its row."""
+        if not self._unused:
+            self._grow(len(self.jobs))
+        row = self._unused.pop()
+        for name in _REAL:
+            getattr(self, name)[row] = 0.0
+        for name in _WHOLE:
+            getattr(self, name)[row] = 0
+        self.jobs[row], self.grants[row] = job, None
+        self.arrival_s[row], self.weight[row], self.num_devices[row] = (
+            job.arrival_s,
+            job.weight,
+            job.num_devices,
+        )
+        self.left[row], self.finish_s[row] = job.work, _INF
+        self.waiting_since_s[row], self.first_start_s[row] = now_s, np.nan
+        if self._count == len(self._rows):
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+        self._rows[self._count] = row
+        self._count += 1
+        return row
+
+    def remove(self, row: int) -> None:
+        """A job ended or was refused."""
+        place = int(np.nonzero(self.active == row)[0][0])
+        self._rows[place : self._count - 1] = self._rows[place + 1 : self._count]
+        self._count -= 1
+        self.jobs[row] = self.grants[row] = None
+        self._unused.append(row)
+
+    def settle(self, row: int, now_s: float) -> None:
+        """Write down what a running job has done until now."""
+        granted = now_s - self.granted_s[row]
+        self.attained_s[row] += granted
+        self.attained_device_s[row] += granted * self.held[row]
+        if now_s > self.since_s[row]:
+            self.left[row] = max(0.0, self.left[row] - (now_s - self.since_s[row]) * self.rate[row])
+            self.since_s[row] = now_s
+        self.granted_s[row] = now_s
+
+    def grant(self, row: int, grant: Grant, rate: float, now_s: float, restart_s: float) -> None:
+        """Give a job devices, or others than it has."""
+        if self.grants[row] is not None:
+            self.settle(row, now_s)
+        if np.isnan(self.first_start_s[row]):
+            self.first_start_s[row] = now_s
+        self.grants[row], self.rate[row], self.held[row] = grant, rate, grant.num_devices
+        self.granted_s[row], self.since_s[row] = now_s, now_s + restart_s
+        self.finish_s[row] = self.since_s[row] + self.left[row] / rate if rate > 0 else _INF
+
+    def release(self, row: int, now_s: float) -> None:
+        """Take a job's devices away."""
+        self.settle(row, now_s)
+        self.grants[row], self.rate[row], self.held[row] = None, 0.0, 0
+        self.finish_s[row], self.waiting_since_s[row] = _INF, now_s
+        self.num_preempted[row] += 1
+
+
+_REAL = (
+    "arrival_s", "weight", "left", "rate", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
+    "waiting_since_s", "first_start_s",
+)  # fmt: skip
+_WHOLE = ("num_devices", "held", "num_preempted")

@@ -1,0 +1,147 @@
+"""What a run leaves: one record per job, and what the devices did."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.site import Site
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A job on devices, from a grant to the next change."""
+
+    job: str
+    start_s: float
+    end_s: float
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FleetRun:
+    """A run of a workload under a policy; columns are by job, in the order in which they ended.
+
+    Attributes
+    ----------
+    names, virtual_clusters : of the jobs.
+    arrival_s, first_start_s, finish_s : when each came, first had devices, and ended.
+    device_s : devices times time that each had.
+    num_preempted : how often each lost its devices.
+    deadline_s : infinite where there is none.
+    refused : jobs that were turned away, and why.
+    used : (time, devices in use from then on), at every change.
+    spans : what ran where; empty unless it was asked for.
+    num_decisions : of the policy.
+    """
+
+    policy: str
+    site: Site
+    names: tuple[str, ...]
+    virtual_clusters: tuple[str, ...]
+    arrival_s: Floats
+    first_start_s: Floats
+    finish_s: Floats
+    device_s: Floats
+    num_preempted: NDArray[np.int64]
+    deadline_s: Floats
+    refused: tuple[tuple[str, str], ...]
+    used: tuple[Floats, Floats]
+    spans: tuple[Span, ...]
+    num_decisions: int
+
+    @cached_property
+    def completion_s(self) -> Floats:
+        """Job completion times (JCT): from arrival to end."""
+        return self.finish_s - self.arrival_s
+
+    @cached_property
+    def queueing_s(self) -> Floats:
+        """From arrival to the first devices."""
+        return self.first_start_s - self.arrival_s
+
+    @property
+    def mean_completion_s(self) -> float:
+        return float(self.completion_s.mean()) if len(self.names) else 0.0
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last job ends, counted from time 0."""
+        return float(self.finish_s.max()) if len(self.names) else 0.0
+
+    @property
+    def num_preemptions(self) -> int:
+        return int(self.num_preempted.sum())
+
+    def percentile_s(self, percent: float) -> float:
+        """A percentile of the completion times."""
+        return float(np.percentile(self.completion_s, percent)) if len(self.names) else 0.0
+
+    @property
+    def utilisation(self) -> float:
+        """Share of all devices' time, from the first arrival to the last end, that jobs had."""
+        if not len(self.names):
+            return 0.0
+        span_s = self.makespan_s - float(self.arrival_s.min())
+        return float(self.device_s.sum()) / (span_s * self.site.num_devices) if span_s > 0 else 0.0
+
+    @property
+    def num_missed(self) -> int:
+        """Jobs that ended after their deadline."""
+        return int((self.finish_s > self.deadline_s).sum())
+
+
+class Recorder:
+    """Takes the notes of a run."""
+
+    def __init__(self, keep_spans: bool) -> None:
+        self.names: list[str] = []
+        self.virtual_clusters: list[str] = []
+        self.columns = {name: array("d") for name in _COLUMNS}
+        self.refused: list[tuple[str, str]] = []
+        self.used = (array("d"), array("d"))
+        self.spans: list[Span] | None = [] if keep_spans else None
+        self.num_decisions = 0
+
+    def ended(self, name: str, virtual_cluster: str, values: Sequence[float]) -> None:
+        """A job ended; values in the order of the columns."""
+        self.names.append(name)
+        self.virtual_clusters.append(virtual_cluster)
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.append(value)
+
+    def in_use(self, now_s: float, num_devices: int) -> None:
+        """Devices in use from now on."""
+        times, counts = self.used
+        if times and times[-1] == now_s:
+            counts[-1] = num_devices
+        elif not counts or counts[-1] != num_devices:
+            times.append(now_s)
+            counts.append(num_devices)
+
+    def result(self, policy: str, site: Site) -> FleetRun:
+        """The notes as a value."""
+        columns = {name: np.array(values) for name, values in self.columns.items()}
+        preempted = columns.pop("num_preempted").astype(np.int64)
+        return FleetRun(
+            policy,
+            site,
+            tuple(self.names),
+            tuple(self.virtual_clusters),
+            num_preempted=preempted,
+            refused=tuple(self.refused),
+            used=(np.array(self.used[0]), np.array(self.used[1])),
+            spans=tuple(self.spans or ()),
+            num_decisions=self.num_decisions,
+            **columns,
+        )
+
+
+_COLUMNS = ("arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "deadline_s")

@@ -1,0 +1,124 @@
+"""The place at this level: nodes with devices, as a tree of pools, racks, nodes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.hardware.cluster import Cluster
+
+Ints = NDArray[np.int64]
+
+
+class FleetError(ValueError):
+    """Something given to the fleet level that cannot be; the message says what is allowed."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node.
+
+    Attributes
+    ----------
+    device_type : of all its devices, ``"V100"``.
+    num_devices, cpus, memory_bytes : what it has.
+    rack : name of its rack; nodes of one rack are near to each other.
+    """
+
+    device_type: str
+    num_devices: int
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
+    rack: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The nodes of a cluster. Devices are numbered through the nodes in order; a pool is all devices of one type.
+
+    Attributes
+    ----------
+    name : what reports call it.
+    hosts : the nodes.
+    """
+
+    name: str
+    hosts: tuple[Host, ...]
+
+    def __post_init__(self) -> None:
+        if not any(host.num_devices for host in self.hosts):
+            raise FleetError(f"cluster {self.name!r} has no devices; give at least one node with one")
+
+    @classmethod
+    def uniform(cls, num_nodes: int, devices_per_node: int, device_type: str = "device") -> Site:
+        """Nodes that are all the same."""
+        return cls(
+            f"{num_nodes}x{devices_per_node}x{device_type}",
+            (Host(device_type, devices_per_node),) * num_nodes,
+        )
+
+    @classmethod
+    def of_pools(cls, pools: Sequence[tuple[str, int, int]]) -> Site:
+        """Pools of (device type, nodes, devices per node), in this order."""
+        hosts = tuple(Host(kind, size) for kind, count, size in pools for _ in range(count))
+        return cls("+".join(f"{count}x{size}x{kind}" for kind, count, size in pools), hosts)
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster) -> Site:
+        """The nodes of a level-1 cluster; a node of several device types becomes one host for each."""
+        hosts = []
+        for node in cluster.nodes:
+            kinds = dict.fromkeys(device.name for device in node.devices)
+            hosts += [Host(kind, sum(d.name == kind for d in node.devices)) for kind in kinds]
+        return cls(cluster.name, tuple(hosts))
+
+    @cached_property
+    def num_devices(self) -> int:
+        return sum(host.num_devices for host in self.hosts)
+
+    @cached_property
+    def device_types(self) -> tuple[str, ...]:
+        """Names of the pools, in the order in which they first occur."""
+        return tuple(dict.fromkeys(host.device_type for host in self.hosts))
+
+    @cached_property
+    def node_of(self) -> Ints:
+        """Node of every device."""
+        return np.repeat(np.arange(len(self.hosts)), [h.num_devices for h in self.hosts])
+
+    @cached_property
+    def type_of_node(self) -> Ints:
+        """Index into ``device_types`` of every node."""
+        return np.array([self.device_types.index(h.device_type) for h in self.hosts], np.int64)
+
+    @cached_property
+    def first_device(self) -> Ints:
+        """First device of every node, and the number of devices."""
+        return np.concatenate(([0], np.cumsum([h.num_devices for h in self.hosts]))).astype(np.int64)
+
+    @cached_property
+    def devices_per_node(self) -> Ints:
+        return np.array([h.num_devices for h in self.hosts], np.int64)
+
+    @cached_property
+    def devices_of_type(self) -> Ints:
+        """Number of devices in every pool."""
+        return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
+
+    def type_index(self, name: str) -> int:
+        """Index of a device type.
+
+        Raises
+        ------
+        FleetError
+            If no node has it.
+        """
+        if name not in self.device_types:
+            raise FleetError(
+                f"cluster {self.name!r} has no devices of type {name!r}; it has {', '.join(self.device_types)}"
+            )
+        return self.device_types.index(name)

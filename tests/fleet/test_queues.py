@@ -1,0 +1,54 @@
+"""Queue disciplines on the inputs of Tiresias' simulator, against its own outputs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.policies.queues import fifo, srtf
+from trainyard.fleet.policy import Priority
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import by_arrival, declared_job
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+
+SITES = {"60_job.csv": Site.uniform(4, 4), "cluster01_job.csv": Site.uniform(32, 4)}
+POLICIES: dict[str, Callable[[], Priority]] = {
+    "fifo": fifo,
+    "fjf": lambda: fifo(backfill=True),
+    "shortest": srtf,
+    "shortest-gpu": lambda: srtf(by_device_time=True),
+}
+
+
+def published() -> list[tuple[str, str, float, float, int]]:
+    if not DATA.exists():
+        return []
+    with (DATA / "reference" / "fleet" / "tiresias.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["schedule"] in POLICIES]
+    return [
+        (r["trace"], r["schedule"], float(r["avg_jct_s"]), float(r["makespan_s"]), int(r["preemptions"]))
+        for r in rows
+    ]
+
+
+@pytest.mark.parametrize(("trace", "name", "completion_s", "makespan_s", "preemptions"), published())
+def test_as_the_authors_simulator(
+    trace: str, name: str, completion_s: float, makespan_s: float, preemptions: int
+) -> None:
+    with (DATA / "cluster" / "tiresias" / trace).open() as file:
+        jobs = by_arrival(
+            [
+                declared_job(r["job_id"], float(r["submit_time"]), int(r["num_gpu"]), float(r["duration"]))
+                for r in csv.DictReader(file)
+            ]
+        )
+    run = simulate_fleet(jobs, SITES[trace], POLICIES[name](), place="anywhere")
+    assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
+    assert run.makespan_s == makespan_s
+    assert run.num_preemptions == preemptions
