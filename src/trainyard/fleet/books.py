@@ -27,7 +27,7 @@ class Books:
     left : work to be done at ``since_s``; ``rate`` per second from then on.
     finish_s : when the job ends if nothing changes; infinite while it waits.
     attained_s, attained_device_s : time for which it had devices, and that times their number, at ``since_s``.
-    held : devices that it has.
+    held, held_type : devices that it has, and index of their type.
     granted_s : when it got its grant, or the two above were last written. Until ``since_s`` it restarts, and does no
         work.
     waiting_since_s : when it last began to wait.
@@ -69,6 +69,7 @@ class Books:
     first_start_s: Floats
     num_devices: Ints
     held: Ints
+    held_type: Ints
     num_preempted: Ints
 
     @property
@@ -132,11 +133,10 @@ class Books:
         self.settle(row, now_s)
         self.grants[row], self.rate[row], self.held[row] = None, 0.0, 0
         self.finish_s[row], self.waiting_since_s[row] = _INF, now_s
-        self.num_preempted[row] += 1
 
 
 _REAL = (
     "arrival_s", "weight", "left", "rate", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
     "waiting_since_s", "first_start_s",
 )  # fmt: skip
-_WHOLE = ("num_devices", "held", "num_preempted")
+_WHOLE = ("num_devices", "held", "held_type", "num_preempted")

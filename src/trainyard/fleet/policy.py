@@ -140,6 +140,7 @@ class Targets:
     device_type : index into ``site.device_types`` of each; -1, the default, is any one type.
     devices : the very devices of each, where the policy places for itself.
     fraction : of the time that each should run; only rounds take any but 1.
+    share : of its devices that each gets, where the policy places for itself; others may have the rest.
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
@@ -152,6 +153,7 @@ class Targets:
     device_type: Ints | None = None
     devices: Sequence[tuple[int, ...]] | None = None
     fraction: Floats | None = None
+    share: Floats | None = None
     batch_size: Ints | None = None
     cpus: Floats | None = None
     memory_bytes: Floats | None = None

@@ -15,30 +15,28 @@ class FreeDevices:
 
     Attributes
     ----------
-    by_node, by_type : numbers of free devices.
+    by_node, by_type, total : numbers of free devices.
+    node_of : node of every device.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.by_node = site.devices_per_node.copy()
         self.by_type = site.devices_of_type.copy()
+        self.total = site.num_devices
+        self.node_of: list[int] = site.node_of.tolist()
         self._devices = [
             list(range(first, last))
             for first, last in zip(site.first_device, site.first_device[1:], strict=False)
         ]
-        self._node_of = site.node_of.tolist()
-        self._type_of = site.type_of_node.tolist()
-
-    @property
-    def total(self) -> int:
-        return int(self.by_type.sum())
+        self._type_of: list[int] = site.type_of_node.tolist()
+        self._tenants = [0] * site.num_devices
 
     def find(self, wanted: int, device_type: int, how: Placement) -> Ints | None:
         """How many devices to take of every node, all of one type; None if there is no place."""
         if len(self.by_type) == 1:
-            return (
-                how(self.by_node, wanted, self.site.devices_per_node) if self.by_type[0] >= wanted else None
-            )
+            enough = self.total >= wanted
+            return how(self.by_node, wanted, self.site.devices_per_node) if enough else None
         for kind in range(len(self.by_type)) if device_type < 0 else (device_type,):
             if self.by_type[kind] < wanted:
                 continue
@@ -52,26 +50,34 @@ class FreeDevices:
     def take(self, counts: Ints) -> tuple[int, ...]:
         """Take so many of every node; returns the devices, ascending."""
         taken: list[int] = []
-        for node in np.nonzero(counts)[0].tolist():
-            for _ in range(int(counts[node])):
-                taken.append(heapq.heappop(self._devices[node]))
-            self.by_node[node] -= counts[node]
-            self.by_type[self._type_of[node]] -= counts[node]
+        for node in counts.nonzero()[0].tolist():
+            count = int(counts[node])
+            taken += [heapq.heappop(self._devices[node]) for _ in range(count)]
+            self._count(node, -count)
+        for device in taken:
+            self._tenants[device] = 1
         return tuple(sorted(taken))
 
     def take_these(self, devices: tuple[int, ...]) -> None:
-        """Take the devices named, which are free."""
+        """Take the devices named; one that others have already is shared with them."""
         for device in devices:
-            node = self._node_of[device]
-            self._devices[node].remove(device)
-            heapq.heapify(self._devices[node])
-            self.by_node[node] -= 1
-            self.by_type[self._type_of[node]] -= 1
+            self._tenants[device] += 1
+            if self._tenants[device] == 1:
+                node = self.node_of[device]
+                self._devices[node].remove(device)
+                heapq.heapify(self._devices[node])
+                self._count(node, -1)
 
     def give(self, devices: tuple[int, ...]) -> None:
-        """Devices that their job has left."""
+        """A job leaves devices, which are free when the last one does."""
         for device in devices:
-            node = self._node_of[device]
-            heapq.heappush(self._devices[node], device)
-            self.by_node[node] += 1
-            self.by_type[self._type_of[node]] += 1
+            self._tenants[device] -= 1
+            if not self._tenants[device]:
+                node = self.node_of[device]
+                heapq.heappush(self._devices[node], device)
+                self._count(node, 1)
+
+    def _count(self, node: int, change: int) -> None:
+        self.by_node[node] += change
+        self.by_type[self._type_of[node]] += change
+        self.total += change

@@ -23,8 +23,11 @@ or None if there is no place that suits."""
 
 def anywhere(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
     """Whatever is free, in the order of the nodes: devices are alike wherever they are."""
-    upto = np.minimum(np.cumsum(free), wanted)
-    return np.diff(upto, prepend=0) if len(upto) and upto[-1] == wanted else None
+    upto = free.cumsum()
+    if not len(upto) or upto[-1] < wanted:
+        return None
+    # Of every node what is still wanted after the nodes before it.
+    return np.clip(wanted - (upto - free), 0, free)
 
 
 def consolidated(free: Ints, wanted: int, sizes: Ints) -> Ints | None:

@@ -38,7 +38,7 @@ class Spot:
 
     Attributes
     ----------
-    device_type : of its devices; of the slowest where they differ.
+    device_type : of its devices; of those on its last node where they differ.
     num_devices, num_nodes : how many, and over how many nodes.
     """
 
