@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_timelines import small_timeline
 
+from trainyard.report.page import Table
 from trainyard.report.timeline_bars import gantt_bars, shown_resources, thin_curve, visible_curve
-from trainyard.report.timeline_page import Table, timeline_page
+from trainyard.report.timeline_page import timeline_page
 
 _FLAGS = [
     "--headless",
@@ -68,7 +69,7 @@ def test_the_page_renders_in_a_browser(tmp_path: Path) -> None:
 def test_an_error_in_a_script_is_seen(tmp_path: Path) -> None:
     page = timeline_page(small_timeline(), "broken", {})
     broken = page.replace('draw("figure1", {', 'draw("nowhere", {').replace(
-        'draw("figure2"', 'drew("figure2"'
+        "draw('figure2'", "drew('figure2'"
     )
     assert broken != page
     shown = errors_shown(rendered(broken, tmp_path))

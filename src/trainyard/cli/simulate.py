@@ -58,8 +58,9 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 
 def _page(plan: Plan, simulation: Simulation) -> str:
+    from trainyard.report.page import Table
     from trainyard.report.prediction import mesh_text, simulation_facts
-    from trainyard.report.timeline_page import Table, timeline_page
+    from trainyard.report.timeline_page import timeline_page
 
     facts = simulation_facts(simulation)
     summary = {

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.report.league import Contender, ranked
+from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 
 __all__ = ["comparison_page"]
 
-_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d", "#439894")
 _IDLE, _DOES_NOT_FIT = "#d9d9d9", "#b00020"
 
 
@@ -30,44 +29,19 @@ def comparison_page(title: str, contenders: Sequence[Contender], summary: Mappin
     str
         HTML that needs nothing else, no network either.
     """
-    from plotly.offline import get_plotlyjs
-
     order = ranked(contenders)
     drawn = [c for c in order if c.step_s is not None]
-    figures = []
-    if drawn:
-        figures = [
-            ("Where a step's time goes", _time_figure(drawn)),
-            ("Memory of the fullest device", _memory_figure(drawn)),
-        ]
-    sections = "".join(
-        f'<section><h2>{heading}</h2><div id="figure{index}" class=figure></div></section>'
-        for index, (heading, _) in enumerate(figures)
-    )
-    scripts = "\n".join(
-        f"draw('figure{i}', {_script_json(figure)});" for i, (_, figure) in enumerate(figures)
-    )
-    cards = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>"
-        for name, text in summary.items()
-    )
-    return _PAGE.format(
-        title=html.escape(title),
-        cards=cards,
-        sections=sections,
-        table=_table(order),
-        plotly=get_plotlyjs(),
-        scripts=scripts,
-    )
+    figures = [_time_figure(drawn), _memory_figure(drawn)] if drawn else []
+    return html_page(title, summary, figures, [_table(order)])
 
 
-def _time_figure(drawn: Sequence[Contender]) -> dict[str, Any]:
+def _time_figure(drawn: Sequence[Contender]) -> Figure:
     longest_s = max(c.step_s or 0.0 for c in drawn)
     unit, per_s = next(
         ((u, scale) for u, scale in (("s", 1.0), ("ms", 1e3)) if longest_s * scale >= 1), ("µs", 1e6)
     )
     names = list(dict.fromkeys(name for c in drawn for name in c.parts_s))
-    colors = iter(_PALETTE * (1 + len(names) // len(_PALETTE)))
+    colors = iter(PALETTE * (1 + len(names) // len(PALETTE)))
     data = [
         _bars(
             name,
@@ -82,14 +56,14 @@ def _time_figure(drawn: Sequence[Contender]) -> dict[str, Any]:
         _label(row, (c.step_s or 0.0) * per_s, seconds_text(c.step_s or 0.0)) for row, c in enumerate(drawn)
     ]
     layout["xaxis"]["range"] = [0, longest_s * per_s * 1.15]
-    return {"data": data, "layout": layout}
+    return Figure("Where a step's time goes", data, layout)
 
 
-def _memory_figure(drawn: Sequence[Contender]) -> dict[str, Any]:
+def _memory_figure(drawn: Sequence[Contender]) -> Figure:
     largest = max(max(c.peak_bytes, c.capacity_bytes) for c in drawn)
     unit, scale = next(((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20)) if largest >= s), ("KiB", 2**10))
     names = list(dict.fromkeys(name for c in drawn for name in c.memory_bytes))
-    colors = _PALETTE * (1 + len(names) // len(_PALETTE))
+    colors = PALETTE * (1 + len(names) // len(PALETTE))
     data = [
         _bars(name, [c.memory_bytes.get(name, 0) / scale for c in drawn], f"%{{x:.4g}} {unit}", colors[index])
         for index, name in enumerate(names)
@@ -112,7 +86,7 @@ def _memory_figure(drawn: Sequence[Contender]) -> dict[str, Any]:
     ]
     layout["xaxis"]["range"] = [0, largest / scale * 1.2]
     layout["xaxis"]["title"]["text"] += "; the dotted line is the device's capacity"
-    return {"data": data, "layout": layout}
+    return Figure("Memory of the fullest device", data, layout)
 
 
 def _bars(name: str, values: list[float], hover: str, color: str) -> dict[str, Any]:
@@ -121,7 +95,7 @@ def _bars(name: str, values: list[float], hover: str, color: str) -> dict[str, A
         "orientation": "h",
         "name": html.escape(name.replace("_", " ")),
         "y": list(range(len(values))),
-        "x": [float(f"{value:.7g}") for value in values],
+        "x": [nice(value) for value in values],
         "hovertemplate": hover,
         "marker": {"color": color},
     }
@@ -165,7 +139,7 @@ def _layout(drawn: Sequence[Contender], axis: str) -> dict[str, Any]:
     }
 
 
-def _table(order: Sequence[Contender]) -> str:
+def _table(order: Sequence[Contender]) -> Table:
     def cells(each: Contender) -> tuple[str, ...]:
         if each.step_s is None:
             return (each.name, "no plan", "", "", each.what)
@@ -173,65 +147,6 @@ def _table(order: Sequence[Contender]) -> str:
         mfu = "" if each.mfu is None else percent_text(each.mfu)
         return (each.name, seconds_text(each.step_s), mfu, memory, each.what)
 
-    rows = "".join(
-        f"<tr{'' if each.fits else ' class=unfit'}>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(each))
-        + "</tr>"
-        for each in order
-    )
-    header = "".join(f"<th>{h}</th>" for h in ("strategy", "step", "MFU", "memory per device", "plan"))
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _script_json(figure: Mapping[str, Any]) -> str:
-    """JSON inside a script element: ``</`` would end the element, wherever it stands."""
-    return json.dumps(figure, allow_nan=False).replace("</", "<\\/")
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1200px;
-  padding: 16px 24px; }}
-h1 {{ font-size: 24px; margin: 8px 0 16px; }}
-h2 {{ font-size: 17px; margin: 28px 0 4px; }}
-dl {{ display: flex; flex-wrap: wrap; gap: 8px; margin: 0; }}
-dl div {{ border: 1px solid #ddd; border-radius: 6px; padding: 6px 14px; }}
-dt {{ color: #666; font-size: 12px; }}
-dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
-.figure {{ width: 100%; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }}
-th, td {{ text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }}
-td:nth-child(2), td:nth-child(3), td:nth-child(4) {{ white-space: nowrap; }}
-th {{ font-size: 13px; color: #666; }}
-.unfit {{ color: #b00020; }}
-#errors {{ color: #b00020; white-space: pre-wrap; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<dl>{cards}</dl>
-<div id="errors"></div>
-{sections}
-<section><h2>League table</h2>{table}</section>
-<script>
-window.addEventListener("error", event => {{
-  document.getElementById("errors").textContent += event.message + "\\n";
-}});
-</script>
-<script>{plotly}</script>
-<script>
-function draw(id, figure) {{
-  Plotly.newPlot(id, figure.data, figure.layout, {{responsive: true, displayModeBar: false}}).catch(problem => {{
-    document.getElementById("errors").textContent += id + ": " + problem + "\\n";
-  }});
-}}
-{scripts}
-</script>
-</body>
-</html>
-"""
+    columns = ("strategy", "step", "MFU", "memory per device", "plan")
+    unfit = frozenset(i for i, each in enumerate(order) if not each.fits)
+    return Table("League table", columns, tuple(map(cells, order)), unfit)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trainyard.engine.tasks import Ints
 from trainyard.engine.timeline import Timeline
+from trainyard.report.page import Figure, Table, html_page, nice
 from trainyard.report.timeline_bars import Bars, gantt_bars, shown_resources, thin_curve, visible_curve
 
 _MAX_BARS = 20_000
@@ -40,15 +39,6 @@ _MORE_COLORS = ("#1b9e77", "#7570b3", "#a6761d", "#66a61e", "#e7298a", "#666666"
 _BUBBLE_COLOR = "#ececec"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table to be shown on a page; every row has one cell per column of the header."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def timeline_page(
     timeline: Timeline, title: str, summary: Mapping[str, str], tables: Sequence[Table] = ()
 ) -> str:
@@ -69,39 +59,18 @@ def timeline_page(
         The page. Timelines of any size make a page that a browser can handle: short tasks are drawn together
         and resources and devices beyond the first are left out, and the page says so.
     """
-    from plotly.offline import get_plotlyjs
-
     unit, per_s = _time_unit(timeline.makespan_s)
     resources = shown_resources(timeline.graph, _MAX_ROWS)
     bars = gantt_bars(timeline, resources, _MAX_BARS)
-    sections = [
-        ("Where the time goes", "", _breakdown_figure(timeline, unit, per_s)),
+    devices = len(timeline.graph.devices)
+    first = f"The first {_MAX_DEVICES} of {devices} devices." if devices > _MAX_DEVICES else ""
+    drawn = (
+        ("Where the time goes", first, _breakdown_figure(timeline, unit, per_s)),
         ("Timeline", _what_is_drawn(timeline, bars), _gantt_figure(timeline, resources, bars, unit, per_s)),
-        ("Memory in use", "", _memory_figure(timeline, unit, per_s)),
-    ]
-    left_out = len(timeline.graph.devices) - _MAX_DEVICES
-    body, scripts = [], []
-    for index, (heading, note, figure) in enumerate(sections):
-        if left_out > 0 and heading != "Timeline":
-            note = f"The first {_MAX_DEVICES} of {len(timeline.graph.devices)} devices."
-        if not figure["data"]:
-            continue
-        body.append(f"<section><h2>{heading}</h2><p class=note>{html.escape(note)}</p>")
-        body.append(f'<div id="figure{index}" class=figure></div></section>')
-        # "</" would end the script element, wherever it stands.
-        data = json.dumps(figure, allow_nan=False).replace("</", "<\\/")
-        scripts.append(f'draw("figure{index}", {data});')
-    cards = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>"
-        for name, text in summary.items()
+        ("Memory in use", first, _memory_figure(timeline, unit, per_s)),
     )
-    return _PAGE.format(
-        title=html.escape(title),
-        cards=cards,
-        body="".join(body) + "".join(_table(table) for table in tables),
-        plotly=get_plotlyjs(),
-        scripts="\n".join(scripts),
-    )
+    figures = [Figure(heading, figure["data"], figure["layout"], note) for heading, note, figure in drawn]
+    return html_page(title, summary, figures, tables, interactive=True)
 
 
 def _time_unit(makespan_s: float) -> tuple[str, float]:
@@ -276,62 +245,4 @@ def _layout(timeline: Timeline, unit: str, per_s: float, row_names: Sequence[str
 
 def _rounded(values: np.ndarray[Any, Any]) -> list[float]:
     """Plain numbers of seven digits: twice as many would only make the page larger."""
-    return [float(f"{value:.7g}") for value in values.tolist()]
-
-
-def _table(table: Table) -> str:
-    header = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
-    return (
-        f"<section><h2>{html.escape(table.title)}</h2><table><thead><tr>{header}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></section>"
-    )
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1400px; padding: 16px
-24px; }} h1 {{ font-size: 24px; margin: 8px 0 16px; }}
-h2 {{ font-size: 17px; margin: 28px 0 4px; }}
-dl {{ display: flex; flex-wrap: wrap; gap: 8px; margin: 0; }}
-dl div {{ border: 1px solid #ddd; border-radius: 6px; padding: 6px 14px; }}
-dt {{ color: #666; font-size: 12px; }}
-dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
-.note {{ color: #666; font-size: 13px; margin: 2px 0; }}
-.figure {{ width: 100%; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid #e5e5e5; }}
-th {{ font-size: 13px; color: #666; }}
-#errors {{ color: #b00020; white-space: pre-wrap; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<dl>{cards}</dl>
-<div id="errors"></div>
-{body}
-<script>
-window.addEventListener("error", event => {{
-  document.getElementById("errors").textContent += event.message + "\\n";
-}});
-</script>
-<script>{plotly}</script>
-<script>
-function draw(id, figure) {{
-  const config = {{responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]}};
-  Plotly.newPlot(id, figure.data, figure.layout, config).catch(problem => {{
-    document.getElementById("errors").textContent += id + ": " + problem + "\\n";
-  }});
-}}
-{scripts}
-</script>
-</body>
-</html>
-"""
+    return [nice(value) for value in values.tolist()]
