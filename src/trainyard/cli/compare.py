@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -41,7 +41,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.league import league_table, ranked
     from trainyard.report.prediction import contender_of
 
-    names = tuple(dict.fromkeys(_between_commas(options.strategies)))
+    names = tuple(dict.fromkeys(between_commas(options.strategies)))
     for name in names:
         if name != "auto":
             parse_strategies(name)  # before minutes of work: a misspelt name is an error, not a result
@@ -65,9 +65,3 @@ def act(options: Options, screen: Screen) -> Outcome:
         "contenders": [{**asdict(c), "peak_bytes": c.peak_bytes} for c in contenders],
     }
     return Outcome(document, (league_table(title, contenders),))
-
-
-def _between_commas(text: str) -> list[str]:
-    """Parts of a list; commas inside parentheses belong to a strategy's options."""
-    parts = re.split(r",(?![^()]*\))", text)
-    return [part.strip() for part in parts if part.strip()]

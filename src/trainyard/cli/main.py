@@ -82,13 +82,9 @@ def _dispatch(given: list[str]) -> int:
 
         print(f"trainyard {version('trainyard')}")
         return 0
-    name = given[0]
-    if name not in VERBS:
-        close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
-        known = [*close, *(verb for verb in VERBS if verb not in close)]
-        raise UsageError(f"unknown verb {name!r}; known: {', '.join(known)}; see trainyard --help")
+    name, rest = _verb(given)
     module = importlib.import_module(VERBS[name].module)
-    options = _options(name, module, given[1:])
+    options = _options(name, module, rest)
     if options is None:
         return 0
     from trainyard.cli.launcher import is_silent
@@ -97,6 +93,21 @@ def _dispatch(given: list[str]) -> int:
     screen = Screen(options.json, is_silent())
     screen.show(module.act(options, screen))
     return 0
+
+
+def _verb(given: list[str]) -> tuple[str, list[str]]:
+    """The verb, of one word or of two, and what follows it."""
+    for words in (2, 1):
+        name = " ".join(given[:words])
+        if name in VERBS:
+            return name, given[words:]
+    level = [verb for verb in VERBS if verb.startswith(f"{given[0]} ")]
+    if level and (len(given) == 1 or given[1].startswith("-")):
+        raise UsageError(f"{given[0]} needs one of its acts: {', '.join(level)}; see trainyard --help")
+    name = " ".join(given[:2]) if level else given[0]
+    close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
+    known = [*close, *(verb for verb in VERBS if verb not in close)]
+    raise UsageError(f"unknown verb {name!r}; known: {', '.join(known)}; see trainyard --help")
 
 
 def _options(name: str, module: Any, given: list[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -179,7 +179,7 @@ def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
 
     return {
         "prediction": simulation_document(simulation),
-        "predicted_sent_bytes": sent_bytes(simulation),
+        "predicted_sent_bytes": max(simulation.sent_bytes),
         "measured": _measured(result.metrics) if result.metrics else None,
         "first_step": result.first_step,
         "restarts": [vars(restart) for restart in result.restarts],
@@ -195,7 +195,6 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
     if not result.metrics:
         return (f"nothing to do: {result.first_step} of {steps} steps are done",)
     measured = _measured(result.metrics)
-    sent = sent_bytes(simulation)
     rows = [
         ("step time", seconds_text(simulation.step_s), seconds_text(measured["step_s"])),
         (
@@ -205,7 +204,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         ),
         (
             "sent by a process in a step",
-            "" if sent is None else bytes_text(sent),
+            bytes_text(max(simulation.sent_bytes)),
             bytes_text(measured["sent_bytes"]),
         ),
     ]
@@ -222,23 +221,3 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         more = f"--checkpoint {folder} --resume --steps {2 * steps}"
         body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {command} {more}"]
     return tuple(body)
-
-
-def sent_bytes(simulation: Simulation) -> int | None:
-    """Bytes that the busiest pipeline rank's processes send in a step, by ring algorithms, as the runtime counts.
-
-    None where several mesh axes are in use: the simulation does not say along which a collective went.
-    """
-    plan = simulation.plan
-    used = [size for size in (plan.pipeline, plan.data, plan.tensor) if size > 1]
-    if len(used) > 1:
-        return None
-    # Along a pipeline only parameters of its first and last stage are reduced (tied embeddings): two ranks.
-    group = max(plan.data, plan.tensor, 2)
-    rounds: Mapping[str, float] = {"all_reduce": 2 * (group - 1) / group, "send": 1.0}
-    return round(
-        max(
-            sum(n * rounds.get(kind, (group - 1) / group) for kind, n in by_kind.items())
-            for by_kind in simulation.num_bytes
-        )
-    )

@@ -1,0 +1,85 @@
+"""`trainyard fleet simulate`: run a trace of jobs under one or more policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.lists import between_commas
+from trainyard.cli.screen import Common, Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Run a trace of jobs on a cluster that you need not have, under one or more policies."""
+
+    trace: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """Jobs: your own CSV, or one of the public formats (see the guide)."""
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80."""
+    policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
+    """Policies, separated by commas; options in parentheses."""
+    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format of the trace; by default recognised by its contents."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Take only the first jobs."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    """Decide every so many seconds, instead of as the policy's paper does."""
+    restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
+    """Time that a job loses when it gets other devices, or devices again."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write a page with figures."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Simulate."""
+    from itertools import islice
+
+    from trainyard.fleet.catalog import parse_policy, simulate_entry
+    from trainyard.fleet.holdings import Costs
+    from trainyard.fleet.simulate import Rounds
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.readers import read_workload
+    from trainyard.report.fleet_league import fleet_table, ranked_runs, run_document
+
+    site = Site.parse(options.cluster)
+    names = list(dict.fromkeys(between_commas(options.policy)))
+    policies = [parse_policy(name) for name in names]  # before minutes of work
+    rounds = None if options.round_s is None else Rounds(options.round_s)
+    runs = []
+    for name, policy in zip(names, policies, strict=True):
+        jobs = islice(read_workload(options.trace, options.format), options.limit)
+        with screen.waiting(f"simulating {name}"):
+            runs.append(
+                simulate_entry(
+                    name,
+                    policy,
+                    jobs,
+                    site,
+                    place=options.placement,
+                    rounds=rounds,
+                    costs=Costs(options.restart_s),
+                    keep_spans=options.html is not None,
+                )
+            )
+    title = f"{options.trace.name} on {site.name}: {len(runs[0].names)} jobs, {site.num_devices} devices"
+    if options.html is not None:
+        from trainyard.report.fleet_page import fleet_page
+
+        facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
+        options.html.write_text(fleet_page(title, runs, facts))
+        screen.say(f"page written to {options.html}")
+    document = {
+        "trace": str(options.trace),
+        "cluster": site.name,
+        "num_devices": site.num_devices,
+        "runs": [run_document(run) for run in ranked_runs(runs)],
+    }
+    return Outcome(document, (fleet_table(title, runs),))
