@@ -1,0 +1,155 @@
+"""AntMan: guaranteed jobs as if alone, opportunistic jobs on what they leave of the same devices.
+
+References
+----------
+W. Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning", OSDI 2020. Section 4.1: the global scheduler
+gives guaranteed jobs devices within their tenant's quota, in order of arrival, and opportunistic jobs the least loaded
+devices below a threshold of utilisation. Section 3.3: a device's local coordinator lets an opportunistic job run only in
+the time that the guaranteed job leaves idle, so that the latter is as fast as alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.site import Site
+
+
+@dataclass
+class _Device:
+    """What is on a device while a decision is made."""
+
+    guaranteed: int | None = None
+    opportunistic: int | None = None
+    busy: float = 0.0
+
+
+@dataclass(frozen=True)
+class AntMan:
+    """The policy.
+
+    Attributes
+    ----------
+    quotas : devices that the guaranteed jobs of a virtual cluster may have at once; without an entry, all.
+    busiest : a device that a guaranteed job keeps busier than this takes no opportunistic one (the paper's 80 %).
+    """
+
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    busiest: float = 0.8
+    needs: frozenset[Need] = frozenset()
+    preempts: bool = True
+
+    def start(self, site: Site) -> None:
+        """Nothing is remembered: who runs where stands in the snapshot."""
+
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+        """Running jobs stay where they are, except opportunistic ones on devices that became too busy."""
+        chosen = _Choice(self, snapshot)
+        jobs = snapshot.jobs
+        guaranteed = [i for i in range(len(jobs)) if jobs[i].guaranteed]
+        opportunistic = [i for i in range(len(jobs)) if not jobs[i].guaranteed]
+        for order, place in ((guaranteed, chosen.guarantee), (opportunistic, chosen.fit_in)):
+            # Those that have devices first: nothing that runs is moved for one that waits.
+            for i in sorted(order, key=lambda i: not snapshot.is_running[i]):
+                place(i)
+        return chosen.targets(), None
+
+
+class _Choice:
+    """One decision."""
+
+    def __init__(self, policy: AntMan, snapshot: Snapshot) -> None:
+        self.policy, self.snapshot = policy, snapshot
+        self.devices = [_Device() for _ in range(snapshot.site.num_devices)]
+        self.used: dict[str, int] = {}
+        self.placed: dict[int, tuple[int, ...]] = {}
+        self.reasons: dict[int, str] = {}
+
+    def guarantee(self, i: int) -> None:
+        """Devices without a guaranteed job: those it has, else idle ones before those that are shared."""
+        job, held = self.snapshot.jobs[i], self.snapshot.grants[i]
+        used = self.used.get(job.virtual_cluster, 0)
+        quota = self.policy.quotas.get(job.virtual_cluster, self.snapshot.site.num_devices)
+        if used + job.num_devices > quota:
+            whose = f"virtual cluster {job.virtual_cluster!r}"
+            self.reasons[i] = (
+                f"{whose} has {used} of its {quota} devices in use, and this job asks for {job.num_devices}"
+            )
+            return
+        shared = self._opportunistic_now()
+        free = [d for d, found in enumerate(self.devices) if found.guaranteed is None]
+        found = self._nearest(i, free, [float(d in shared) for d in free]) if held is None else held.devices
+        if found is None:
+            self.reasons[i] = f"asks for {job.num_devices} devices without a guaranteed job"
+            return
+        self.used[job.virtual_cluster] = used + job.num_devices
+        for device in found:
+            self.devices[device].guaranteed, self.devices[device].busy = i, job.busy
+        self.placed[i] = found
+
+    def fit_in(self, i: int) -> None:
+        """The least busy devices below the threshold, at most one opportunistic job on each."""
+        held = self.snapshot.grants[i]
+        free = [d for d in range(len(self.devices)) if self._takes(d)]
+        stays = held is not None and set(held.devices) <= set(free)
+        found = held.devices if stays else self._nearest(i, free, [self.devices[d].busy for d in free])  # type: ignore[union-attr]
+        if found is None:
+            self.reasons[i] = f"no {self.snapshot.jobs[i].num_devices} devices are idle enough"
+            return
+        for device in found:
+            self.devices[device].opportunistic = i
+        self.placed[i] = found
+
+    def _takes(self, device: int) -> bool:
+        found = self.devices[device]
+        return found.opportunistic is None and found.busy <= self.policy.busiest
+
+    def _opportunistic_now(self) -> set[int]:
+        jobs, grants = self.snapshot.jobs, self.snapshot.grants
+        return {
+            d
+            for j, g in zip(jobs, grants, strict=True)
+            if g is not None and not j.guaranteed
+            for d in g.devices
+        }
+
+    def _nearest(self, i: int, free: list[int], load: list[float]) -> tuple[int, ...] | None:
+        """The least loaded devices, on one node if a node has enough, else on as few nodes as may be."""
+        wanted = self.snapshot.jobs[i].num_devices
+        if len(free) < wanted:
+            return None
+        by_node: dict[int, list[tuple[float, int]]] = {}
+        for device, each in zip(free, load, strict=True):
+            by_node.setdefault(int(self.snapshot.site.node_of[device]), []).append((each, device))
+        best = [sorted(devices)[:wanted] for devices in by_node.values()]
+        whole = [devices for devices in best if len(devices) == wanted]
+        if whole:
+            return _devices(min(whole, key=lambda devices: sum(each for each, _ in devices)))
+        fullest = sorted(best, key=lambda devices: -len(devices))
+        return _devices([pair for devices in fullest for pair in devices][:wanted])
+
+    def targets(self) -> Targets:
+        """Guaranteed jobs get what they keep busy, opportunistic ones the rest."""
+        order = sorted(self.placed)
+        shares = [self._share(i) for i in order]
+        return Targets(
+            np.array(order, np.int64),
+            devices=[self.placed[i] for i in order],
+            share=np.array(shares),
+            reasons=self.reasons,
+        )
+
+    def _share(self, i: int) -> float:
+        busy = self.snapshot.jobs[i].busy
+        if self.snapshot.jobs[i].guaranteed:
+            return busy
+        # A gang is as fast as where it gets least.
+        return min(busy, *(1.0 - self.devices[d].busy for d in self.placed[i]))
+
+
+def _devices(pairs: list[tuple[float, int]]) -> tuple[int, ...]:
+    return tuple(sorted(device for _, device in pairs))

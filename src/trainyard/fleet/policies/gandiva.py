@@ -1,0 +1,257 @@
+"""Gandiva: time slicing at the ends of minibatches, packing with undo, migration, and growing on idle devices.
+
+References
+----------
+W. Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018. Section 3.1: suspend and resume,
+packing, migration, grow-shrink. Section 4.1, algorithm 1: where a new job goes (reactive mode). Section 4.2: packing,
+migration and grow-shrink while jobs run (introspective mode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.site import Site
+
+Pair = frozenset[str]
+
+
+@dataclass(frozen=True)
+class State:
+    """What is remembered from one time slice to the next; all by the names of jobs.
+
+    Attributes
+    ----------
+    homes : nodes on which a job runs when it is its turn.
+    last_run_s : when its last slice began.
+    done : work that it had done by the last decision, at ``now_s``.
+    alone : work per second when it had its devices for itself.
+    packed : pairs that share a device in this slice.
+    undone : pairs that were slower together than in turns, and are not packed again.
+    """
+
+    homes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    last_run_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    done: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    alone: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    packed: frozenset[Pair] = frozenset()
+    undone: frozenset[Pair] = frozenset()
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gandiva:
+    """The policy.
+
+    Attributes
+    ----------
+    quantum_s : length of a time slice; the paper's is about a minute.
+    pack, migrate, grow : the mechanisms of the introspective mode.
+    """
+
+    quantum_s: float = 60.0
+    pack: bool = True
+    migrate: bool = True
+    grow: bool = True
+    needs: frozenset[Need] = frozenset()
+    preempts: bool = True
+
+    def start(self, site: Site) -> State:
+        """Nothing runs."""
+        return State()
+
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+        """The next slice: whoever ran longest ago first, each on its home."""
+        found = _Slice(self, snapshot, _observed(snapshot, state))
+        return found.targets(), found.state()
+
+
+def _observed(snapshot: Snapshot, state: State) -> State:
+    """What the last slice showed: speeds of jobs alone, and pairs that do less together than in turns."""
+    elapsed_s = snapshot.now_s - state.now_s
+    rate = {
+        job.name: (done - state.done[job.name]) / elapsed_s
+        for job, done in zip(snapshot.jobs, snapshot.done.tolist(), strict=True)
+        if job.name in state.done and elapsed_s > 0
+    }
+    together = {name for pair in state.packed for name in pair}
+    ran = {n for n, at_s in state.last_run_s.items() if at_s == state.now_s}
+    alone = {**state.alone, **{n: r for n, r in rate.items() if n in ran - together and r > 0}}
+    # In turns they would do one device's work between them.
+    worse = {
+        pair
+        for pair in state.packed
+        if all(name in rate and name in alone for name in pair)
+        and sum(rate[name] / alone[name] for name in pair) < 1.0
+    }
+    here = {job.name for job in snapshot.jobs}
+    return replace(
+        state,
+        homes={n: home for n, home in state.homes.items() if n in here},
+        last_run_s={n: at_s for n, at_s in state.last_run_s.items() if n in here},
+        alone={n: r for n, r in alone.items() if n in here},
+        undone=frozenset(p for p in state.undone | worse if p <= here),
+    )
+
+
+class _Slice:
+    """One time slice while it is made."""
+
+    def __init__(self, policy: Gandiva, snapshot: Snapshot, state: State) -> None:
+        self.policy, self.snapshot, self.before = policy, snapshot, state
+        site = snapshot.site
+        self.free = [
+            list(range(a, b)) for a, b in zip(site.first_device, site.first_device[1:], strict=False)
+        ]
+        self.sizes = site.devices_per_node.tolist()
+        self.homes = dict(state.homes)
+        self.placed: dict[int, tuple[int, ...]] = {}
+        self.packed: dict[int, int] = {}
+        order = sorted(
+            range(snapshot.num_jobs),
+            key=lambda i: (state.last_run_s.get(snapshot.jobs[i].name, -1.0), snapshot.arrival_s[i]),
+        )
+        for i in range(snapshot.num_jobs):
+            if snapshot.jobs[i].name not in self.homes:
+                self.homes[snapshot.jobs[i].name] = self._new_home(i)
+        for i in order:
+            self._run_at_home(i)
+        waiting = [i for i in order if i not in self.placed]
+        if policy.migrate:
+            waiting = [i for i in waiting if not self._migrate(i)]
+        if policy.pack:
+            for i in waiting:
+                self._pack(i)
+        if policy.grow:
+            self._grow()
+
+    def _load(self, node: int) -> float:
+        """Height of a node: devices asked for by its jobs, over those it has (section 4.1)."""
+        jobs = self.snapshot.jobs
+        asked = sum(
+            j.num_devices / len(self.homes[j.name]) for j in jobs if node in self.homes.get(j.name, ())
+        )
+        return float(asked / self.sizes[node])
+
+    def _affinity(self, node: int) -> int:
+        """Devices of the jobs that a node is for; 0 if it has none."""
+        return next((j.num_devices for j in self.snapshot.jobs if node in self.homes.get(j.name, ())), 0)
+
+    def _new_home(self, i: int) -> tuple[int, ...]:
+        """Algorithm 1: nodes of the same affinity with room, then empty ones, then others with room, then the least
+        loaded of the same affinity, which the job will share in turns."""
+        wanted = self.snapshot.jobs[i].num_devices
+        nodes = [n for n in range(len(self.sizes)) if self.sizes[n]]
+        count = -(-wanted // max(self.sizes))
+        loads = {n: self._load(n) for n in nodes}
+        share = wanted / count
+        room = [n for n in nodes if loads[n] + share / self.sizes[n] <= 1.0 + 1e-9]
+        same = [n for n in nodes if self._affinity(n) == wanted]
+        empty = [n for n in nodes if self._affinity(n) == 0]
+        for candidates in ([n for n in same if n in room], empty, room, same, nodes):
+            large = [n for n in candidates if self.sizes[n] >= share]
+            if len(large) >= count:
+                return tuple(sorted(sorted(large, key=lambda n: (loads[n], n))[:count]))
+        return tuple(sorted(nodes, key=lambda n: -self.sizes[n])[:count])
+
+    def _run_at_home(self, i: int) -> None:
+        job = self.snapshot.jobs[i]
+        self._take(i, self.homes[job.name])
+
+    def _take(self, i: int, nodes: tuple[int, ...]) -> bool:
+        """Devices of these nodes, those that the job has already before others; False if they are not free."""
+        wanted = self.snapshot.jobs[i].num_devices
+        grant = self.snapshot.grants[i]
+        free = [d for n in nodes for d in self.free[n]]
+        kept = [d for d in free if grant is not None and d in grant.devices]
+        devices = sorted((kept + [d for d in free if d not in kept])[:wanted])
+        if len(devices) < wanted:
+            return False
+        for device in devices:
+            self.free[int(self.snapshot.site.node_of[device])].remove(device)
+        self.placed[i] = tuple(devices)
+        return True
+
+    def _migrate(self, i: int) -> bool:
+        """A job whose turn it is not moves to where devices are idle."""
+        wanted = self.snapshot.jobs[i].num_devices
+        one = [n for n in range(len(self.free)) if len(self.free[n]) >= wanted]
+        if one:
+            nodes: tuple[int, ...] = (min(one, key=lambda n: (len(self.free[n]), n)),)
+        else:
+            fullest = sorted(range(len(self.free)), key=lambda n: -len(self.free[n]))
+            count = -(-wanted // max(self.sizes))
+            nodes = tuple(sorted(fullest[:count]))
+        if not self._take(i, nodes):
+            return False
+        self.homes[self.snapshot.jobs[i].name] = nodes
+        return True
+
+    def _pack(self, i: int) -> None:
+        """Put a job of one device beside the least busy one of its node (section 4.2), if both were seen alone."""
+        jobs, alone, undone = self.snapshot.jobs, self.before.alone, self.before.undone
+        if jobs[i].num_devices != 1 or jobs[i].name not in alone:
+            return
+        home = self.homes[jobs[i].name]
+        others = [
+            j
+            for j, devices in self.placed.items()
+            if len(devices) == 1
+            and int(self.snapshot.site.node_of[devices[0]]) in home
+            and j not in self.packed
+            and jobs[j].name in alone
+            and frozenset((jobs[i].name, jobs[j].name)) not in undone
+        ]
+        if others:
+            other = min(others, key=lambda j: (jobs[j].busy, j))
+            self.packed[i], self.packed[other] = other, i
+            self.placed[i] = self.placed[other]
+
+    def _grow(self) -> None:
+        """Elastic jobs take what is idle on their node, and give it back when it is wanted."""
+        for i in sorted(self.placed):
+            most = self.snapshot.jobs[i].most_devices
+            nodes = {int(self.snapshot.site.node_of[d]) for d in self.placed[i]}
+            if len(nodes) == 1 and len(self.placed[i]) < most and i not in self.packed:
+                idle = self.free[nodes.pop()]
+                more = idle[: most - len(self.placed[i])]
+                del idle[: len(more)]
+                self.placed[i] = tuple(sorted((*self.placed[i], *more)))
+
+    def targets(self) -> Targets:
+        """Who runs in this slice."""
+        order = sorted(self.placed)
+        waits = "its time slice comes; others run on its node now"
+        return Targets(
+            np.array(order, np.int64),
+            devices=[self.placed[i] for i in order],
+            share=np.array([self._share(i) for i in order]),
+            ask_again_s=self.snapshot.now_s + self.policy.quantum_s,
+            reasons={i: waits for i in range(self.snapshot.num_jobs) if i not in self.placed},
+        )
+
+    def _share(self, i: int) -> float:
+        if i not in self.packed:
+            return 1.0
+        own, other = self.snapshot.jobs[i].busy, self.snapshot.jobs[self.packed[i]].busy
+        # The device runs their kernels as they come.
+        return own / max(1.0, own + other)
+
+    def state(self) -> State:
+        """What the next slice has to know."""
+        jobs, now_s = self.snapshot.jobs, self.snapshot.now_s
+        ran = {jobs[i].name: now_s for i in self.placed}
+        done = zip(jobs, self.snapshot.done.tolist(), strict=True)
+        return replace(
+            self.before,
+            homes=MappingProxyType(self.homes),
+            last_run_s=MappingProxyType({**self.before.last_run_s, **ran}),
+            done=MappingProxyType({job.name: each for job, each in done}),
+            packed=frozenset(frozenset((jobs[i].name, jobs[j].name)) for i, j in self.packed.items()),
+            now_s=now_s,
+        )

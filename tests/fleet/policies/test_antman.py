@@ -1,0 +1,79 @@
+"""AntMan's claims: guaranteed jobs run as if alone; opportunistic ones use what they leave idle."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.fleet.policies.antman import AntMan
+from trainyard.fleet.policies.queues import fifo
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Job, declared_job
+
+
+def times(run: FleetRun) -> dict[str, float]:
+    return dict(zip(run.names, run.completion_s.tolist(), strict=True))
+
+
+def workload(seed: int, guaranteed: bool, opportunistic: bool) -> list[Job]:
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    jobs = []
+    for i in range(40):
+        kind = bool(i % 2)
+        size, length_s, busy = (
+            int(draw.choice([1, 1, 2, 4])),
+            float(draw.uniform(50, 500)),
+            float(draw.uniform(0.3, 1)),
+        )
+        arrival_s = 20.0 * i
+        if guaranteed if kind else opportunistic:
+            jobs.append(declared_job(str(i), arrival_s, size, length_s, busy, guaranteed=kind))
+    return jobs
+
+
+def test_leftover_time_is_used() -> None:
+    """A guaranteed job that keeps its device busy for 60 % of the time leaves 40 % (section 3.3)."""
+    jobs = [
+        declared_job("guaranteed", 0, 1, 100, 0.6),
+        declared_job("opportunistic", 0, 1, 100, 1.0, guaranteed=False),
+    ]
+    found = times(simulate_fleet(jobs, Site.uniform(1, 1), AntMan()))
+    assert found["guaranteed"] == 100
+    # 40 % until the other ends, then all of the device.
+    assert found["opportunistic"] == pytest.approx(100 + 60)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_guaranteed_jobs_are_as_fast_as_without_the_others(seed: int) -> None:
+    site = Site.uniform(2, 4)
+    alone = times(simulate_fleet(workload(seed, True, False), site, AntMan()))
+    together = times(simulate_fleet(workload(seed, True, True), site, AntMan()))
+    assert {name: together[name] for name in alone} == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sharing_is_better_than_exclusive_devices(seed: int) -> None:
+    """What sharing is for: everybody together is done sooner than in a queue for whole devices."""
+    site, jobs = Site.uniform(2, 4), workload(seed, True, True)
+    shared, exclusive = simulate_fleet(jobs, site, AntMan()), simulate_fleet(jobs, site, fifo())
+    assert shared.mean_completion_s < exclusive.mean_completion_s
+
+
+def test_a_busy_device_takes_no_opportunistic_job() -> None:
+    jobs = [declared_job("a", 0, 1, 100, 0.9), declared_job("b", 0, 1, 10, 0.5, guaranteed=False)]
+    found = times(simulate_fleet(jobs, Site.uniform(1, 1), AntMan()))
+    assert found == {"a": 100, "b": 110}
+
+
+def test_quota_of_a_virtual_cluster() -> None:
+    """Guaranteed jobs of one tenant wait at its quota while another's run."""
+    jobs = [
+        declared_job("a", 0, 2, 100, virtual_cluster="one"),
+        declared_job("b", 0, 1, 100, virtual_cluster="one"),
+        declared_job("c", 0, 2, 100, virtual_cluster="two"),
+    ]
+    found = times(simulate_fleet(jobs, Site.uniform(1, 4), AntMan(quotas={"one": 2, "two": 2})))
+    assert found == {"a": 100, "b": 200, "c": 100}

@@ -1,0 +1,148 @@
+"""The simulator of the fleet level: time, costs, placement, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.place.nodes import PLACEMENTS
+from trainyard.fleet.policies.queues import fifo, srtf
+from trainyard.fleet.policy import Need, Priority, Snapshot, Targets
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.simulate import Rounds, simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job, declared_job
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A policy that does what a function says."""
+
+    says: Callable[[Snapshot], Targets]
+    needs: frozenset[Need] = field(default_factory=frozenset)
+    preempts: bool = True
+
+    def start(self, site: Site) -> None: ...
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        return self.says(snapshot), None
+
+
+def finished(run: FleetRun) -> dict[str, float]:
+    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
+
+
+def test_a_queue_on_one_device() -> None:
+    jobs = [declared_job("a", 0, 1, 10), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 1)]
+    run = simulate_fleet(jobs, Site.uniform(1, 1), fifo())
+    assert finished(run) == {"a": 10, "b": 15, "c": 16}
+    assert run.queueing_s.tolist() == [0, 9, 13]
+    assert run.utilisation == 1.0
+
+
+def test_restarting_costs_time() -> None:
+    """The long job is stopped for the short one, and loses two seconds when it has its device again."""
+    jobs = [declared_job("long", 0, 1, 10), declared_job("short", 4, 1, 1)]
+    run = simulate_fleet(jobs, Site.uniform(1, 1), srtf(), costs=Costs(restart_s=2))
+    assert finished(run) == {"long": 4 + 1 + 2 + 6, "short": 5}
+    assert run.num_preemptions == 1
+
+
+def test_rounds_begin_and_end_on_their_boundaries() -> None:
+    jobs = [declared_job("a", 5, 1, 30), declared_job("b", 130, 1, 60)]
+    run = simulate_fleet(jobs, Site.uniform(1, 1), fifo(), rounds=Rounds(60))
+    assert run.first_start_s.tolist() == [60, 180]
+    assert finished(run) == {"a": 90, "b": 240}
+
+
+def test_refused_jobs_are_told_why() -> None:
+    def says(s: Snapshot) -> Targets:
+        big = [i for i in range(s.num_jobs) if s.num_devices[i] > 1]
+        return Targets(
+            np.array([i for i in range(s.num_jobs) if i not in big], np.int64),
+            refused=dict.fromkeys(big, "too wide"),
+        )
+
+    run = simulate_fleet(
+        [declared_job("a", 0, 2, 5), declared_job("b", 0, 1, 5)], Site.uniform(1, 2), Scripted(says)
+    )
+    assert run.refused == (("a", "too wide"),)
+    assert run.names == ("b",)
+
+
+NOTHING = Targets(np.zeros(0, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "policy", "message"),
+    [
+        ([declared_job("wide", 0, 9, 1)], fifo(), "'wide' asks for 9 devices .* has 4"),
+        ([declared_job("a", 5, 1, 1), declared_job("b", 2, 1, 1)], fifo(), "'b' arrives at 2 s, before 'a'"),
+        ([declared_job("a", 0, 1, 1)], Scripted(lambda s: NOTHING), "waiting for ever, 'a' first"),
+        (
+            [declared_job("a", 0, 1, 1)],
+            Scripted(lambda s: Targets(np.zeros(1, np.int64), ask_again_s=s.now_s)),
+            "give a later time",
+        ),
+        ([declared_job("a", 0, 1, 1)], Priority(lambda s: s.left), "must declare it in `needs`"),
+        (
+            [declared_job("a", 0, 1, 1), declared_job("b", 0, 1, 1)],
+            Scripted(lambda s: Targets(np.arange(s.num_jobs), devices=[(0,)] * s.num_jobs)),
+            "device 0 out 2 times, to jobs a, b",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(jobs: list[Job], policy: Any, message: str) -> None:
+    with pytest.raises(FleetError, match=message):
+        simulate_fleet(jobs, Site.uniform(1, 4), policy)
+
+
+def test_site_reads_its_text() -> None:
+    site = Site.parse("2x8xV100+4x4xK80")
+    assert (site.num_devices, site.device_types, site.devices_of_type.tolist()) == (
+        32,
+        ("V100", "K80"),
+        [16, 16],
+    )
+    with pytest.raises(FleetError, match="'4xK80' is not NODESxDEVICES"):
+        Site.parse("2x8xV100+4xK80")
+
+
+JOBS = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 8), st.integers(1, 30)), min_size=1, max_size=25
+).map(lambda rows: [declared_job(str(i), float(a), n, float(s)) for i, (a, n, s) in enumerate(sorted(rows))])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    JOBS,
+    st.sampled_from(sorted(PLACEMENTS)),
+    st.sampled_from([fifo(), fifo(backfill=True), srtf()]),
+    st.sampled_from([None, Rounds(7.0)]),
+)
+def test_no_device_has_two_jobs_and_all_work_is_done(
+    jobs: list[Job], place: str, policy: Priority, rounds: Rounds | None
+) -> None:
+    site = Site.uniform(2, 4)
+    run = simulate_fleet(jobs, site, policy, place=place, rounds=rounds, keep_spans=True)
+    assert sorted(run.names) == sorted(job.name for job in jobs)
+    by_device: dict[int, list[tuple[float, float]]] = {}
+    work: dict[str, float] = {}
+    for span in run.spans:
+        work[span.job] = work.get(span.job, 0.0) + span.end_s - span.start_s
+        for device in span.devices:
+            by_device.setdefault(device, []).append((span.start_s, span.end_s))
+    for spans in by_device.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(spans))
+    assert work == pytest.approx({job.name: job.work for job in jobs})
+    again = simulate_fleet(jobs, site, policy, place=place, rounds=rounds, keep_spans=True)
+    assert again.spans == run.spans
