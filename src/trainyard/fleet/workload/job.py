@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class Spot:
     ----------
     device_type : of its devices; of those on its last node where they differ.
     num_devices, num_nodes : how many, and over how many nodes.
+    per_node : devices on each of its nodes, in the order of the nodes.
     """
 
     device_type: str
     num_devices: int
     num_nodes: int
+    per_node: tuple[int, ...] = ()
 
 
 class Profile(Protocol):
@@ -56,18 +59,55 @@ class Profile(Protocol):
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How a job runs until it changes that by itself.
+
+    Attributes
+    ----------
+    work_per_s : work done in a second, in the unit of ``Job.work``.
+    until : work, counted from the start of the job, at which it changes its pace.
+    report : what it knows of itself after it has run so; it is shown to policies that need "reports".
+    batch_size : samples of a step.
+    """
+
+    work_per_s: float
+    until: float
+    report: Any
+    batch_size: int = 0
+
+
+class Adaptive(ABC):
+    """A profile of a job that changes its pace by itself: its batch size with what it measures, or its work with time."""
+
+    @abstractmethod
+    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+        """How it runs from now on.
+
+        Parameters
+        ----------
+        done : work done so far.
+        report : its last one; None before the first.
+        """
+
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        return self.pace(spot, grant, 0.0, None).work_per_s
+
+
+@dataclass(frozen=True)
 class Declared:
     """A job of which only the length is known: on its gang it does a second's work in a second.
 
     Attributes
     ----------
     num_devices : of the gang; on others it runs proportionally.
+    busy : share of a device that it keeps busy when it is alone, in (0, 1]. With less than that it is slower.
     """
 
     num_devices: int
+    busy: float = 1.0
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        return grant.share * spot.num_devices / self.num_devices
+        return min(1.0, grant.share / self.busy) * spot.num_devices / self.num_devices
 
 
 @dataclass(frozen=True)
@@ -89,6 +129,11 @@ class Job:
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all.
     model, batch_size : what it trains; samples of one step.
+    busy : share of a device that it keeps busy when it is alone, in (0, 1].
+    priority : among the jobs of its virtual cluster; the larger, the more urgent.
+    gang : devices of each of its workers, each of which lies on one node; by default as few workers as nodes suffice.
+    pinned_cell : name of the reserved part of the cluster that it must run in; anywhere if empty.
+    yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     """
 
     name: str
@@ -108,6 +153,11 @@ class Job:
     memory_bytes: float = 0.0
     model: str = ""
     batch_size: int = 0
+    busy: float = 1.0
+    priority: int = 0
+    gang: tuple[int, ...] = ()
+    pinned_cell: str = ""
+    yields: bool = False
 
     @property
     def least_devices(self) -> int:
@@ -118,9 +168,11 @@ class Job:
         return self.max_devices or self.num_devices
 
 
-def declared_job(name: str, arrival_s: float, num_devices: int, length_s: float, **rest: object) -> Job:
+def declared_job(
+    name: str, arrival_s: float, num_devices: int, length_s: float, busy: float = 1.0, **rest: Any
+) -> Job:
     """A job of a given length on its gang."""
-    return Job(name, arrival_s, num_devices, length_s, Declared(num_devices), **rest)  # type: ignore[arg-type]
+    return Job(name, arrival_s, num_devices, length_s, Declared(num_devices, busy), busy=busy, **rest)
 
 
 def by_arrival(jobs: Sequence[Job]) -> tuple[Job, ...]:

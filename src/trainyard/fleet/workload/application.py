@@ -1,0 +1,222 @@
+"""Jobs that tune themselves, from tables measured of their application.
+
+The tables are those of AdaptDL: the time of a step by placement and local batch size, and the noise of the gradients by
+batch size and epoch. Between what was measured, they are interpolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.goodput import Limits, Noise, Report, Timing, divided, gain
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.between import Tetrahedra, between
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.readers.pollux import StepTimes, read_step_times
+from trainyard.fleet.workload.readers.rows import Table
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """What was measured of one application.
+
+    Attributes
+    ----------
+    limits : batch sizes.
+    epoch_ends : work done at the end of every epoch, in steps at the smallest batch.
+    batch_sizes, square, variance : of the gradients, [batch size] and [batch size, epoch].
+    by_placement : devices on each node, and [measurement, (local batch, step_s, sync_s)].
+    elsewhere : step_s and sync_s by (nodes, devices, local batch).
+    most_nodes, most_devices : that were measured.
+    """
+
+    name: str
+    limits: Limits
+    epoch_ends: Floats
+    batch_sizes: Floats
+    square: Floats
+    variance: Floats
+    by_placement: Mapping[tuple[int, ...], Floats]
+    elsewhere: Tetrahedra
+    most_nodes: int
+    most_devices: int
+
+    def step_s(self, per_node: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+        """Seconds of a pass without and with synchronisation.
+
+        Raises
+        ------
+        FleetError
+            If it is too far from all that was measured.
+        """
+        return _step_s(self, per_node, local_batch)
+
+    def noise(self, batch_size: int, epoch: int) -> Noise:
+        """Of the gradients of an epoch at a batch size."""
+        sizes = self.batch_sizes
+        return Noise(
+            *(float(np.interp(batch_size, sizes, x[:, epoch])) for x in (self.square, self.variance))
+        )
+
+    @property
+    def work(self) -> float:
+        """To the end of the last epoch."""
+        return float(self.epoch_ends[-1])
+
+    def epoch(self, done: float) -> int:
+        """The epoch after some work."""
+        reached = int(np.searchsorted(self.epoch_ends, done * (1 + 1e-12), "right"))
+        return min(reached, len(self.epoch_ends) - 1)
+
+
+@dataclass(frozen=True)
+class SelfTuned(Adaptive):
+    """A training job that fits its own speed and, unless it is fixed, adapts its batch size.
+
+    Attributes
+    ----------
+    batch_size : fixed; 0 to adapt it.
+    """
+
+    application: Application
+    batch_size: int = 0
+
+    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+        app = self.application
+        known = report if isinstance(report, Report) else Report(app.limits, fixed_batch=self.batch_size)
+        if grant.batch_size:
+            local, passes = divided(grant.batch_size, spot.num_devices, app.limits)
+        else:
+            local, passes = known.batch(spot.num_nodes, spot.num_devices, spot.device_type)
+        compute_s, step_s = app.step_s(spot.per_node, local)
+        epoch, size = app.epoch(done), local * passes * spot.num_devices
+        noise = app.noise(size, epoch)
+        speed = gain(noise, size / app.limits.smallest) / (step_s + (passes - 1) * compute_s)
+        timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
+        until = float(app.epoch_ends[epoch])
+        return Pace(grant.share * speed, until, known.with_timing(timing, noise), size)
+
+
+def read_application(folder: Path, largest_local: int = 0) -> Application:
+    """Read ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv`` of a folder.
+
+    Parameters
+    ----------
+    largest_local : samples of a pass on a device; by default the most that were measured.
+
+    Raises
+    ------
+    FleetError
+        If a file is not there, or not readable as what it is.
+    """
+    placed, spread = (read_step_times(folder / f"{name}.csv") for name in ("placements", "scalability"))
+    paths = {int(path.stem.split("-")[1]): path for path in folder.glob("validation-*.csv")}
+    if not paths:
+        raise FleetError(
+            f"folder {str(folder)!r} has no validation-<batch size>.csv; give one file per batch size"
+        )
+    sizes = sorted(paths)
+    runs = [_epochs(paths[size]) for size in sizes]
+    ends, square, variance = np.stack([run[:, : min(r.shape[1] for r in runs)] for run in runs], 1)
+    local = placed.local_batch_size
+    limits = Limits(sizes[0], sizes[-1], int(local.min()), largest_local or int(local.max()))
+    rows = np.stack([local, placed.step_s, placed.sync_s], 1)
+    by_placement = {
+        key: rows[[other == key for other in placed.per_node]] for key in dict.fromkeys(placed.per_node)
+    }
+    # Elsewhere only the numbers of nodes and devices count: of several placements with the same, the mean.
+    keys, group = np.unique(_where(placed), axis=0, return_inverse=True)
+    means = np.stack([np.bincount(group, rows[:, c]) / np.bincount(group) for c in (1, 2)], 1)
+    points = np.concatenate((keys, _where(spread))).astype(np.float64)
+    values = np.concatenate((means, np.stack([spread.step_s, spread.sync_s], 1)))
+    most_nodes, most_devices = (int(points[:, c].max()) for c in (0, 1))
+    return Application(
+        folder.name,
+        limits,
+        ends.min(0),
+        np.array(sizes, np.float64),
+        square,
+        variance,
+        by_placement,
+        between(points, values),
+        most_nodes,
+        most_devices,
+    )
+
+
+def adaptive(
+    jobs: Iterable[Job],
+    applications: Mapping[str, Application],
+    fixed: Mapping[str, int] = MappingProxyType({}),
+) -> Iterator[Job]:
+    """Jobs that choose their batch sizes and can run on any number of devices, whatever was asked for.
+
+    Parameters
+    ----------
+    jobs : with the name of an application as ``model``.
+    fixed : applications that keep a batch size, by name, and run on one device.
+    """
+    for job in jobs:
+        app = _application(job, applications)
+        size = fixed.get(app.name, 0)
+        most = 1 if size else min(app.limits.most_devices, app.most_devices)
+        tuned = SelfTuned(app, size)
+        yield replace(
+            job, profile=tuned, work=app.work, num_devices=1, min_devices=1, max_devices=most, batch_size=size
+        )
+
+
+def tuned(jobs: Iterable[Job], applications: Mapping[str, Application]) -> Iterator[Job]:
+    """Jobs with the devices and the batch sizes that their owners chose."""
+    for job in jobs:
+        app = _application(job, applications)
+        yield replace(job, profile=SelfTuned(app, job.batch_size), work=app.work)
+
+
+def _application(job: Job, applications: Mapping[str, Application]) -> Application:
+    if job.model not in applications:
+        known = ", ".join(applications) or "none"
+        raise FleetError(
+            f"job {job.name!r} is of application {job.model!r}, which was not measured; those are {known}"
+        )
+    return applications[job.model]
+
+
+def _where(times: StepTimes) -> NDArray[np.int64]:
+    return np.stack([times.num_nodes, times.num_replicas, times.local_batch_size], 1)
+
+
+def _epochs(path: Path) -> Floats:
+    """[3, epoch]: progress, and squared mean and variance of the gradients."""
+    names = ("progress", "grad_sqr", "grad_var")
+    rows = [[row.number(name) for name in names] for row in Table(path, names).rows()]
+    if not rows:
+        raise FleetError(f"table {str(path)!r} has no rows; give one per epoch")
+    return np.array(rows).T
+
+
+@lru_cache(maxsize=1 << 14)
+def _step_s(app: Application, per_node: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+    # Only which nodes are next to each other in the ring matters, not where it begins.
+    ring = min(per_node[i:] + per_node[:i] for i in range(len(per_node)))
+    table = app.by_placement.get(ring)
+    if table is not None:
+        step_s, sync_s = (float(np.interp(local_batch, table[:, 0], table[:, c])) for c in (1, 2))
+        return step_s - sync_s, step_s
+    found = app.elsewhere.at((min(len(per_node), app.most_nodes), sum(per_node), local_batch))
+    if found is None:
+        raise FleetError(
+            f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes; nothing "
+            f"is near to {sum(per_node)} devices of {len(per_node)} nodes at {local_batch} samples each. Limit its devices"
+        )
+    return float(found[0] - found[1]), float(found[0])

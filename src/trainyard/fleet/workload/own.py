@@ -1,0 +1,190 @@
+"""Trainyard's own form of a workload, to bring one and to keep one: data, never code.
+
+A CSV file with a header, one job per line. Only the first three columns must be there, and ``length_s`` or ``work`` and
+``speeds``; an empty field is the default.
+
+=================== ================================================================================ =================
+column              meaning                                                                          default
+=================== ================================================================================ =================
+name                of the job, unique
+arrival_s           when it is submitted, seconds
+num_devices         of its gang
+length_s            seconds that it runs on its gang                                                 see work
+work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
+                    ``TYPE:DEVICES=PER_S``, separated by spaces
+min_devices         the fewest and the most devices that it can run on                               num_devices
+max_devices
+device_types        that it can run on, separated by spaces                                          all
+user                whose it is
+virtual_cluster     to which it belongs
+weight              in weighted fairness                                                             1
+deadline_s          by which it should end, seconds, counted as arrival_s                            none
+guaranteed          ``no``: it runs on what others leave                                             yes
+cpus, memory_bytes  that it asks for, in all                                                         a proportional share
+busy                share of a device that it keeps busy, in (0, 1]                                  1
+model, batch_size   what it trains, and samples of one step
+=================== ================================================================================ =================
+
+A YAML file has the same names: ``jobs:`` and a list of mappings, each to one text or number. It is held as a whole; CSV
+is not.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Declared, Job, Profile
+from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.speeds import Speeds
+
+_NEEDED = ("name", "arrival_s", "num_devices")
+COLUMNS = (
+    *_NEEDED, "length_s", "work", "speeds", "min_devices", "max_devices", "device_types", "user", "virtual_cluster",
+    "weight", "deadline_s", "guaranteed", "cpus", "memory_bytes", "busy", "model", "batch_size",
+)  # fmt: skip
+_TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_DEFAULTS = {field.name: field.default for field in fields(Job)}
+
+
+def read_own(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+    """Jobs of a CSV or YAML file in this form."""
+    if path.suffix in (".yaml", ".yml"):
+        rows = sorted(_yaml_rows(path), key=lambda row: row.number("arrival_s"))
+        yield from (_job(row.number("arrival_s"), row) for row in rows)
+        return
+    for arrival_s, row in Table(path, _NEEDED).by_arrival(lambda row: row.number("arrival_s")):
+        yield _job(arrival_s, row)
+
+
+def _job(arrival_s: float, row: Row) -> Job:
+    unknown = sorted(row.fields.keys() - set(COLUMNS))
+    if unknown:
+        raise row.error(unknown[0], f"no such field; there are {', '.join(COLUMNS)}")
+    given = {name: value for name, value in row.fields.items() if value}
+    row = Row(row.path, row.line, given)
+    if "name" not in given or "num_devices" not in given:
+        raise row.error("name" if "name" not in given else "num_devices", "a value in every job")
+    size = row.count("num_devices", 1)
+    busy = row.number("busy") if "busy" in given else 1.0
+    if not 0 < busy <= 1:
+        raise row.error("busy", "a number above 0 and at most 1")
+    work, profile = _length(row, size, busy)
+    truth = _TRUTH.get(given.get("guaranteed", "yes").lower())
+    if truth is None:
+        raise row.error("guaranteed", "yes or no")
+    rest: dict[str, Any] = {
+        name: given[name] for name in ("user", "virtual_cluster", "model") if name in given
+    }
+    rest |= {name: row.count(name) for name in ("min_devices", "max_devices", "batch_size") if name in given}
+    rest |= {
+        name: row.number(name) for name in ("weight", "deadline_s", "cpus", "memory_bytes") if name in given
+    }
+    kinds = tuple(given.get("device_types", "").split())
+    job = Job(
+        given["name"], arrival_s, size, work, profile, device_types=kinds, guaranteed=truth, busy=busy, **rest
+    )
+    if not job.least_devices <= size <= job.most_devices:
+        raise row.error(
+            "num_devices",
+            f"a number from min_devices to max_devices, {job.least_devices} to {job.most_devices}",
+        )
+    return job
+
+
+def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
+    if ("length_s" in row.fields) == ("work" in row.fields):
+        raise row.error("length_s", "either length_s, or work and speeds")
+    if "length_s" in row.fields:
+        return row.number("length_s"), Declared(size, busy)
+    try:
+        return row.number("work"), Speeds.parse(row.fields.get("speeds", ""))
+    except FleetError as error:
+        raise row.error("speeds", str(error)) from error
+
+
+def _yaml_rows(path: Path) -> Iterator[Row]:
+    try:
+        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise FleetError(f"{path}, line {line}: not YAML: {error.problem}") from error
+    entries = root.value if isinstance(root, yaml.MappingNode) else []
+    lists = [value for key, value in entries if key.value == "jobs" and isinstance(value, yaml.SequenceNode)]
+    if not lists:
+        raise FleetError(f"{path}, line 1: no list 'jobs:'; a workload is 'jobs:' and a list of mappings")
+    for node in lists[0].value:
+        line = node.start_mark.line + 1
+        if not isinstance(node, yaml.MappingNode) or not all(
+            isinstance(v, yaml.ScalarNode) for _, v in node.value
+        ):
+            raise FleetError(
+                f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
+            )
+        given = {key.value: "" if value.value in ("~", "null") else value.value for key, value in node.value}
+        yield Row(path, line, dict.fromkeys(_NEEDED, "") | given)
+
+
+def write_jobs(jobs: Iterable[Job], path: Path) -> int:
+    """Write jobs in this form, as CSV or, if the file is named so, as YAML; return how many.
+
+    Jobs of which only the length is known and jobs with `Speeds` can be written; `tabulated` makes the latter of others.
+
+    Raises
+    ------
+    FleetError
+        If a job runs in a way that is not a table.
+    """
+    count = 0
+    with path.open("w", newline="") as file:
+        if path.suffix in (".yaml", ".yml"):
+            file.write("jobs:\n")
+            for job in jobs:
+                file.write(yaml.safe_dump([_values(job)], sort_keys=False, width=1000))
+                count += 1
+            return count
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        for job in jobs:
+            writer.writerow(_values(job))
+            count += 1
+    return count
+
+
+def _values(job: Job) -> dict[str, Any]:
+    """What is not the default, by column."""
+    values: dict[str, Any] = {
+        "name": job.name,
+        "arrival_s": float(job.arrival_s),
+        "num_devices": job.num_devices,
+    }
+    if job.profile == Declared(job.num_devices, job.busy):
+        values["length_s"] = float(job.work)
+    elif isinstance(job.profile, Speeds):
+        values |= {"work": float(job.work), "speeds": str(job.profile)}
+    else:
+        raise FleetError(
+            f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
+            "device_types, num_devices) instead"
+        )
+    for name in COLUMNS[6:]:
+        value = getattr(job, name)
+        if value != _DEFAULTS[name]:
+            values[name] = " ".join(value) if isinstance(value, tuple) else value
+    return values
+
+
+def _matches(head: Head) -> bool:
+    if head.path.suffix in (".yaml", ".yml"):
+        return any(line.startswith("jobs:") for line in head.text.splitlines())
+    return head.columns().issuperset(_NEEDED)
+
+
+FORMAT = Format("trainyard", "Trainyard's own: CSV or YAML of everything a job can say", _matches, read_own)

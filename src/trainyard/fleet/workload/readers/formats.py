@@ -1,0 +1,82 @@
+"""What a trace format is, and how a file is recognised to be of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Job
+
+_HEAD_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a file.
+
+    Attributes
+    ----------
+    path : the file.
+    text : of its first 64 KiB.
+    """
+
+    path: Path
+    text: str
+
+    @classmethod
+    def of(cls, path: Path) -> Head:
+        """Read it.
+
+        Raises
+        ------
+        FleetError
+            If there is no such file.
+        """
+        try:
+            with path.open("rb") as file:
+                return cls(path, file.read(_HEAD_BYTES).decode("utf-8-sig", "replace"))
+        except OSError as error:
+            raise FleetError(f"cannot read trace {path}: {error.strerror}") from error
+
+    @property
+    def first(self) -> str:
+        """The first line."""
+        return self.text.partition("\n")[0].rstrip("\r")
+
+    def columns(self, separator: str = ",") -> frozenset[str]:
+        """Fields of the first line."""
+        return frozenset(name.strip() for name in self.first.split(separator))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A trace format.
+
+    Attributes
+    ----------
+    name : for ``read_workload`` and the command line.
+    about : one line.
+    matches : whether a file that begins so is of it.
+    read : the jobs of a file in the order of arrival; the second argument is where the profiles are.
+    profiles : what the second argument is, where there is one; empty where a trace says all.
+    needs_profiles : whether it can do without.
+    """
+
+    name: str
+    about: str
+    matches: Callable[[Head], bool]
+    read: Callable[[Path, Path | None], Iterator[Job]]
+    profiles: str = ""
+    needs_profiles: bool = False
+
+
+def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:
+    """Whether the first line names these columns, and none of others."""
+
+    def matches(head: Head) -> bool:
+        columns = head.columns()
+        return columns.issuperset(names) and columns.isdisjoint(without)
+
+    return matches

@@ -1,0 +1,152 @@
+"""Lines of a trace that know where they stand, and come in the order of arrival without being held.
+
+Traces are read twice: once for the moments of arrival, of which a line needs 24 bytes, and once line by line in their
+order. So a trace need not be sorted, and a run over it needs memory for the jobs that are there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import math
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from trainyard.fleet.site import FleetError
+
+
+class Row(NamedTuple):
+    """One line.
+
+    Attributes
+    ----------
+    path, line : where it stands; lines are counted from 1.
+    fields : what it says, by column.
+    """
+
+    path: Path
+    line: int
+    fields: dict[str, str]
+
+    def error(self, name: str, allowed: str) -> FleetError:
+        """What to raise about a field."""
+        given = self.fields.get(name, "")
+        return FleetError(
+            f"{self.path}, line {self.line}, field {name!r}: got {given!r}, allowed is {allowed}"
+        )
+
+    def number(self, name: str, least: float = 0.0) -> float:
+        """A finite number of at least ``least``."""
+        try:
+            value = float(self.fields[name])
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            raise self.error(name, f"a number of at least {least:g}")
+        return value
+
+    def count(self, name: str, least: int = 0) -> int:
+        """A whole number of at least ``least``."""
+        try:
+            value = float(self.fields[name])
+        except ValueError:
+            value = math.nan
+        if not (value >= least and value.is_integer()):
+            raise self.error(name, f"a whole number of at least {least}")
+        return int(value)
+
+    def moment_s(self, name: str) -> float:
+        """Seconds since 1970 of a date and time, taken as UTC where it names no zone."""
+        try:
+            value = datetime.fromisoformat(self.fields[name])
+        except ValueError:
+            raise self.error(name, "a date and time such as 2017-10-09 07:01:55") from None
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A trace of one job per line.
+
+    Attributes
+    ----------
+    path : the file.
+    needed : columns without which it is not such a trace.
+    columns : all of them; where empty, the first line names them.
+    separator : between fields; None for any white space.
+    comment : how lines begin that say nothing.
+    """
+
+    path: Path
+    needed: Sequence[str]
+    columns: Sequence[str] = ()
+    separator: str | None = ","
+    comment: str = ""
+
+    def rows(self) -> Iterator[Row]:
+        """All lines, as they stand."""
+        return (row for _, row in self._placed())
+
+    def by_arrival(self, arrival_s: Callable[[Row], float | None]) -> Iterator[tuple[float, Row]]:
+        """Jobs and when they arrive, the first first; of one moment as they stand.
+
+        Parameters
+        ----------
+        arrival_s : of a line; None for one that is no job.
+        """
+        moments, offsets, lines = array("d"), array("q"), array("q")
+        for offset, row in self._placed():
+            moment = arrival_s(row)
+            if moment is not None:
+                moments.append(moment)
+                offsets.append(offset)
+                lines.append(row.line)
+        order = np.argsort(np.array(moments), kind="stable")
+        with self.path.open("rb") as file:
+            columns = self._header(file)[0]
+            for place in order:
+                file.seek(offsets[place])
+                yield moments[place], self._row(file.readline(), lines[place], columns)
+
+    def _placed(self) -> Iterator[tuple[int, Row]]:
+        with self.path.open("rb") as file:
+            columns, line, offset = self._header(file)
+            for text in file:
+                line += 1
+                if text.strip() and not (self.comment and text.startswith(self.comment.encode())):
+                    yield offset, self._row(text, line, columns)
+                offset += len(text)
+
+    def _header(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
+        """Columns, number of lines read, and where the next begins."""
+        if self.columns:
+            return self.columns, 0, 0
+        text = file.readline()
+        columns = [name.strip() for name in self._split(text.removeprefix(codecs.BOM_UTF8))]
+        missing = [name for name in self.needed if name not in columns]
+        if missing:
+            raise FleetError(
+                f"{self.path}, line 1: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}. "
+                f"Such a trace needs {', '.join(self.needed)}"
+            )
+        return columns, 1, len(text)
+
+    def _row(self, text: bytes, line: int, columns: Sequence[str]) -> Row:
+        values = self._split(text)
+        if len(values) != len(columns):
+            raise FleetError(
+                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {', '.join(columns)}"
+            )
+        return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
+
+    def _split(self, text: bytes) -> list[str]:
+        line = text.decode("utf-8", "replace").rstrip("\r\n")
+        if self.separator == "," and '"' in line:
+            return next(csv.reader((line,)))
+        return line.split(self.separator)

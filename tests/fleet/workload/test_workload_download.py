@@ -1,0 +1,167 @@
+"""Fetching traces, from a server on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.download import TRACES, Trace, download
+from trainyard.fleet.workload.read import FORMATS, read_workload
+
+CONTENT = (Path(__file__).parent / "fixtures" / "cluster_log.csv").read_bytes()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves ``content`` under every path but ``/gone``: at most ``cut`` bytes at once, ranges only if it ``resumes``."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.cut, self.resumes = CONTENT, len(CONTENT) * 2, True
+        self.asked: list[str | None] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        span = self.headers.get("Range")
+        self.server.asked.append(span)
+        if self.path == "/gone":
+            self.send_error(404)
+            return
+        start = int(span.removeprefix("bytes=").rstrip("-")) if span and self.server.resumes else 0
+        body = self.server.content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: self.server.cut])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def traces(server: Server) -> dict[str, Trace]:
+    url = f"http://127.0.0.1:{server.server_port}"
+    trace = Trace(
+        "made up", f"{url}/cluster_log.csv", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "helios"
+    )
+    return {
+        "made-up": trace,
+        "gone": replace(trace, url=f"{url}/gone"),
+        "other": replace(trace, sha256="0" * 64),
+    }
+
+
+def test_fetched_whole_and_only_once(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    path = download("made-up", folder, traces=traces)
+    assert path.read_bytes() == CONTENT
+    assert [p.name for p in folder.iterdir()] == ["cluster_log.csv"]
+    assert len(list(read_workload(path))) == 3
+    assert download("made-up", folder, traces=traces) == path
+    assert server.asked == [None]
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_goes_on_where_it_stopped(
+    server: Server, traces: dict[str, Trace], tmp_path: Path, resumes: bool
+) -> None:
+    server.cut, server.resumes = 100, resumes
+    with pytest.raises(FleetError, match="goes on where it stopped"):
+        download("made-up", tmp_path, traces=traces)
+    assert [p.name for p in tmp_path.iterdir()] == ["cluster_log.csv.part"]
+    server.cut = len(CONTENT)
+    assert download("made-up", tmp_path, traces=traces).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100-"]
+
+
+def test_a_part_that_is_whole_is_not_fetched_again(
+    server: Server, traces: dict[str, Trace], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster_log.csv.part").write_bytes(CONTENT)
+    assert download("made-up", tmp_path, traces=traces).read_bytes() == CONTENT
+    assert server.asked == []
+
+
+def test_other_contents_are_not_kept(traces: dict[str, Trace], tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match=r"has SHA-256 .*, not 0000.*Nothing was kept"):
+        download("other", tmp_path, traces=traces)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_there_should_be(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
+    server.content = CONTENT * 3
+    with pytest.raises(FleetError, match=f"is longer than {len(CONTENT)} bytes"):
+        download("made-up", tmp_path, traces=traces)
+    assert not (tmp_path / "cluster_log.csv").exists()
+
+
+def test_a_file_in_the_way_is_left_alone(traces: dict[str, Trace], tmp_path: Path) -> None:
+    (tmp_path / "cluster_log.csv").write_text("mine")
+    with pytest.raises(FleetError, match="is there, and is not trace 'made-up'; move it away"):
+        download("made-up", tmp_path, traces=traces)
+    assert (tmp_path / "cluster_log.csv").read_text() == "mine"
+
+
+def test_what_the_server_says(traces: dict[str, Trace], tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="the server says 404"):
+        download("gone", tmp_path, traces=traces)
+    with pytest.raises(FleetError, match="no trace 'nothing' to download; there are made-up, gone"):
+        download("nothing", tmp_path, traces=traces)
+
+
+def test_without_a_network(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
+        port = closed.server_port
+    unreachable = {"made-up": replace(traces["made-up"], url=f"http://127.0.0.1:{port}/cluster_log.csv")}
+    with pytest.raises(
+        FleetError, match=r"cannot fetch .*Check the network and call again.*put it at .*cluster_log.csv$"
+    ):
+        download("made-up", tmp_path, traces=unreachable)
+
+
+def test_the_table() -> None:
+    for trace in TRACES.values():
+        assert trace.url.startswith("https://")
+        assert len(bytes.fromhex(trace.sha256)) == 32
+        assert trace.size_bytes > 0
+        assert trace.format in ("", *FORMATS)
+
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "cluster"
+COPIES = {
+    "philly-small": "pollux/traces/philly.csv",
+    "tiresias-60": "tiresias/60_job.csv",
+    "synergy-100": "synergy/deploy_trace/static_100job_6_3_1100.0",
+    "alibaba-openb": "alibaba-openb-2023/openb_pod_list_default.csv",
+    "shockwave-120": "shockwave/traces/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace",
+}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the public traces are not here")
+@pytest.mark.parametrize("name", COPIES)
+def test_checksums_are_those_of_the_public_files(name: str) -> None:
+    content = (SHARED / COPIES[name]).read_bytes()
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (
+        TRACES[name].size_bytes,
+        TRACES[name].sha256,
+    )
+    assert TRACES[name].file_name == Path(COPIES[name]).name

@@ -1,0 +1,61 @@
+"""What is wrong with a trace: file, line, field, what was given, and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.read import read_workload
+
+HELIOS = "job_id,user,vc,gpu_num,cpu_num,submit_time,duration\n"
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+SACCT = "JobID|Submit|ElapsedRaw|AllocTRES\n"
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "said"),
+    [
+        (
+            "tiresias",
+            TIRESIAS + "0,1,0,9,vgg,10,0\n1,two,5,9,vgg,10,0\n",
+            "line 3, field 'num_gpu': got 'two'",
+        ),
+        ("tiresias", TIRESIAS + "0,1.5,0,9,vgg,10,0\n", "line 2, field 'num_gpu': got '1.5'"),
+        ("tiresias", TIRESIAS + "0,1,-4,9,vgg,10,0\n", "line 2, field 'submit_time': got '-4'"),
+        ("tiresias", TIRESIAS + "0,1,4,9,vgg,nan,0\n", "line 2, field 'duration': got 'nan'"),
+        ("tiresias", TIRESIAS + "0,1,4\n", "line 2: 3 fields, but 7 columns"),
+        (
+            "tiresias",
+            "job_id,num_gpu\n0,1\n",
+            "line 1: no column submit_time, model_name, duration; it has job_id, num_gpu",
+        ),
+        ("helios", HELIOS + "7,u,v,1,1,yesterday,10\n", "line 2, field 'submit_time': got 'yesterday'"),
+        (
+            "slurm",
+            SACCT + "7|2024-05-01T12:00:00|60|gres/gpu=many\n",
+            "line 2, field 'AllocTRES': got 'gres/gpu=many'",
+        ),
+        ("slurm", SACCT + "7|2024-05-01T12:00:00|60|two gpus\n", "line 2, field 'AllocTRES': got 'two gpus'"),
+        (
+            "slurm",
+            "JobID|Submit|AllocTRES\n7|2024-05-01T12:00:00|gres/gpu=1\n",
+            "a column Elapsed; add it to --format",
+        ),
+        ("swf", "1 2 3\n", "line 1: 3 fields, but 18 columns"),
+        ("swf", "; x\n\n1 0 1 soon 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n", "line 3, field 'run_s': got 'soon'"),
+        ("philly", "\n{}", "line 2: a Philly log is a JSON list"),
+        ("philly", '[\n\n{"attempts": []}, \n {"attempts": [', "line 4: not JSON, or cut off"),
+        ("philly", '[\n\n{"attempts": []},\n\n{"status": "Pass"}]', "line 5: a job without field 'attempts'"),
+        ("philly", '[\n{"attempts": 7}]', "line 2: 'int' object is not iterable"),
+        ("philly", "[\n", "line 2: not JSON, or cut off"),
+    ],
+)
+def test_errors_say_where_and_what_is_allowed(tmp_path: Path, format: str, text: str, said: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(FleetError) as error:
+        list(read_workload(path, format))
+    assert str(path) in str(error.value)
+    assert said in str(error.value)
