@@ -8,21 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.policies.queues import fifo, srtf
+from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import by_arrival, declared_job
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
-
 SITES = {"60_job.csv": Site.uniform(4, 4), "cluster01_job.csv": Site.uniform(32, 4)}
 POLICIES: dict[str, Callable[[], Priority]] = {
     "fifo": fifo,
     "fjf": lambda: fifo(backfill=True),
-    "shortest": srtf,
-    "shortest-gpu": lambda: srtf(by_device_time=True),
+    "shortest": lambda: srtf(steady=True),
+    "shortest-gpu": lambda: srtf(by_device_time=True, steady=True),
 }
 
 
@@ -52,3 +50,14 @@ def test_as_the_authors_simulator(
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
+
+
+def test_shortest_waiting_job_goes_first_and_nothing_is_taken_away() -> None:
+    jobs = [declared_job("a", 0, 1, 9), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 3)]
+    assert simulate_fleet(jobs, Site.uniform(1, 1), sjf()).names == ("a", "c", "b")
+
+
+def test_least_attained_service_shares_in_turns() -> None:
+    jobs = [declared_job("a", 0, 1, 2), declared_job("b", 0, 1, 2), declared_job("c", 0, 1, 1)]
+    run = simulate_fleet(jobs, Site.uniform(1, 1), las(quantum_s=1.0))
+    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"c": 3.0, "a": 4.0, "b": 5.0}

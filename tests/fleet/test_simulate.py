@@ -105,6 +105,16 @@ def test_what_cannot_be_is_refused(jobs: list[Job], policy: Any, message: str) -
         simulate_fleet(jobs, Site.uniform(1, 4), policy)
 
 
+def test_jobs_run_on_the_types_that_they_can_run_on() -> None:
+    jobs = [
+        declared_job("a", 0, 1, 10, device_types=("K80",)),
+        declared_job("b", 0, 1, 10, device_types=("K80",)),
+    ]
+    run = simulate_fleet(jobs, Site.parse("1x4xV100+1x1xK80"), fifo(backfill=True), keep_spans=True)
+    assert finished(run) == {"a": 10, "b": 20}
+    assert {span.devices for span in run.spans} == {(4,)}
+
+
 def test_site_reads_its_text() -> None:
     site = Site.parse("2x8xV100+4x4xK80")
     assert (site.num_devices, site.device_types, site.devices_of_type.tolist()) == (

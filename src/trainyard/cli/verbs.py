@@ -34,7 +34,9 @@ VERBS = MappingProxyType(
         "hardware": Verb("trainyard.cli.hardware", "describe a cluster; measure this machine"),
         "papers": Verb("trainyard.cli.papers", "list the published systems, or tell about one"),
         "reproduce": Verb("trainyard.cli.reproduce", "print a paper's headline result next to ours"),
-        "fleet simulate": Verb("trainyard.cli.fleet.simulate", "run a trace of jobs under one or more policies"),
+        "fleet simulate": Verb(
+            "trainyard.cli.fleet.simulate", "run a trace of jobs under one or more policies"
+        ),
     }
 )
 """Verbs by name, in the order in which help lists them; those of two words are the acts of a level."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.job import Grant, Job, Pace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,23 +25,31 @@ class Books:
     Attributes
     ----------
     jobs, grants : of every row; a job without grant waits.
+    paces, reports : how a running job runs that adapts itself, and what any such job last reported.
+    serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
+    allowed : device types that it can run on, as bits by their index.
     left : work to be done at ``since_s``; ``rate`` per second from then on.
-    finish_s : when the job ends if nothing changes; infinite while it waits.
+    turn : work left at which the job changes its pace; 0 for one that keeps it.
+    finish_s : when the job ends, or changes its pace, if nothing else changes; infinite while it waits.
     attained_s, attained_device_s : time for which it had devices, and that times their number, at ``since_s``.
     held, held_type : devices that it has, and index of their type.
     granted_s : when it got its grant, or the two above were last written. Until ``since_s`` it restarts, and does no
         work.
+    placed_s : when it got the devices that it has; settling and new shares leave it.
     waiting_since_s : when it last began to wait.
     first_start_s : NaN before it.
-    num_preempted : how often it lost its devices.
+    num_preempted, num_starts : how often it lost its devices, and got some or others.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
         self.grants: list[Grant | None] = []
+        self.paces: list[Pace | None] = []
+        self.reports: list[Any] = []
         self._rows = np.zeros(16, np.int64)
         self._count = 0
+        self._entered = 0
         self._unused: list[int] = []
         self._grow(16)
 
@@ -55,30 +65,37 @@ class Books:
         self._unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
         self.jobs += [None] * size
         self.grants += [None] * size
+        self.paces += [None] * size
+        self.reports += [None] * size
 
     arrival_s: Floats
     weight: Floats
     left: Floats
     rate: Floats
+    turn: Floats
     since_s: Floats
     finish_s: Floats
     attained_s: Floats
     attained_device_s: Floats
     granted_s: Floats
+    placed_s: Floats
     waiting_since_s: Floats
     first_start_s: Floats
+    serial: Ints
     num_devices: Ints
     held: Ints
     held_type: Ints
+    allowed: Ints
     num_preempted: Ints
+    num_starts: Ints
 
     @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
         return self._rows[: self._count]
 
-    def add(self, job: Job, now_s: float) -> int:
-        """Enter a job; return its row."""
+    def add(self, job: Job, now_s: float, allowed: int) -> int:
+        """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
         if not self._unused:
             self._grow(len(self.jobs))
         row = self._unused.pop()
@@ -86,13 +103,15 @@ class Books:
             getattr(self, name)[row] = 0.0
         for name in _WHOLE:
             getattr(self, name)[row] = 0
-        self.jobs[row], self.grants[row] = job, None
+        self.jobs[row], self.grants[row], self.reports[row] = job, None, None
         self.arrival_s[row], self.weight[row], self.num_devices[row] = (
             job.arrival_s,
             job.weight,
             job.num_devices,
         )
-        self.left[row], self.finish_s[row] = job.work, _INF
+        self.left[row], self.finish_s[row], self.allowed[row] = job.work, _INF, allowed
+        self.serial[row] = self._entered
+        self._entered += 1
         self.waiting_since_s[row], self.first_start_s[row] = now_s, np.nan
         if self._count == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
@@ -105,7 +124,7 @@ class Books:
         place = int(np.nonzero(self.active == row)[0][0])
         self._rows[place : self._count - 1] = self._rows[place + 1 : self._count]
         self._count -= 1
-        self.jobs[row] = self.grants[row] = None
+        self.jobs[row] = self.grants[row] = self.reports[row] = None
         self._unused.append(row)
 
     def settle(self, row: int, now_s: float) -> None:
@@ -126,17 +145,30 @@ class Books:
             self.first_start_s[row] = now_s
         self.grants[row], self.rate[row], self.held[row] = grant, rate, grant.num_devices
         self.granted_s[row], self.since_s[row] = now_s, now_s + restart_s
-        self.finish_s[row] = self.since_s[row] + self.left[row] / rate if rate > 0 else _INF
+        self._expect(row)
+
+    def adapt(self, row: int, pace: Pace | None) -> None:
+        """A running job changes its pace by itself; None for one that keeps the rate of its grant."""
+        self.paces[row] = pace
+        if pace is not None:
+            job = self.jobs[row]
+            assert job is not None
+            self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, job.work - pace.until)
+            self._expect(row)
+
+    def _expect(self, row: int) -> None:
+        left, rate = self.left[row] - self.turn[row], self.rate[row]
+        self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
 
     def release(self, row: int, now_s: float) -> None:
         """Take a job's devices away."""
         self.settle(row, now_s)
-        self.grants[row], self.rate[row], self.held[row] = None, 0.0, 0
+        self.grants[row], self.paces[row], self.rate[row], self.held[row] = None, None, 0.0, 0
         self.finish_s[row], self.waiting_since_s[row] = _INF, now_s
 
 
 _REAL = (
-    "arrival_s", "weight", "left", "rate", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "waiting_since_s", "first_start_s",
+    "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
+    "placed_s", "waiting_since_s", "first_start_s",
 )  # fmt: skip
-_WHOLE = ("num_devices", "held", "held_type", "num_preempted")
+_WHOLE = ("serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts")

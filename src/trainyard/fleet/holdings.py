@@ -9,11 +9,11 @@ import numpy as np
 from trainyard.fleet.books import Books, Bools, Ints
 from trainyard.fleet.mechanism import chosen
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.place.nodes import Placement
+from trainyard.fleet.place.nodes import Placement, anywhere, consolidated
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,26 @@ class Holdings:
         self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
         self.books, self.free = Books(), FreeDevices(site)
         self.changed: list[int] = []
+        self.adaptive: set[int] = set()
+
+    def enter(self, job: Job, now_s: float) -> None:
+        """A job is submitted.
+
+        Raises
+        ------
+        FleetError
+            If it can never run here.
+        """
+        site = self.site
+        kinds = [t for t in job.device_types or site.device_types if t in site.device_types]
+        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
+        if job.least_devices > most:
+            kind = " or ".join(job.device_types) or "one type"
+            raise FleetError(
+                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {site.name!r} has {most}. "
+                "Take a larger cluster, or leave the job out"
+            )
+        self.books.add(job, now_s, site.type_bits(job.device_types))
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
         """Refuse and stop what is not to run, then start what is, most urgent first.
@@ -99,7 +119,7 @@ class Holdings:
         same = books.held[wanted] == counts
         if targets.device_type is not None:
             same &= books.held_type[wanted] == kinds
-        return chosen(counts, kinds, room, targets.backfill), same
+        return chosen(counts, kinds, books.allowed[wanted], room, targets.backfill), same
 
     def _place(self, row: int, place: int, targets: Targets, now_s: float) -> bool:
         """Give a job devices; False if there is no place for it."""
@@ -110,7 +130,10 @@ class Holdings:
             counts = targets.num_devices
             wanted = int(self.books.num_devices[row] if counts is None else counts[place])
             kind = -1 if targets.device_type is None else int(targets.device_type[place])
-            found = self.free.find(wanted, kind, self.how)
+            how = self.how
+            if targets.consolidate is not None:
+                how = consolidated if targets.consolidate[place] else anywhere
+            found = self.free.find(wanted, kind, how, int(self.books.allowed[row]))
             if found is None:
                 if self.books.grants[row] is not None:
                     self._lose(row, now_s)
@@ -122,15 +145,57 @@ class Holdings:
     def _start(self, row: int, grant: Grant, now_s: float) -> None:
         books = self.books
         again = not np.isnan(books.first_start_s[row])
-        rate = self._rate(row, grant)
-        books.grant(row, grant, rate, now_s, self.costs.restart_s if again else self.costs.start_s)
+        restart_s = self.costs.restart_s if again else self.costs.start_s
+        self._grant(row, grant, now_s, restart_s)
+        books.num_starts[row] += 1
+        books.placed_s[row] = now_s
         books.held_type[row] = self.site.type_of_node[self.site.node_of[grant.devices[0]]]
         self.changed.append(row)
 
-    def _rate(self, row: int, grant: Grant) -> float:
-        nodes = {self.free.node_of[device] for device in grant.devices}
-        kind = self.site.hosts[max(nodes)].device_type
-        return self.job(row).profile.work_per_s(Spot(kind, len(grant.devices), len(nodes)), grant)
+    def _grant(self, row: int, grant: Grant, now_s: float, restart_s: float) -> None:
+        """Write a grant down, with the speed that it gives."""
+        profile = self.job(row).profile
+        if isinstance(profile, Adaptive):
+            self.books.grant(row, grant, 0.0, now_s, restart_s)
+            self._adapt(row)
+            self.adaptive.add(row)
+        else:
+            self.books.grant(row, grant, profile.work_per_s(self._spot(grant), grant), now_s, restart_s)
+
+    def _spot(self, grant: Grant) -> Spot:
+        counts: dict[int, int] = {}
+        for device in grant.devices:
+            node = self.free.node_of[device]
+            counts[node] = counts.get(node, 0) + 1
+        kind = self.site.hosts[node].device_type
+        return Spot(kind, len(grant.devices), len(counts), tuple(counts.values()))
+
+    def _adapt(self, row: int) -> None:
+        books, job, grant = self.books, self.job(row), self.books.grants[row]
+        assert isinstance(job.profile, Adaptive)
+        assert grant is not None
+        done = job.work - float(books.left[row])
+        books.adapt(row, job.profile.pace(self._spot(grant), grant, done, books.reports[row]))
+
+    def hear(self, now_s: float) -> list[int]:
+        """Let the running jobs that adapt themselves do so, and report; those that still restart have nothing to say.
+
+        Returns
+        -------
+        Their rows.
+        """
+        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s)
+        for row in rows:
+            self._report(row, now_s)
+            self._adapt(row)
+        return rows
+
+    def _report(self, row: int, now_s: float) -> None:
+        """What a job did until now, and what it knows since."""
+        pace = self.books.paces[row]
+        self.books.settle(row, now_s)
+        if pace is not None:
+            self.books.reports[row] = pace.report
 
     def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
@@ -147,7 +212,7 @@ class Holdings:
             grant = replace(_granted(devices, place, targets), partners=partners)
             if self.books.grants[row] != grant:
                 restarting_s = max(0.0, self.books.since_s[row] - now_s)
-                self.books.grant(row, grant, self._rate(row, grant), now_s, restarting_s)
+                self._grant(row, grant, now_s, restarting_s)
                 self.changed.append(row)
         self._check_shares(tenants)
 
@@ -180,14 +245,20 @@ class Holdings:
         """Devices are free again; on the books the job is as it was until it has others."""
         grant = self.books.grants[row]
         assert grant is not None
-        if self.notes.spans is not None and now_s > self.books.granted_s[row]:
-            span = Span(self.job(row).name, float(self.books.granted_s[row]), now_s, grant.devices)
-            self.notes.spans.append(span)
+        placed_s = float(self.books.placed_s[row])
+        if self.notes.spans is not None and now_s > placed_s:
+            self.notes.spans.append(Span(self.job(row).name, placed_s, now_s, grant.devices))
         self.free.give(grant.devices)
+        self.adaptive.discard(row)
 
-    def finish(self, row: int, now_s: float) -> None:
-        """A job has done its work."""
+    def finish(self, row: int, now_s: float) -> bool:
+        """A job has done its work, or comes to where it changes its pace; whether it has ended."""
         books, job = self.books, self.job(row)
+        if books.turn[row] > 0:
+            self._report(row, now_s)
+            books.left[row] = books.turn[row]
+            self._adapt(row)
+            return False
         self._pause(row, now_s)
         books.release(row, now_s)
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
@@ -204,6 +275,7 @@ class Holdings:
             ),
         )
         books.remove(row)
+        return True
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         job = self.job(row)

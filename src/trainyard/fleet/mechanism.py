@@ -10,24 +10,25 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def chosen(wanted: Ints, kinds: Ints, room: Ints, backfill: bool) -> NDArray[np.bool_]:
+def chosen(wanted: Ints, kinds: Ints, allowed: Ints, room: Ints, backfill: bool) -> NDArray[np.bool_]:
     """Which jobs fit, taken in order.
 
     Parameters
     ----------
     wanted : devices of every job, most urgent first; 0 for a job that is to wait.
     kinds : index of the pool that each needs; -1 for the first in which it fits.
+    allowed : pools that each can run on, as bits.
     room : devices of every pool that can be given out.
     backfill : whether jobs after one that does not fit are tried.
     """
     found: NDArray[np.bool_] = _chosen(
-        wanted.astype(int64), kinds.astype(int64), room.astype(int64), backfill
+        wanted.astype(int64), kinds.astype(int64), allowed, room.astype(int64), backfill
     )
     return found
 
 
 @njit(cache=True)
-def _chosen(wanted, kinds, room, backfill):  # type: ignore[no-untyped-def]
+def _chosen(wanted, kinds, allowed, room, backfill):  # type: ignore[no-untyped-def]
     left = room.copy()
     runs = zeros(len(wanted), bool_)
     total = left.sum()
@@ -40,7 +41,7 @@ def _chosen(wanted, kinds, room, backfill):  # type: ignore[no-untyped-def]
         pool = kinds[i]
         if pool < 0:
             for p in range(len(left)):
-                if left[p] >= n:
+                if left[p] >= n and (allowed[i] >> p) & 1:
                     pool = p
                     break
         if pool >= 0 and left[pool] >= n:

@@ -6,7 +6,7 @@ The same policy object decides in simulation and on every engine. It knows neith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.job import Grant, Job, Spot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Need = Literal["length", "speed", "deadline"]
+Need = Literal["length", "speed", "deadline", "reports"]
 """What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
-they should end."""
+they should end; what adaptive jobs measured of themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,17 @@ class Snapshot:
         return tuple(self._books.grants[row] for row in self.rows)
 
     @cached_property
+    def serial(self) -> Ints:
+        """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
+        return self._books.serial[self.rows]
+
+    def job(self, number: int) -> Job:
+        """One job as it was submitted."""
+        job: Job | None = self._books.jobs[self.rows[number]]
+        assert job is not None
+        return job
+
+    @cached_property
     def arrival_s(self) -> Floats:
         return self._books.arrival_s[self.rows]
 
@@ -71,6 +82,11 @@ class Snapshot:
     def num_devices(self) -> Ints:
         """Devices that every job asks for."""
         return self._books.num_devices[self.rows]
+
+    @cached_property
+    def allowed(self) -> Ints:
+        """Device types that every job can run on, as bits by their index in ``site.device_types``."""
+        return self._books.allowed[self.rows]
 
     @cached_property
     def held(self) -> Ints:
@@ -105,16 +121,60 @@ class Snapshot:
         return np.where(self.is_running, 0.0, self.now_s - self._books.waiting_since_s[self.rows])
 
     @cached_property
+    def first_start_s(self) -> Floats:
+        """When every job first had devices; NaN before it."""
+        return self._books.first_start_s[self.rows]
+
+    @cached_property
     def was_started(self) -> Bools:
-        return ~np.isnan(self._books.first_start_s[self.rows])
+        return ~np.isnan(self.first_start_s)
+
+    @cached_property
+    def num_restarts(self) -> Ints:
+        """How often every job got devices again, or others."""
+        return np.maximum(0, self._books.num_starts[self.rows] - 1)
+
+    @cached_property
+    def reports(self) -> tuple[Any, ...]:
+        """What every job last reported of itself, None for those that did not; needs "reports"."""
+        self._require("reports")
+        return tuple(self._books.reports[row] for row in self.rows)
 
     @cached_property
     def left(self) -> Floats:
         """Work left, in the unit of each job's profile; needs "length"."""
         self._require("length")
+        return self._left
+
+    @cached_property
+    def done(self) -> Floats:
+        """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
+        return np.array([job.work for job in self.jobs]) - self._left
+
+    @cached_property
+    def _left(self) -> Floats:
         books, rows = self._books, self.rows
         done = np.maximum(0.0, self.now_s - books.since_s[rows]) * books.rate[rows]
         return np.maximum(0.0, books.left[rows] - done)
+
+    def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
+        """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
+        self._require("speed")
+        size = int(self.site.devices_per_node[self.site.type_of_node == device_type].max())
+        whole, rest = divmod(grant.num_devices, size)
+        per_node = (size,) * whole + ((rest,) if rest else ())
+        spot = Spot(self.site.device_types[device_type], grant.num_devices, len(per_node), per_node)
+        return self.job(number).profile.work_per_s(spot, grant)
+
+    def gang_speeds(self, number: int) -> Floats:
+        """Work per second of a job's gang by device type, 0 where it cannot run; needs "speed"."""
+        job, found = self.job(number), np.zeros(len(self.site.device_types))
+        grant = Grant(tuple(range(job.num_devices)))
+        for index, kind in enumerate(self.site.device_types):
+            fits = job.num_devices <= self.site.devices_of_type[index]
+            if fits and (not job.device_types or kind in job.device_types):
+                found[index] = self.speed(number, grant, index)
+        return found
 
     @cached_property
     def deadline_s(self) -> Floats:
@@ -129,6 +189,31 @@ class Snapshot:
             )
 
 
+@dataclass(frozen=True)
+class Reasons(Mapping[int, str]):
+    """Reasons in words by number of the job, put together only when somebody asks.
+
+    Attributes
+    ----------
+    numbers : of the jobs that there is a reason for, ascending.
+    say : the reason of one of them.
+    """
+
+    numbers: Ints
+    say: Callable[[int], str]
+
+    def __getitem__(self, number: int) -> str:
+        if number not in self.numbers:
+            raise KeyError(number)
+        return self.say(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers.tolist())
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
 @dataclass(frozen=True, eq=False)
 class Targets:
     """What should run. Everything else waits or loses its devices.
@@ -139,10 +224,14 @@ class Targets:
     num_devices : of each of them; by default what it asks for.
     device_type : index into ``site.device_types`` of each; -1, the default, is any one type.
     devices : the very devices of each, where the policy places for itself.
-    fraction : of the time that each should run; only rounds take any but 1.
+    consolidate : whether each must lie on as few nodes as it can, or may lie anywhere; by default the placement of the
+        run decides.
+    fraction : of the time that each entry should have its device type. A job may have an entry for every type, of which
+        at most one runs at a time; only rounds take fractions.
     share : of its devices that each gets, where the policy places for itself; others may have the rest.
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
+    leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
     reasons : why a job waits, by its number, where there is more to say than that others are more urgent.
     refused : jobs that will never run, and why.
@@ -152,12 +241,14 @@ class Targets:
     num_devices: Ints | None = None
     device_type: Ints | None = None
     devices: Sequence[tuple[int, ...]] | None = None
+    consolidate: Bools | None = None
     fraction: Floats | None = None
     share: Floats | None = None
     batch_size: Ints | None = None
     cpus: Floats | None = None
     memory_bytes: Floats | None = None
     backfill: bool = True
+    leftovers: bool = True
     ask_again_s: float = float("inf")
     reasons: Mapping[int, str] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -195,16 +286,30 @@ class Priority:
     ----------
     key : the number of every job.
     backfill : whether a job may run before a more urgent one that does not fit.
+    steady : of equal jobs, keep the order that they had at the last decision.
+    quantum_s : ask again after this time, for a key that changes while jobs run.
     """
 
     key: Callable[[Snapshot], Floats]
     needs: frozenset[Need] = frozenset()
     preempts: bool = False
     backfill: bool = True
+    steady: bool = False
+    quantum_s: float = float("inf")
 
-    def start(self, site: Site) -> None:
-        """Nothing is remembered."""
+    def start(self, site: Site) -> tuple[Ints, Ints]:
+        """Serial numbers of the jobs of the last decision, and the place of each in its order; nobody was there."""
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: tuple[Ints, Ints]) -> tuple[Targets, tuple[Ints, Ints]]:
         """All jobs, in order."""
-        return Targets(np.argsort(self.key(snapshot), kind="stable"), backfill=self.backfill), None
+        key = self.key(snapshot)
+        if self.steady:
+            serials, places = state
+            found = np.searchsorted(serials, snapshot.serial)
+            order = np.lexsort((np.append(places, len(places))[found], key))
+            state = snapshot.serial, order.argsort()
+        else:
+            order = key.argsort(kind="stable")
+        ask_again_s = snapshot.now_s + self.quantum_s
+        return Targets(order, backfill=self.backfill, ask_again_s=ask_again_s), state

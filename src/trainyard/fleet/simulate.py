@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import Placement, placement
-from trainyard.fleet.policy import Policy, Snapshot
+from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Decisions are made, and take effect, only every ``round_s`` seconds from time 0 on."""
-
-    round_s: float
-
-    def __post_init__(self) -> None:
-        if self.round_s <= 0:
-            raise FleetError(f"rounds last longer than 0 s, got {self.round_s}")
 
 
 def simulate_fleet(
@@ -46,7 +35,7 @@ def simulate_fleet(
     jobs : in the order of arrival; may be a generator, of which one job is read ahead.
     name : of the policy, for reports.
     place : name of the placement of jobs that the policy does not place itself.
-    rounds : when decisions are made; by default whenever a job comes or ends.
+    rounds : when decisions are made; by default whenever a job comes or ends, or in the rounds that the policy names.
     keep_spans : note what ran where, for charts.
 
     Raises
@@ -54,6 +43,8 @@ def simulate_fleet(
     FleetError
         If a job can never run here, jobs are not in order, or the policy leaves jobs waiting for ever.
     """
+    if isinstance(policy, RoundBased):
+        rounds = policy.rounds(rounds)
     return _Simulator(jobs, site, policy, placement(place), rounds, costs or Costs(), keep_spans).run(name)
 
 
@@ -70,10 +61,11 @@ class _Simulator:
         costs: Costs,
         keep_spans: bool,
     ) -> None:
-        self.site, self.policy, self.rounds = site, policy, rounds
+        self.site, self.policy = site, policy
         self.notes = Recorder(keep_spans)
         self.holdings = Holdings(site, policy.preempts, how, costs, self.notes)
         self.books = self.holdings.books
+        self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.coming = iter(jobs)
         self.next_job = next(self.coming, None)
         # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
@@ -92,28 +84,26 @@ class _Simulator:
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
         next_s = min(self._next_arrival_s(), self._next_finish_s(), self.wake_s)
+        if self.turns is not None:
+            next_s = self.turns.next_s(self.now_s, next_s, self._next_arrival_s())
         if next_s == _INF:
             self._refuse_to_wait()
-        if self.rounds is not None:
-            next_s = self._next_round_s(next_s, self.rounds.round_s)
         while True:
             finish_s, arrival_s = self._next_finish_s(), self._next_arrival_s()
             if min(finish_s, arrival_s) > next_s:
                 break
             # Of one moment, ends before arrivals.
             if finish_s <= arrival_s:
-                self.holdings.finish(heapq.heappop(self.finishing)[1], finish_s)
+                row = heapq.heappop(self.finishing)[1]
+                if not self.holdings.finish(row, finish_s):
+                    self._expect(row)
             else:
                 self._arrive(arrival_s)
         self.now_s = next_s
+        if self.turns is not None:
+            self.turns.close(next_s)
         if self.wake_s <= next_s:
             self.wake_s = _INF
-
-    def _next_round_s(self, event_s: float, round_s: float) -> float:
-        """The next round; rounds in which nobody is there are passed over."""
-        if len(self.books.active):
-            return self.now_s + round_s
-        return math.ceil(event_s / round_s) * round_s
 
     def _next_arrival_s(self) -> float:
         return _INF if self.next_job is None else self.next_job.arrival_s
@@ -136,24 +126,12 @@ class _Simulator:
     def _arrive(self, now_s: float) -> None:
         job = self.next_job
         assert job is not None
-        self._check_size(job)
-        self.books.add(job, now_s)
+        self.holdings.enter(job, now_s)
         self.next_job = next(self.coming, None)
         if self.next_job is not None and self.next_job.arrival_s < job.arrival_s:
             raise FleetError(
                 f"job {self.next_job.name!r} arrives at {self.next_job.arrival_s} s, before {job.name!r}; give the jobs "
                 "in the order of their arrival"
-            )
-
-    def _check_size(self, job: Job) -> None:
-        site = self.site
-        kinds = [t for t in job.device_types or site.device_types if t in site.device_types]
-        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
-        if job.least_devices > most:
-            kind = " or ".join(job.device_types) or "one type"
-            raise FleetError(
-                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {site.name!r} has {most}. "
-                "Take a larger cluster, or leave the job out"
             )
 
     def _may_change(self) -> bool:
@@ -162,19 +140,42 @@ class _Simulator:
 
     def _decide(self) -> None:
         books, rows = self.books, self.books.active
+        for row in self.holdings.hear(self.now_s):
+            self._expect(row)
         if not self.policy.preempts:
             rows = rows[books.held[rows] == 0]
             if not len(rows):
                 return
         # Copied, because what a policy sees does not change under it.
-        rows, free = rows.copy(), self.holdings.free.by_node.copy()
-        snapshot = Snapshot(self.now_s, self.site, free, self.policy.needs, rows, books)
+        rows = rows.copy()
+        if self.turns is None:
+            targets = self._ask(rows)
+        else:
+            last = self.next_job is None
+            targets = self.turns.targets(
+                rows, self.now_s, self._ask if self.turns.is_due(self.now_s, last) else None
+            )
+        for row in self.holdings.apply(rows, targets, self.now_s):
+            self._expect(row)
+        if self.turns is not None:
+            for row in self.turns.open(self.now_s):
+                self._expect(row)
+
+    def _ask(self, rows: Ints) -> Targets:
+        free = self.holdings.free.by_node.copy()
+        snapshot = Snapshot(self.now_s, self.site, free, self.policy.needs, rows, self.books)
         targets, self.state = self.policy.decide(snapshot, self.state)
         self.notes.num_decisions += 1
         if targets.ask_again_s <= self.now_s:
             raise FleetError(
                 f"the policy asks at {self.now_s} s to decide again at {targets.ask_again_s} s; give a later time"
             )
+        if targets.fraction is not None and self.turns is None:
+            raise FleetError(
+                "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
+            )
         self.wake_s = targets.ask_again_s
-        for row in self.holdings.apply(rows, targets, self.now_s):
-            heapq.heappush(self.finishing, (float(books.finish_s[row]), row))
+        return targets
+
+    def _expect(self, row: int) -> None:
+        heapq.heappush(self.finishing, (float(self.books.finish_s[row]), row))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
+
+_POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?")
 
 
 class FleetError(ValueError):
@@ -76,6 +79,26 @@ class Site:
             hosts += [Host(kind, sum(d.name == kind for d in node.devices)) for kind in kinds]
         return cls(cluster.name, tuple(hosts))
 
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """Read ``NODESxDEVICES`` or ``NODESxDEVICESxTYPE``, several of them joined by ``+``.
+
+        Raises
+        ------
+        FleetError
+            If it does not read so.
+        """
+        pools = []
+        for part in text.split("+"):
+            found = _POOL.fullmatch(part.strip())
+            if found is None:
+                raise FleetError(
+                    f"cluster {text!r}: {part.strip()!r} is not NODESxDEVICES or NODESxDEVICESxTYPE; write for example "
+                    "16x4 or 2x8xV100+4x4xK80"
+                )
+            pools.append((found[3] or "device", int(found[1]), int(found[2])))
+        return replace(cls.of_pools(pools), name=text)
+
     @cached_property
     def num_devices(self) -> int:
         return sum(host.num_devices for host in self.hosts)
@@ -108,6 +131,12 @@ class Site:
     def devices_of_type(self) -> Ints:
         """Number of devices in every pool."""
         return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
+
+    def type_bits(self, names: Sequence[str]) -> int:
+        """Device types as bits, by their index; no names are all types. Types that no node has are left out."""
+        if not names:
+            return -1
+        return sum(1 << self.device_types.index(name) for name in set(names) & set(self.device_types))
 
     def type_index(self, name: str) -> int:
         """Index of a device type.

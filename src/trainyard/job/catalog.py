@@ -6,9 +6,6 @@ conformance suite are made from these entries.
 
 from __future__ import annotations
 
-import ast
-import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +19,7 @@ from trainyard.job.strategies.parallel.megatron import megatron
 from trainyard.job.strategies.parallel.sequence_parallel import selective_recompute, sequence_parallel
 from trainyard.job.strategies.parallel.zero import zero
 from trainyard.job.task import Strategy
+from trainyard.naming import Names
 
 Family = Literal["parallel", "memory", "comm", "graph"]
 Need = Literal[
@@ -176,6 +174,17 @@ CATALOG: tuple[Entry, ...] = (
 """All systems of level 1."""
 
 
+_NAMES: Names[Strategy] = Names(
+    CATALOG,
+    "strategy",
+    "strategies",
+    "megatron(tensor=4)+zero(stage=1)",
+    PlanError,
+    (int, float),
+    "a number, True, False or None",
+)
+
+
 def find(name: str) -> Entry:
     """The entry of a name.
 
@@ -184,12 +193,9 @@ def find(name: str) -> Entry:
     PlanError
         If there is none; the message lists the known names, close ones first.
     """
-    known = {entry.name: entry for entry in CATALOG}
-    if name in known:
-        return known[name]
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    others = [n for n in known if n not in close]
-    raise PlanError(f"unknown strategy {name!r}; known: {', '.join([*close, *others])}")
+    entry = _NAMES.find(name)
+    assert isinstance(entry, Entry)
+    return entry
 
 
 def parse_strategies(text: str) -> tuple[tuple[str, Strategy], ...]:
@@ -213,48 +219,4 @@ def parse_strategies(text: str) -> tuple[tuple[str, Strategy], ...]:
     >>> [name for name, _ in parse_strategies("gpipe(stages=4) + zero(stage=1)")]
     ['gpipe(stages=4)', 'zero(stage=1)']
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        raise PlanError(_expected(text)) from None
-    return tuple(_strategy(part, text) for part in _terms(tree))
-
-
-def _terms(tree: ast.expr) -> list[ast.expr]:
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-        return [*_terms(tree.left), *_terms(tree.right)]
-    return [tree]
-
-
-def _strategy(part: ast.expr, text: str) -> tuple[str, Strategy]:
-    call = part if isinstance(part, ast.Call) else ast.Call(part, [], [])
-    if not isinstance(call.func, ast.Name) or call.args:
-        raise PlanError(_expected(text))
-    entry = find(call.func.id)
-    allowed = inspect.signature(entry.factory).parameters
-    options: dict[str, Any] = {}
-    for keyword in call.keywords:
-        if keyword.arg is None or keyword.arg not in allowed:
-            known = ", ".join(allowed) or "none"
-            raise PlanError(f"{entry.name} has no option {keyword.arg!r}; its options: {known}")
-        options[keyword.arg] = _value(entry.name, keyword.arg, keyword.value)
-    try:
-        return ast.unparse(part), entry.factory(**options)
-    except TypeError as error:
-        raise PlanError(f"{ast.unparse(part)}: {error}") from error
-
-
-def _value(name: str, option: str, value: ast.expr) -> int | float | None:
-    try:
-        found = ast.literal_eval(value)
-    except ValueError:
-        found = value
-    if found is None or isinstance(found, int | float):
-        return found
-    raise PlanError(
-        f"option {option} of {name} must be a number, True, False or None, got {ast.unparse(value)}"
-    )
-
-
-def _expected(text: str) -> str:
-    return f"cannot read strategies from {text!r}; write names joined by +, such as 'megatron(tensor=4)+zero(stage=1)'"
+    return _NAMES.parse(text, "+")

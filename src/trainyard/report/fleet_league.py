@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,9 @@ from rich.table import Table
 
 from trainyard.fleet.records import FleetRun
 from trainyard.report.tables import make_table
-from trainyard.report.units import percent_text, seconds_text
+from trainyard.report.units import duration_text, percent_text
 
-__all__ = ["fleet_table", "ranked_runs", "run_cells", "run_document"]
-
-COLUMNS = (
-    "policy",
-    "mean JCT",
-    "to best",
-    "median",
-    "p99",
-    "queueing",
-    "makespan",
-    "utilisation",
-    "preemptions",
-    "late",
-    "refused",
-)
-"""What is said of a run; JCT is the time from a job's arrival to its end."""
+__all__ = ["fleet_table", "league", "ranked_runs", "run_document"]
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
@@ -35,29 +20,40 @@ def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
     return tuple(sorted(runs, key=lambda run: run.mean_completion_s))
 
 
-def run_cells(run: FleetRun, best_s: float) -> tuple[str, ...]:
-    """The columns of one run."""
-    against = f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""
-    return (
-        run.policy,
-        seconds_text(run.mean_completion_s),
-        against,
-        seconds_text(run.percentile_s(50)),
-        seconds_text(run.percentile_s(99)),
-        seconds_text(float(run.queueing_s.mean()) if len(run.names) else 0.0),
-        seconds_text(run.makespan_s),
-        percent_text(run.utilisation),
-        str(run.num_preemptions),
-        str(run.num_missed) if np.isfinite(run.deadline_s).any() else "",
-        str(len(run.refused)) if run.refused else "",
+def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of the league table, best first; JCT is the time from a job's arrival to its end.
+
+    Deadlines and refusals have columns only where there are any.
+    """
+    order = ranked_runs(runs)
+    best_s = order[0].mean_completion_s if order else 0.0
+    extra: list[tuple[str, Callable[[FleetRun], str]]] = []
+    if any(np.isfinite(run.deadline_s).any() for run in order):
+        extra.append(("late", lambda run: str(run.num_missed)))
+    if any(run.refused for run in order):
+        extra.append(("refused", lambda run: str(len(run.refused))))
+    columns = ("policy", "mean JCT", "to best", "median", "p99", "queueing", "makespan", "used", "preempted")
+    rows = (
+        (
+            run.policy,
+            duration_text(run.mean_completion_s),
+            f"{run.mean_completion_s / best_s:.2f}x" if best_s else "",
+            duration_text(run.percentile_s(50)),
+            duration_text(run.percentile_s(99)),
+            duration_text(float(run.queueing_s.mean()) if len(run.names) else 0.0),
+            duration_text(run.makespan_s),
+            percent_text(run.utilisation),
+            str(run.num_preemptions),
+            *(cell(run) for _, cell in extra),
+        )
+        for run in order
     )
+    return (*columns, *(name for name, _ in extra)), tuple(rows)
 
 
 def fleet_table(title: str, runs: Sequence[FleetRun]) -> Table:
     """One row per policy, best first."""
-    order = ranked_runs(runs)
-    best_s = order[0].mean_completion_s if order else 0.0
-    return make_table(title, COLUMNS, [run_cells(run, best_s) for run in order])
+    return make_table(title, *league(runs))
 
 
 def run_document(run: FleetRun) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Span
-from trainyard.report.fleet_league import COLUMNS, ranked_runs, run_cells
+from trainyard.report.fleet_league import league, ranked_runs
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 
 __all__ = ["fleet_page"]
@@ -30,10 +30,8 @@ def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -
     facts : shown at the top, by name.
     """
     order = ranked_runs(runs)
-    best_s = order[0].mean_completion_s if order else 0.0
     figures = [_completions(order), _in_use(order), *(_chart(run) for run in order[:1])]
-    cells = tuple(run_cells(run, best_s) for run in order)
-    return html_page(title, facts, figures, [Table("League table", COLUMNS, cells)], interactive=True)
+    return html_page(title, facts, figures, [Table("League table", *league(order))], interactive=True)
 
 
 def _unit(most_s: float) -> tuple[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["bytes_text", "percent_text", "rate_text", "seconds_text"]
+__all__ = ["bytes_text", "duration_text", "percent_text", "rate_text", "seconds_text"]
 
 
 def seconds_text(seconds: float) -> str:
@@ -55,3 +55,11 @@ def _three_digits(value: float) -> str:
         return str(value)
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{decimals}f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Times of jobs: seconds, minutes, hours or days, such as ``27.5 min``."""
+    for unit, size_s in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.1f} {unit}"
+    return f"{seconds:.1f} s"

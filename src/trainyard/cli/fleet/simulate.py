@@ -8,7 +8,6 @@ from typing import Annotated
 
 import tyro
 
-from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -42,19 +41,18 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from itertools import islice
 
-    from trainyard.fleet.catalog import parse_policy, simulate_entry
+    from trainyard.fleet.catalog import parse_policies, simulate_entry
     from trainyard.fleet.holdings import Costs
-    from trainyard.fleet.simulate import Rounds
+    from trainyard.fleet.rounds import Rounds
     from trainyard.fleet.site import Site
-    from trainyard.fleet.workload.readers import read_workload
+    from trainyard.fleet.workload.read import read_workload
     from trainyard.report.fleet_league import fleet_table, ranked_runs, run_document
 
     site = Site.parse(options.cluster)
-    names = list(dict.fromkeys(between_commas(options.policy)))
-    policies = [parse_policy(name) for name in names]  # before minutes of work
+    policies = dict(parse_policies(options.policy))
     rounds = None if options.round_s is None else Rounds(options.round_s)
     runs = []
-    for name, policy in zip(names, policies, strict=True):
+    for name, policy in policies.items():
         jobs = islice(read_workload(options.trace, options.format), options.limit)
         with screen.waiting(f"simulating {name}"):
             runs.append(

@@ -32,13 +32,18 @@ class FreeDevices:
         self._type_of: list[int] = site.type_of_node.tolist()
         self._tenants = [0] * site.num_devices
 
-    def find(self, wanted: int, device_type: int, how: Placement) -> Ints | None:
-        """How many devices to take of every node, all of one type; None if there is no place."""
+    def find(self, wanted: int, device_type: int, how: Placement, allowed: int = -1) -> Ints | None:
+        """How many devices to take of every node, all of one type; None if there is no place.
+
+        Parameters
+        ----------
+        device_type : index of the type; -1 for the first of those that are ``allowed``, as bits.
+        """
         if len(self.by_type) == 1:
             enough = self.total >= wanted
             return how(self.by_node, wanted, self.site.devices_per_node) if enough else None
         for kind in range(len(self.by_type)) if device_type < 0 else (device_type,):
-            if self.by_type[kind] < wanted:
+            if self.by_type[kind] < wanted or (device_type < 0 and not (allowed >> kind) & 1):
                 continue
             own = self.site.type_of_node == kind
             sizes = np.where(own, self.site.devices_per_node, 0)

@@ -6,6 +6,8 @@ W. Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning", OSD
 gives guaranteed jobs devices within their tenant's quota, in order of arrival, and opportunistic jobs the least loaded
 devices below a threshold of utilisation. Section 3.3: a device's local coordinator lets an opportunistic job run only in
 the time that the guaranteed job leaves idle, so that the latter is as fast as alone.
+
+Fidelity: simplified.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ References
 W. Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018. Section 3.1: suspend and resume,
 packing, migration, grow-shrink. Section 4.1, algorithm 1: where a new job goes (reactive mode). Section 4.2: packing,
 migration and grow-shrink while jobs run (introspective mode).
+
+Fidelity: simplified.
 """
 
 from __future__ import annotations

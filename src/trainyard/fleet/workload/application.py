@@ -216,7 +216,7 @@ def _step_s(app: Application, per_node: tuple[int, ...], local_batch: int) -> tu
     found = app.elsewhere.at((min(len(per_node), app.most_nodes), sum(per_node), local_batch))
     if found is None:
         raise FleetError(
-            f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes; nothing "
-            f"is near to {sum(per_node)} devices of {len(per_node)} nodes at {local_batch} samples each. Limit its devices"
+            f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes, not "
+            f"near {sum(per_node)} devices of {len(per_node)} nodes at {local_batch} samples each; limit its devices"
         )
     return float(found[0] - found[1]), float(found[0])

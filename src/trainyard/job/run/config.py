@@ -34,6 +34,7 @@ class TrainConfig:
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
     stall_s : seconds without a sign of life after which the run counts as dead.
+    pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     """
 
     steps: int
@@ -47,6 +48,7 @@ class TrainConfig:
     log: Path | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     stall_s: float = 1800.0
+    pause: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "checkpoint_every", "max_restarts"):
@@ -54,9 +56,9 @@ class TrainConfig:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={self.keep}")
-        if self.checkpoint is None and (self.resume or self.checkpoint_every):
+        if self.checkpoint is None and (self.resume or self.checkpoint_every or self.pause):
             raise ValueError(
-                "resume and checkpoint_every need the folder of the checkpoints: give checkpoint"
+                "resume, checkpoint_every and pause need the folder of the checkpoints: give checkpoint"
             )
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"unknown device {self.device!r}; the known ones are cpu and cuda")

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Store
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint import Checkpointer, complete_steps
-from trainyard.job.run.config import RankStep, Work
+from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
@@ -113,12 +113,24 @@ def train_rank(
     report(Ready(rank, first, tuple(notes)))
     for step in range(first, config.steps):
         report(_step(executor, work, rank, step))
-        last = step + 1 == config.steps
+        last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
             checkpointer.save(step + 1)
+        if last:
+            break
     if checkpointer is not None:
         checkpointer.wait()
+
+
+def _is_paused(config: TrainConfig, executor: Executor) -> bool:
+    """Whether the run is to end now; all ranks agree, though they look at different moments."""
+    if config.pause is None:
+        return False
+    found = torch.tensor([float(config.pause.exists())], device=executor.device)
+    if executor.plan.num_ranks > 1:
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found.item())
 
 
 def _step(executor: Executor, work: Work, rank: int, step: int) -> RankStep:

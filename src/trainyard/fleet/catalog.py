@@ -1,0 +1,301 @@
+"""The catalog of level 2: every published system, one entry each, by name.
+
+This is the only place where a policy's name means anything. The command line, the documentation and the conformance suite
+are made from these entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.policies.antman import AntMan
+from trainyard.fleet.policies.edf import EDF
+from trainyard.fleet.policies.elasticflow import ElasticFlow
+from trainyard.fleet.policies.gandiva import Gandiva
+from trainyard.fleet.policies.pollux import Pollux
+from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
+from trainyard.fleet.policies.synergy import Synergy
+from trainyard.fleet.policies.tiresias import tiresias
+from trainyard.fleet.policy import Need, Policy
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+from trainyard.naming import Names
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published system.
+
+    Attributes
+    ----------
+    name : by which users call it; also the name of its page.
+    factory : makes the policy from keyword hyper-parameters; its defaults are the paper's.
+    title : one line.
+    paper : authors, title, venue and year.
+    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``.
+    needs : what must be known of jobs.
+    variants : settings that the paper compares, by name; keyword arguments of ``factory``.
+    claim_test : file of the test of the paper's claim, from the repository's root.
+    place : placement of the jobs that it does not place itself.
+    round_s : length of the rounds in which it is meant to decide; 0 for whenever something happens.
+    shares : whether several jobs may have one device at once.
+    """
+
+    name: str
+    factory: Callable[..., Policy]
+    title: str
+    paper: str
+    fidelity: Literal["exact", "simplified"]
+    claim_test: str
+    left_out: str = ""
+    needs: tuple[Need, ...] = ()
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    place: str = "consolidated"
+    round_s: float = 0.0
+    shares: bool = False
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the file that holds the factory."""
+        return self.factory.__module__
+
+
+_QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
+_QUEUES_TEST = "tests/fleet/test_queues.py"
+
+CATALOG: tuple[Entry, ...] = (
+    Entry(
+        "fifo",
+        fifo,
+        "First in, first out",
+        _QUEUEING,
+        "exact",
+        _QUEUES_TEST,
+        variants={"first fit": {"backfill": True}},
+    ),
+    Entry(
+        "sjf",
+        sjf,
+        "Shortest job first, without taking devices away",
+        _QUEUEING,
+        "exact",
+        _QUEUES_TEST,
+        needs=("length",),
+    ),
+    Entry(
+        "srtf",
+        srtf,
+        "Shortest remaining time first",
+        _QUEUEING,
+        "exact",
+        _QUEUES_TEST,
+        needs=("length",),
+        variants={
+            "by device time": {"by_device_time": True},
+            "ties as before": {"by_device_time": True, "steady": True},
+        },
+    ),
+    Entry(
+        "las",
+        las,
+        "Least attained service first",
+        _QUEUEING,
+        "exact",
+        _QUEUES_TEST,
+        variants={"by device time": {"by_device_time": True}},
+    ),
+    Entry(
+        "tiresias",
+        tiresias,
+        "Queues by attained devices times time; skewed models consolidated",
+        'Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019',
+        "simplified",
+        "tests/fleet/policies/test_tiresias.py",
+        left_out="measuring skew from network traffic and learning PackLimit from jobs that ended: both are given, "
+        "skew by the name of the model",
+        variants={
+            "gittins": {"samples": (200.0, 400.0, 1000.0, 4000.0, 20000.0, 100000.0)},
+            "starvation guard": {"promote_knob": 1.0},
+            "as published": {"as_published": True, "thresholds": (3250.0, 7200.0)},
+        },
+    ),
+    Entry(
+        "gandiva",
+        Gandiva,
+        "Time slices, packing with undo, migration, growing on idle devices",
+        'Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018',
+        "simplified",
+        "tests/fleet/policies/test_gandiva.py",
+        left_out="memory of packed jobs; packing of jobs of several devices; migration for locality among nodes of one "
+        "job. The paper states its packing and migration heuristics in prose: the order of candidates is ours",
+        variants={"time slicing only": {"pack": False, "migrate": False, "grow": False}},
+        round_s=60.0,
+        shares=True,
+    ),
+    Entry(
+        "antman",
+        AntMan,
+        "Opportunistic jobs in the time that guaranteed ones leave their devices idle",
+        'Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning", OSDI 2020',
+        "simplified",
+        "tests/fleet/policies/test_antman.py",
+        left_out="scaling of memory (section 3.2); the topology inside a node; how busy a device is comes from the "
+        "job and is not measured over the last seconds",
+        variants={"any device": {"busiest": 1.0}},
+        place="packed",
+        shares=True,
+    ),
+    Entry(
+        "elasticflow",
+        ElasticFlow,
+        "Deadlines are kept or refused: least shares reserved, spare devices where they cost least",
+        'Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023',
+        "simplified",
+        "tests/fleet/policies/test_elasticflow.py",
+        left_out="planning for the time that is lost when devices change; buddies of several nodes, which are any nodes",
+        needs=("speed", "length", "deadline"),
+        round_s=60.0,
+    ),
+    Entry(
+        "edf",
+        EDF,
+        "Earliest deadline first, on as many devices as make a job faster",
+        'Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 1973',
+        "exact",
+        "tests/fleet/policies/test_elasticflow.py",
+        needs=("speed", "deadline"),
+        variants={"as published": {"as_published": True}},
+        place="packed",
+    ),
+    Entry(
+        "synergy",
+        Synergy,
+        "CPUs and memory of nodes by need, but nobody below a proportional share",
+        'Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters", OSDI 2022',
+        "simplified",
+        "tests/fleet/policies/test_synergy.py",
+        left_out="calculating the effect of memory from the hit rate of the cache (section 3.1): the profile is asked; "
+        "the optimal allocation by linear programming (section 4.1), the paper's upper bound",
+        needs=("speed",),
+        variants={
+            "proportional": {"allocation": "fair"},
+            "srtf": {"order": "srtf"},
+            "las": {"order": "las"},
+            "as published": {"as_published": True},
+        },
+        round_s=300.0,
+    ),
+    Entry(
+        "pollux",
+        Pollux,
+        "Devices by goodput, fitted online; batch sizes adapt to them; genetic search",
+        'Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021',
+        "simplified",
+        "tests/fleet/policies/test_pollux.py",
+        left_out="growing and shrinking of the cluster (section 4.2.2). Mutations and repair of the search are those of the "
+        "authors' program, not of the text: devices are added where some are free, jobs with least service keep theirs",
+        needs=("reports",),
+        variants={"sum of speedups": {"fairness": 1.0}, "fairer": {"fairness": -10.0}},
+        round_s=60.0,
+    ),
+)
+"""All systems of level 2."""
+
+_NAMES: Names[Policy] = Names(
+    CATALOG,
+    "policy",
+    "policies",
+    "tiresias(promote_knob=8),fifo",
+    FleetError,
+    (int, float, str, tuple),
+    "a number, text in quotes, a tuple of them, True, False or None",
+)
+
+
+def find(name: str) -> Entry:
+    """The entry of a name.
+
+    Raises
+    ------
+    FleetError
+        If there is none; the message lists the known names, close ones first.
+    """
+    entry = _NAMES.find(name)
+    assert isinstance(entry, Entry)
+    return entry
+
+
+def parse_policies(text: str) -> tuple[tuple[str, Policy], ...]:
+    """Read policies from text: names joined by commas, each with options in parentheses if it has any.
+
+    Parameters
+    ----------
+    text : ``"fifo, tiresias(thresholds=(3250, 7200))"``. Options are Python literals by keyword.
+
+    Returns
+    -------
+    Pairs of the name (with its options) and the policy.
+
+    Raises
+    ------
+    FleetError
+        If a name or an option is unknown, or the text has another form.
+
+    Examples
+    --------
+    >>> [name for name, _ in parse_policies("fifo, tiresias(thresholds=(3250, 7200))")]
+    ['fifo', 'tiresias(thresholds=(3250, 7200))']
+    """
+    return _NAMES.parse(text, ",")
+
+
+def parse_policy(text: str) -> Policy:
+    """Read one policy, as `parse_policies` does.
+
+    Examples
+    --------
+    >>> parse_policy("srtf(by_device_time=True)").preempts
+    True
+    """
+    policies = parse_policies(text)
+    if len(policies) != 1:
+        raise FleetError(f"one policy is wanted, got {len(policies)} in {text!r}; name one of them")
+    return policies[0][1]
+
+
+def simulate_entry(
+    text: str,
+    policy: Policy,
+    jobs: Iterable[Job],
+    site: Site,
+    *,
+    place: str | None = None,
+    rounds: Rounds | None = None,
+    costs: Costs | None = None,
+    keep_spans: bool = False,
+) -> FleetRun:
+    """Run a workload under a policy of the catalog, placed and timed as its paper has it where nothing else is said.
+
+    Parameters
+    ----------
+    text, policy : as given to `parse_policy`, and as it returned.
+    """
+    entry = find(text.partition("(")[0].strip())
+    if rounds is None and entry.round_s:
+        rounds = Rounds(entry.round_s)
+    return simulate_fleet(
+        jobs,
+        site,
+        policy,
+        name=text,
+        place=place or entry.place,
+        rounds=rounds,
+        costs=costs,
+        keep_spans=keep_spans,
+    )

@@ -1,0 +1,333 @@
+"""Genetic search for allocations: how many devices of which node every job should have.
+
+An allocation is a matrix of jobs and nodes that is nearly empty: no more entries than devices. It is kept as rows of
+(node, count), so that one step of the search takes time in jobs and devices, not in jobs times nodes.
+
+References
+----------
+A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+_IDLE = 4e-3  # speedup of a job without devices: more than none, so that a mean exists
+_RESET, _THIN, _CROSS = 0.1, 0.1, 0.9  # chances of the mutations of a job, and of two parents instead of one
+
+
+class Allocations(NamedTuple):
+    """Several allocations, as rows of entries.
+
+    Attributes
+    ----------
+    first : [allocation, job + 1]: where the entries of each job begin.
+    node, devices : [allocation, entry]: how many of which node; nodes of a job ascend.
+    """
+
+    first: Ints
+    node: Ints
+    devices: Ints
+
+    def rows(self, which: int) -> list[list[tuple[int, int]]]:
+        """Of one allocation: the (node, count) of every job."""
+        first, node, count = (part[which].tolist() for part in self)
+        pairs = list(zip(node, count, strict=True))
+        return [pairs[a:b] for a, b in pairwise(first)]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a good allocation is. Jobs are in the order in which they keep contested devices.
+
+    Attributes
+    ----------
+    sizes : devices of every node.
+    base : one allocation: what jobs have now.
+    speedup : [job, on several nodes, number of devices].
+    keep : factor on the speedup of a job whose devices change.
+    least, most : devices of every job, if it has any.
+    fairness : power p of the mean of speedups; the smaller, the fairer.
+    """
+
+    sizes: Ints
+    base: Allocations
+    speedup: Floats
+    keep: Floats
+    least: Ints
+    most: Ints
+    fairness: float
+
+
+def allocations(rows: list[list[tuple[int, int]]], num_entries: int) -> Allocations:
+    """One allocation from the (node, count) of every job, with room for ``num_entries``."""
+    first = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
+    flat = np.zeros((2, 1, num_entries), np.int32)
+    flat[:, 0, : first[-1]] = np.array([pair for row in rows for pair in row], np.int32).reshape(-1, 2).T
+    return Allocations(first[None], flat[0], flat[1])
+
+
+def carried(before: Allocations, place: Ints) -> Allocations:
+    """The same for other jobs: of each, its place among the former ones, or -1 if it was not there."""
+    return Allocations(*_carried(*before, place))
+
+
+def search(
+    problem: Problem, start: Allocations, seed: int, num_generations: int, population: int
+) -> tuple[Allocations, Floats]:
+    """Allocations after some generations, best first, and the fitness of each."""
+    p = problem
+    found = _search(
+        *start,
+        *p.base,
+        p.sizes,
+        p.speedup,
+        p.keep,
+        p.least,
+        p.most,
+        p.fairness,
+        seed,
+        num_generations,
+        population,
+    )
+    return Allocations(*found[:3]), found[3]
+
+
+@njit(cache=True)
+def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
+    num, num_jobs = len(first), len(place)
+    to_first = np.zeros((num, num_jobs + 1), np.int32)
+    to_node, to_count = np.zeros_like(node), np.zeros_like(count)
+    for i in range(num):
+        n = 0
+        for j in range(num_jobs):
+            if place[j] >= 0:
+                for e in range(first[i, place[j]], first[i, place[j] + 1]):
+                    to_node[i, n], to_count[i, n] = node[i, e], count[i, e]
+                    n += 1
+            to_first[i, j + 1] = n
+    return to_first, to_node, to_count
+
+
+@njit(cache=True)
+def _search(  # type: ignore[no-untyped-def]
+    first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness, seed,
+    num_generations, population,
+):  # fmt: skip
+    np.random.seed(seed)
+    num_jobs, num_entries, num = base_first.shape[1] - 1, node0.shape[1], len(first0)
+    first = np.zeros((2 * population, num_jobs + 1), np.int32)
+    node = np.zeros((2 * population, num_entries), np.int32)
+    count = np.zeros((2 * population, num_entries), np.int32)
+    first[:num], node[:num], count[:num] = first0, node0, count0
+    base = (base_first[0], base_node[0], base_count[0])
+    chances = _chances(num_jobs)
+    fitness, slots = np.full(2 * population, -np.inf), np.arange(2 * population)
+    for i in range(num):
+        fitness[i] = _fitness(first[i], node[i], count[i], base, speedup, keep, fairness)
+    for _ in range(num_generations):
+        born = num
+        for _ in range(population):
+            a, b = _winner(fitness, slots, num), _winner(fitness, slots, num)
+            cut = np.random.randint(num_jobs) if np.random.random() < _CROSS else num_jobs
+            s = slots[born]
+            child = (first[s], node[s], count[s])
+            _mixed(
+                (first[a], node[a], count[a]),
+                (first[b], node[b], count[b]),
+                cut,
+                base,
+                sizes,
+                least,
+                most,
+                chances,
+                child,
+            )
+            fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
+            if not _known(first, node, count, fitness, slots[:born], s):
+                born += 1
+        for i in range(born, 2 * population):
+            fitness[slots[i]] = -np.inf
+        slots = slots[np.argsort(-fitness[slots])]
+        num = min(born, population)
+    kept = slots[:num]
+    return first[kept], node[kept], count[kept], fitness[kept]
+
+
+@njit(cache=True)
+def _winner(fitness, slots, num):  # type: ignore[no-untyped-def]
+    """Tournament of two."""
+    a, b = slots[np.random.randint(num)], slots[np.random.randint(num)]
+    return a if fitness[a] >= fitness[b] else b
+
+
+@njit(cache=True)
+def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
+    """Whether the allocation is already there."""
+    end = first[s, -1]
+    for o in others:
+        if fitness[o] != fitness[s] or np.any(first[o] != first[s]):
+            continue
+        if np.all(node[o, :end] == node[s, :end]) and np.all(count[o, :end] == count[s, :end]):
+            return True
+    return False
+
+
+@njit(cache=True)
+def _chances(num_jobs):  # type: ignore[no-untyped-def]
+    """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
+    p = 1.0 / num_jobs
+    term, total, found = (1 - p) ** num_jobs, 0.0, np.ones(16)
+    for k in range(16):
+        total += term
+        found[k] = total
+        term *= (num_jobs - k) / (k + 1.0) * (p / (1 - p) if p < 1 else 0.0)
+    return found
+
+
+@njit(cache=True)
+def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
+    """Power mean of the speedups of all jobs."""
+    total, num_jobs = 0.0, len(keep)
+    for j in range(num_jobs):
+        devices = 0
+        for e in range(first[j], first[j + 1]):
+            devices += count[e]
+        across = 1 if first[j + 1] - first[j] > 1 else 0
+        found = speedup[j, across, devices] if devices else 0.0
+        if not _same(first, node, count, base, j):
+            found *= keep[j]
+        found += _IDLE
+        total += 1.0 / found if fairness == -1.0 else found**fairness
+    return (total / num_jobs) ** (1.0 / fairness)
+
+
+@njit(cache=True)
+def _same(first, node, count, base, j):  # type: ignore[no-untyped-def]
+    base_first, base_node, base_count = base
+    length = first[j + 1] - first[j]
+    if base_first[j + 1] - base_first[j] != length:
+        return False
+    a, b = first[j], base_first[j]
+    same = True
+    for k in range(length):
+        same &= node[a + k] == base_node[b + k] and count[a + k] == base_count[b + k]
+    return same
+
+
+@njit(cache=True)
+def _mixed(one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
+    """A child: jobs before the cut as in one parent, the rest as in the other; then mutated and repaired."""
+    num_jobs, num_nodes = len(least), len(sizes)
+    room = len(one[1]) + len(other[1]) + len(base[1])
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
+    used, shared = np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32)
+    n = 0
+    for j in range(num_jobs):
+        source = one if j < cut else other
+        if np.random.random() < _RESET:
+            source = base
+        thin = np.random.random() < _THIN
+        for e in range(source[0][j], source[0][j + 1]):
+            if thin and np.random.random() < _THIN:
+                continue
+            node[n], count[n] = source[1][e], source[2][e]
+            used[node[n]] += count[n]
+            shared[node[n]] += 1
+            n += 1
+        first[j + 1] = n
+    # Entries on nodes with free devices grow: those that are there ...
+    each = 1.0 / num_jobs
+    for e in range(n):
+        m = node[e]
+        if used[m] < sizes[m]:
+            own = 1.0 / shared[m]
+            if np.random.random() < each + own - each * own:
+                count[e] = np.random.randint(count[e], sizes[m] + 1)
+    # ... and those that are not, which are linked in lists by job.
+    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
+    for m in range(num_nodes):
+        if used[m] >= sizes[m]:
+            continue
+        hits, draw = 0, np.random.random()
+        while hits < 15 and draw > chances[hits]:
+            hits += 1
+        for _ in range(hits):
+            j, value = np.random.randint(num_jobs), np.random.randint(sizes[m] + 1)
+            known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
+            for e in range(first[j], first[j + 1]):
+                known |= node[e] == m
+            if not known:
+                node[n], count[n], after[n] = m, value, head[j]
+                head[j] = n
+                n += 1
+    _repaired(first, node, count, head, after, sizes, least, most, child)
+
+
+@njit(cache=True)
+def _repaired(first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """Make it possible: one spread job per node, no job over its most, no node over its size; first jobs first."""
+    left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
+    row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
+    to_first, to_node, to_count = child
+    end = 0
+    for j in range(len(least)):
+        n = 0
+        for e in range(first[j], first[j + 1]):
+            n = _insert(row, amount, n, node[e], count[e])
+        e = head[j]
+        while e >= 0:
+            n = _insert(row, amount, n, node[e], count[e])
+            e = after[e]
+        total, spread = 0, n > 1
+        for k in range(n):
+            m = row[k]
+            if spread:
+                if crossed[m]:
+                    amount[k] = 0
+                    continue
+                crossed[m] = True
+            total += amount[k]
+        if total > most[j]:
+            _capped(amount, n, most[j])
+        begin, total = end, 0
+        for k in range(n):
+            m = row[k]
+            got = min(amount[k], left[m])
+            if got > 0:
+                to_node[end], to_count[end] = m, got
+                end += 1
+                total += got
+        if total < least[j]:
+            end = begin
+        for e in range(begin, end):
+            left[to_node[e]] -= to_count[e]
+        to_first[j + 1] = end
+
+
+@njit(cache=True)
+def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
+    """Insert an entry by its node."""
+    k = n
+    while k > 0 and row[k - 1] > m:
+        row[k], amount[k] = row[k - 1], amount[k - 1]
+        k -= 1
+    row[k], amount[k] = m, value
+    return n + 1
+
+
+@njit(cache=True)
+def _capped(amount, n, most):  # type: ignore[no-untyped-def]
+    """Take entries in random order until the job has all that it may have."""
+    for k in np.random.permutation(n):
+        amount[k] = min(amount[k], most)
+        most -= amount[k]

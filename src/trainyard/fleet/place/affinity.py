@@ -1,0 +1,88 @@
+"""Placement of gangs by affinity: workers on nodes that are used already, devices of a worker near to each other.
+
+References
+----------
+H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020, section 3.3, leaves the
+scheduler inside a virtual cluster open; this is the one that comes with the authors' program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def nodes_for(
+    nodes: tuple[Ints, Ints], priorities: Ints, gang: Sequence[int], bar: int, across: bool
+) -> list[int] | None:
+    """A node for every worker.
+
+    Parameters
+    ----------
+    nodes : first place of each, and the one after its last.
+    priorities : of whatever is at every place.
+    gang : devices of the workers, ascending.
+    bar : devices that hold something of this priority or a higher one cannot be had.
+    across : fill those nodes first of which most is in use; else those of which most is in use at ``bar``, and least
+        above it.
+
+    Returns
+    -------
+    Indices of nodes; None if none were found. Nodes are gone through once, so with nodes or workers of several sizes
+    that can happen though there are some.
+    """
+    first, last = nodes
+
+    def count(which: Bools) -> Ints:
+        upto = np.concatenate(([0], np.cumsum(which)))
+        counted: Ints = upto[last] - upto[first]
+        return counted
+
+    held = count(priorities >= bar)
+    if across:
+        order = np.argsort(-count(priorities >= -1), kind="stable")
+    else:
+        above = count(priorities > bar)
+        order = np.lexsort((above, above - held))
+    room, found = (last - first - held)[order].tolist(), []
+    at, left = 0, room[0] if room else 0
+    for wanted in gang:
+        while left < wanted:
+            at += 1
+            if at >= len(room):
+                return None
+            left = room[at]
+        left -= wanted
+        found.append(int(order[at]))
+    return found
+
+
+def devices_in(
+    node: range, priorities: Ints, count: int, bar: int, taken: set[int], sizes: Sequence[int]
+) -> tuple[int, ...]:
+    """Places of a worker in its node: all in as small a cell as can be, free ones before others below the bar.
+
+    Parameters
+    ----------
+    taken : places that others of the gang have.
+    sizes : devices of a cell, by level.
+    """
+    at = priorities[node.start : node.stop].tolist()
+    usable = [p for p in node if at[p - node.start] < bar and p not in taken]
+    # A free place has the lowest priority of all.
+    usable.sort(key=lambda p: at[p - node.start] >= -1)
+    for size in sizes:
+        if size < count:
+            continue
+        cells: dict[int, list[int]] = {}
+        for place in usable:
+            cells.setdefault((place - node.start) // size, []).append(place)
+        for places in cells.values():
+            if len(places) >= count:
+                return tuple(places[:count])
+    raise AssertionError("the node was chosen because it has room")

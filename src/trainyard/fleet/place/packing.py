@@ -1,0 +1,125 @@
+"""Packing jobs into nodes by devices, CPUs and memory at once; who has more than a proportional share may have to give.
+
+References
+----------
+J. Mohan, A. Phanishayee, J. Kulkarni, V. Chidambaram. "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters",
+OSDI 2022, section 4.2: TUNE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.site import Site
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def proportional(site: Site) -> Floats:
+    """Devices (1), CPUs and bytes of one device's share, which every node has for each of its devices."""
+    hosts = [host for host in site.hosts if host.num_devices]
+    cpus = min(host.cpus / host.num_devices for host in hosts)
+    return np.array([1.0, cpus, min(host.memory_bytes / host.num_devices for host in hosts)])
+
+
+class Packing:
+    """Jobs on nodes, while a decision is made.
+
+    Attributes
+    ----------
+    rows : devices of each node that every job has.
+    needs : devices, CPUs and bytes that every job has in all, the same for each of its devices.
+    """
+
+    def __init__(self, site: Site, first_fit: bool) -> None:
+        self.first_fit = first_fit
+        size = np.array([(host.num_devices, host.cpus, host.memory_bytes) for host in site.hosts], float)
+        self.free, self.full = size.copy(), np.maximum(size.max(0), 1.0)
+        self.share = proportional(site)
+        self.rows: dict[int, dict[int, int]] = {}
+        self.needs: dict[int, Floats] = {}
+
+    def add(self, job: int, needs: tuple[float, float, float]) -> None:
+        """Place a job: as it would like, or with its proportional share, or with that taken back from others."""
+        wanted = np.array(needs)
+        row = self._find(wanted)
+        if row is None and _exceeds(wanted, self.share * wanted[0]).any():
+            wanted = self.share * wanted[0]
+            row = self._find(wanted)
+        if row is None:
+            self._make_room(wanted)
+            row = self._find(wanted)
+        assert row is not None, (
+            "every free device has its proportional share, once no neighbour has more than its own"
+        )
+        self.rows[job], self.needs[job] = row, wanted
+        self._take(job, 1.0)
+
+    def _take(self, job: int, times: float) -> None:
+        needs, row = self.needs[job], self.rows[job]
+        for node, count in row.items():
+            self.free[node] -= times * needs * (count / needs[0])
+
+    def _find(self, wanted: Floats) -> dict[int, int] | None:
+        """Devices of each node for a job: of one node if it has room, else of as few as may be."""
+        count = int(wanted[0])
+        asked = wanted > 0
+        room = np.floor((self.free[:, asked] / (wanted[asked] / count)).min(1) + 1e-9).astype(np.int64)
+        if room.sum() < count:
+            return None
+        if self.first_fit:
+            return _filled(range(len(room)), room, count)
+        # Least room left, in parts of a node.
+        left = (self.free / self.full).sum(1)
+        largest_first = np.lexsort((left, -room)).tolist()
+        rest = count
+        for k, node in enumerate(largest_first):
+            suits = [n for n in largest_first[k:] if room[n] >= rest]
+            if suits:
+                return _filled([*largest_first[:k], min(suits, key=lambda n: (left[n], n))], room, count)
+            rest -= int(room[node])
+        return None
+
+    def _make_room(self, wanted: Floats) -> None:
+        """Take back what jobs have beyond their share, on the nodes whose devices a job is to have."""
+        for node, count in self._by_devices(int(wanted[0])).items():
+            here = [job for job, row in self.rows.items() if node in row]
+            here.sort(key=lambda job: (len(self.rows[job]), *(-self.needs[job][1:] / self.needs[job][0])))
+            for job in here:
+                lacks = _exceeds(wanted * (count / wanted[0]), self.free[node])
+                share = self.share * self.needs[job][0]
+                excess = _exceeds(self.needs[job], share)
+                if not lacks.any():
+                    break
+                if (excess & lacks).any() or (self.first_fit and excess.any()):
+                    self._take(job, -1.0)
+                    self.needs[job] = share
+                    self._take(job, 1.0)
+
+    def _by_devices(self, count: int) -> dict[int, int]:
+        """Devices of each node for a job, whatever CPUs and memory are left there."""
+        room = np.rint(self.free[:, 0]).astype(np.int64)
+        suits = np.nonzero(room >= count)[0]
+        if len(suits):
+            first = self.first_fit and count > 1
+            return {int(suits[0] if first else suits[np.argmin(room[suits])]): count}
+        return _filled(np.argsort(room if self.first_fit else -room, kind="stable").tolist(), room, count)
+
+
+def _filled(nodes: Iterable[int], room: Ints, count: int) -> dict[int, int]:
+    """So many devices of nodes, taken in their order."""
+    row: dict[int, int] = {}
+    for node in nodes:
+        taken = min(count, int(room[node]))
+        if taken:
+            row[node] = taken
+            count -= taken
+    return row
+
+
+def _exceeds(wanted: Floats, limit: Floats) -> NDArray[np.bool_]:
+    return wanted > limit * (1 + 1e-9) + 1e-9

@@ -1,0 +1,69 @@
+"""Earliest deadline first, on as many devices as make a job faster.
+
+Fidelity: exact.
+
+References
+----------
+C. L. Liu, J. W. Layland. "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 1973: the
+order of deadlines. D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning",
+ASPLOS 2023, section 6.1: elastic jobs scale out as far as they can.
+
+Notes
+-----
+The baseline in the authors' program gives a job the largest number of devices that it was measured on, even where it is
+slower than on fewer; ``as_published`` does so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.scaling import Scaling, scaling
+from trainyard.fleet.site import FleetError, Site
+
+
+@dataclass(frozen=True)
+class EDF:
+    """The policy.
+
+    Attributes
+    ----------
+    as_published : take devices that make a job slower, too.
+    """
+
+    as_published: bool = False
+    needs: frozenset[Need] = frozenset({"speed", "deadline"})
+    preempts: bool = True
+
+    def start(self, site: Site) -> MappingProxyType[int, Scaling]:
+        """No job is known.
+
+        Raises
+        ------
+        FleetError
+            If there are several types of devices.
+        """
+        if len(site.device_types) > 1:
+            raise FleetError(
+                f"earliest deadline first is for devices of one type; cluster {site.name!r} has "
+                f"{', '.join(site.device_types)}"
+            )
+        return MappingProxyType({})
+
+    def decide(
+        self, snapshot: Snapshot, state: MappingProxyType[int, Scaling]
+    ) -> tuple[Targets, MappingProxyType[int, Scaling]]:
+        """In the order of deadlines, to each the most devices that it can use of those left."""
+        serial = snapshot.serial.tolist()
+        known = {s: state.get(s) or scaling(snapshot, i, not self.as_published) for i, s in enumerate(serial)}
+        order = np.lexsort((snapshot.arrival_s, snapshot.deadline_s))
+        free = snapshot.site.num_devices
+        counts = np.zeros(len(order), np.int64)
+        for place, i in enumerate(order.tolist()):
+            counts[place] = max((n for n in known[serial[i]].num_devices if n <= free), default=0)
+            free -= int(counts[place])
+        return Targets(order[counts > 0], num_devices=counts[counts > 0]), MappingProxyType(known)

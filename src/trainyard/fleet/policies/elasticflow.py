@@ -1,0 +1,181 @@
+"""ElasticFlow: jobs with deadlines, on as many devices as it takes; a job that cannot end in time is refused.
+
+The satisfactory share of a job is the least number of devices with which it ends by its deadline. A job is admitted
+if, with everybody's satisfactory share reserved in the order of deadlines, all admitted jobs and it end in time.
+Devices that no share claims now go where they cost least: to the job whose devices times time grows least when it gets
+them. Numbers of devices are powers of two, in blocks that are halves of halves of a node ("buddies") or whole nodes, so
+that nothing fragments.
+
+Fidelity: simplified. The time that a job loses when its devices change is not planned for: give deadlines some slack
+where it matters. Buddies end at the node: jobs of several nodes take any.
+
+References
+----------
+D. Gu, Y. Zhao, Y. Zhong, Y. Xiong, Z. Han, P. Cheng, F. Yang, G. Huang, X. Jin, X. Liu. "ElasticFlow: An Elastic
+Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023. Section 4.1: shares and admission (algorithm 1);
+4.2: elastic allocation (algorithm 2); 4.3: buddy placement with migration.
+
+Notes
+-----
+Jobs without a deadline run on what the others leave; so do admitted jobs that restarts have made late. A job that got
+ahead keeps its share where a smaller one, for longer, would make another late: the paper computes all shares anew. The
+authors' program admits or refuses all jobs that come in one slot together, and gives spare devices first to the job whose
+use of devices grows most; here it is as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.place.buddies import block, buddies
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.scaling import Scaling, scaling
+from trainyard.fleet.shares import Wants, allocated, satisfactory
+from trainyard.fleet.site import FleetError, Site
+
+Ints = NDArray[np.int64]
+
+
+class Admitted(NamedTuple):
+    """What is remembered of a job that was admitted: how it scales, and the level of its satisfactory share, or -1."""
+
+    scaling: Scaling
+    share: int
+
+
+State = Mapping[int, Admitted]
+"""By serial number of the job."""
+
+
+class _Plan(NamedTuple):
+    """Jobs in the order of their deadlines, what they want, and their shares."""
+
+    jobs: list[int]
+    wants: Wants
+    shares: Ints
+
+    def late(self) -> set[int]:
+        """Jobs with a deadline that they cannot meet."""
+        missed = (self.shares < 0) & np.isfinite(self.wants.deadline)
+        return {job for job, late in zip(self.jobs, missed.tolist(), strict=True) if late}
+
+
+@dataclass(frozen=True)
+class ElasticFlow:
+    """The policy; for rounds of ``slot_s``.
+
+    Attributes
+    ----------
+    slot_s : time between two decisions, and unit of all plans.
+    """
+
+    slot_s: float = 60.0
+    needs: frozenset[Need] = frozenset({"speed", "length", "deadline"})
+    preempts: bool = True
+
+    def start(self, site: Site) -> State:
+        """Nobody is admitted.
+
+        Raises
+        ------
+        FleetError
+            If devices are not all alike, or nodes cannot be halved down to one device.
+        """
+        sizes = set(site.devices_per_node.tolist())
+        if len(site.device_types) > 1 or len(sizes) > 1 or max(sizes).bit_count() != 1:
+            raise FleetError(
+                f"ElasticFlow places jobs in halves of halves of equal nodes, and cluster {site.name!r} has nodes of "
+                f"{sorted(sizes)} devices of {', '.join(site.device_types)}; give it nodes of one type and one size that "
+                "is a power of two"
+            )
+        return MappingProxyType({})
+
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+        """Admit or refuse who is new, then give everybody a share of the devices."""
+        serial = snapshot.serial.tolist()
+        known = [state.get(s) or Admitted(scaling(snapshot, i), 0) for i, s in enumerate(serial)]
+        able = [i for i in range(len(serial)) if known[i].scaling.num_devices]
+        refused = dict.fromkeys(set(range(len(serial))).difference(able), "it does not run on these devices")
+        plan = self._plan(snapshot, known, able)
+        if plan.late():
+            plan, late = self._admitted(snapshot, known, able, {i for i in able if serial[i] in state})
+            refused |= late
+        shares = dict(zip(plan.jobs, plan.shares.tolist(), strict=True))
+        after = {serial[i]: Admitted(known[i].scaling, shares[i]) for i in sorted(shares)}
+        return self._targets(snapshot, known, plan, refused), MappingProxyType(after)
+
+    def _admitted(
+        self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int], before: Set[int]
+    ) -> tuple[_Plan, dict[int, str]]:
+        """Admit jobs one by one, in the order of arrival; who was admitted before stays (algorithm 1)."""
+        plan = self._plan(snapshot, known, [i for i in jobs if i in before])
+        refused = {}
+        for i in (i for i in jobs if i not in before):
+            with_it = self._plan(snapshot, known, [*plan.jobs, i])
+            late = with_it.late() - plan.late()
+            if i in late:
+                refused[i] = "it cannot end by its deadline on what the admitted jobs leave"
+            elif late:
+                refused[i] = f"job {snapshot.job(min(late)).name!r} could no longer end by its deadline"
+            else:
+                plan = with_it
+        return plan, refused
+
+    def _plan(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> _Plan:
+        """Satisfactory shares; if with the least some job would be late, with none less than at the last decision.
+
+        A job that got ahead can do with a smaller share for a longer time, in which a later one would want the devices.
+        With shares as they were nobody is later than planned.
+        """
+        order = sorted(jobs, key=lambda i: (snapshot.deadline_s[i], i))
+        wants = self._wants(snapshot, known, order)
+        total, offset = snapshot.site.num_devices, self._offset(snapshot)
+        plan = _Plan(order, wants, satisfactory(wants, total, offset))
+        if plan.late():
+            kept = wants._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))
+            other = _Plan(order, kept, satisfactory(kept, total, offset))
+            plan = min(plan, other, key=lambda each: len(each.late()))
+        return plan
+
+    def _offset(self, snapshot: Snapshot) -> float:
+        return snapshot.now_s / self.slot_s % 1.0
+
+    def _targets(
+        self, snapshot: Snapshot, known: Sequence[Admitted], plan: _Plan, refused: Mapping[int, str]
+    ) -> Targets:
+        counts, later = allocated(plan.wants, snapshot.site.num_devices, self._offset(snapshot))
+        runs, jobs = counts > 0, np.array(plan.jobs, np.int64)
+        blocks = zip(jobs[runs].tolist(), counts[runs].tolist(), strict=True)
+        sizes = [max(n for n in known[i].scaling.num_devices if n <= most) for i, most in blocks]
+        return Targets(
+            jobs[runs],
+            devices=buddies(snapshot.site, sizes, [snapshot.grants[i] for i in jobs[runs]]),
+            reasons=dict.fromkeys(jobs[~runs].tolist(), "its share of the devices begins later"),
+            refused=refused,
+            ask_again_s=snapshot.now_s + later * self.slot_s,
+        )
+
+    def _wants(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> Wants:
+        levels = [known[i].scaling for i in jobs]
+        node_size = int(snapshot.site.devices_per_node[0])
+        width = max((len(level.num_devices) for level in levels), default=1)
+        num_devices, work = np.zeros((len(jobs), width), np.int64), np.zeros((len(jobs), width))
+        for row, level in enumerate(levels):
+            # A gang that does not fill its block takes all of it.
+            num_devices[row, : len(level.num_devices)] = [block(n, node_size) for n in level.num_devices]
+            work[row, : len(level.work_per_s)] = level.work_per_s
+        rows = np.array(jobs, np.int64)
+        return Wants(
+            snapshot.left[rows],
+            (snapshot.deadline_s[rows] - snapshot.now_s) / self.slot_s,
+            np.zeros(len(jobs), np.int64),
+            np.array([len(level.num_devices) for level in levels], np.int64),
+            num_devices,
+            work * self.slot_s,
+        )

@@ -1,0 +1,110 @@
+"""Gavel, cost: most throughput for the money, with or without deadlines; and most throughput regardless.
+
+Narayanan et al., OSDI 2020, section 4.2::
+
+    maximise X  sum over m of throughput(m, X)  /  sum over m, j of cost_j * X_mj * scale_factor_m
+
+and with SLOs, every job gets ``throughput(m, X) >= num_steps_m / SLO_m``. Throughputs are in parts of a job's speed with
+equal shares, since jobs count work in different units. A ratio of linear functions is maximised by Dinkelbach's method;
+of the fractions with the best ratio, those with most throughput are taken. Deadlines that cannot all be kept are left
+out, all of them. The authors' program maximises the sum of throughput over cost, in each job's own unit.
+
+References
+----------
+W. Dinkelbach. "On Nonlinear Fractional Programming", Management Science 13(7), 1967.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.rounds import Published
+from trainyard.fleet.site import FleetError
+
+Floats = NDArray[np.float64]
+Prices = tuple[tuple[str, float], ...]
+
+CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
+"""Dollars per hour of one device on demand at Google Cloud, as in table 1 of the paper."""
+
+
+def least_cost(prices: Prices = CLOUD_PRICES, slo: bool = False, as_published: bool = False) -> Gavel:
+    """Most throughput per dollar.
+
+    Parameters
+    ----------
+    prices : (device type, dollars per hour of one device); any unit will do.
+    slo : meet the deadlines of jobs that have one.
+    as_published : the objective and the rules of rounds of the authors' program.
+    """
+    needs = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
+    objective = partial(_cheapest, prices=prices, as_published=as_published)
+    published = Published() if as_published else None
+    return Gavel(objective, needs, published=published)  # type: ignore[arg-type]
+
+
+def most_throughput(as_published: bool = False) -> Gavel:
+    """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster.
+
+    Parameters
+    ----------
+    as_published : each in its own unit instead, and the rules of rounds of the authors' program.
+    """
+    published = Published() if as_published else None
+    objective = partial(_fastest, as_published=as_published)
+    return Gavel(objective, frozenset({"speed"}), published=published)
+
+
+def _fastest(problem: Problem, kept: Any, as_published: bool) -> tuple[Floats, None]:
+    rate = problem.speed if as_published else problem.speed / problem.equal_speed[:, None]
+    found = solve(problem, rate, reward=rate)
+    assert found is not None, "no time at all for anybody is a solution"
+    return found[0], None
+
+
+def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -> tuple[Floats, None]:
+    price = _by_type(problem.kinds, prices)
+    need = None
+    if len(problem.time_left_s):
+        has_time = np.isfinite(problem.time_left_s) & (problem.time_left_s > 0)
+        need = np.where(has_time, problem.left / np.where(has_time, problem.time_left_s, 1.0), -np.inf)
+        if solve(problem, problem.speed, reward=problem.speed, need=need) is None:
+            need = None
+    if as_published:
+        found = solve(problem, problem.speed, reward=problem.speed / price, need=need)
+        assert found is not None, "the needs can be met"
+        return found[0], None
+    return _best_ratio(problem, problem.gang[:, None] * price, need), None
+
+
+def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Floats:
+    """Dinkelbach: the best of throughput - ratio * cost, and from it the next ratio, until it grows no more."""
+    unit = problem.equal_speed[:, None]
+    gained, need = problem.speed / unit, None if need is None else need / unit[:, 0]
+    ratio, best = 0.0, np.zeros_like(gained)
+    while True:
+        # A little less than the ratio, so that of equally cheap fractions those with most throughput win.
+        found = solve(problem, gained, reward=gained - ratio * (1 - 1e-6) * spent, need=need)
+        assert found is not None, "the needs can be met"
+        best = found[0]
+        reached = float((gained * best).sum() / (spent * best).sum())
+        if reached <= ratio * (1 + 1e-9):
+            return best
+        ratio = reached
+
+
+def _by_type(kinds: tuple[str, ...], prices: Prices) -> Floats:
+    known = {name.lower(): price for name, price in prices}
+    missing = [kind for kind in kinds if not known.get(kind.lower(), 0.0) > 0]
+    if missing:
+        raise FleetError(
+            f"no price above 0 for devices of type {', '.join(missing)}; prices are given for "
+            f"{', '.join(name for name, _ in prices)}. Add, say, prices=(({missing[0]!r}, 1.0), ...)"
+        )
+    return np.array([known[kind.lower()] for kind in kinds])

@@ -1,0 +1,100 @@
+"""Gavel, finish-time fairness: nobody is slowed much more by the others than by an n-th of the cluster.
+
+Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020)::
+
+    minimise X  max over m  rho_m = (t_m + num_steps_m / throughput(m, X)) / T_m
+
+where t_m is the time since the job came and T_m the time that it would take on its own part of the cluster, 1 of n:
+what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
+job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and how far from it they
+are, which leads to the next rho.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.rounds import Published
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_EXACT = 1e-5
+"""Relative width to which rho is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """What jobs would have had on their own parts.
+
+    Attributes
+    ----------
+    serial, left : of the jobs of the last decision.
+    speed : of each on its part since then.
+    past_s : what its steps before would have taken.
+    """
+
+    serial: Ints
+    left: Floats
+    speed: Floats
+    past_s: Floats
+
+
+def finish_time_fairness(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+    """Least worst slowdown.
+
+    Parameters
+    ----------
+    aware : False takes all types for the first one.
+    as_published : keep to the rules of rounds of the authors' program. Of many best fractions it takes others.
+    seed : of the program.
+    """
+    published = Published(shuffle=not aware, seed=seed) if as_published else None
+    nobody = np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
+    needs = frozenset({"speed", "length"})
+    return Gavel(_least_slowed, needs, aware, published=published, start_with=_Alone(*nobody))  # type: ignore[arg-type]
+
+
+def _least_slowed(problem: Problem, kept: _Alone) -> tuple[Floats, _Alone]:
+    alone = _reckoned(problem, kept)
+    whole_s = alone.past_s + problem.left / alone.speed
+    return _fractions(problem, whole_s), alone
+
+
+def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
+    past_s = np.zeros(problem.num_jobs)
+    _, own, old = np.intersect1d(problem.serial, kept.serial, assume_unique=True, return_indices=True)
+    if len(own):
+        past_s[own] = kept.past_s[old] + (kept.left[old] - problem.left[own]) / kept.speed[old]
+    return _Alone(problem.serial, problem.left, problem.isolated_speed, past_s)
+
+
+def _fractions(problem: Problem, whole_s: Floats) -> Floats:
+    """Regula falsi on rho, between one that is too small and one that all can have."""
+    best_s = problem.age_s + problem.left / problem.speed.max(axis=1)
+    low, high = float((best_s / whole_s).max()), float("inf")
+    rho, under, over, found = low * (1 + _EXACT), 0.0, 0.0, np.zeros_like(problem.speed)
+    while True:
+        rate = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
+        solution = solve(problem, rate, share=np.ones(problem.num_jobs))
+        assert solution is not None, "no time at all for anybody is a solution"
+        fraction, level = solution[0], solution[1].level
+        if level < 1:
+            low, under = rho, level - 1
+        speed = (problem.speed * fraction).sum(axis=1)
+        reached = float(((problem.age_s + problem.left / speed) / whole_s).max())
+        if reached < high:
+            high, over, found = reached, 0.0, fraction
+        if level >= 1 and rho <= high:
+            over = level - 1
+        if high - low <= _EXACT * high:
+            return found
+        # The chord, or the middle where one end's level is not known or the chord comes too near to an end.
+        chord = low + (high - low) * under / (under - over) if under < 0 < over else 0.0
+        margin = 0.05 * (high - low)
+        rho = chord if low + margin < chord < high - margin else (low + high) / 2

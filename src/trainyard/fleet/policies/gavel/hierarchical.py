@@ -1,0 +1,113 @@
+"""Gavel, water filling: max-min fairness that goes on where the poorest can have no more, on one level or on two.
+
+Narayanan et al., OSDI 2020, section 4.3 and appendix A.1. Jobs belong to entities (virtual clusters) with weights. An
+entity's weight is split among its jobs that can still grow, by their weights ("fairness"), or goes to the first of them
+("fifo"). All jobs' normalised throughputs grow at once in proportion to what they got; those that can grow no more are
+the bottleneck and stay, the weights are split again, and so on, until nobody can grow.
+
+The paper finds bottlenecks with an integer program. Here the prices of the linear program tell: a job whose rate has a
+price is bottlenecked in every solution, at least one has, and one that has none though bottlenecked has it the next time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.max_min import normalised
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.rounds import Published
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Inner = Literal["fairness", "fifo"]
+
+_PRICED = 1e-9
+"""Prices below count as none: the prices of one program sum to about 1."""
+
+
+def water_filling(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+    """Water filling on one level: max-min fairness that nobody can be better off under unless somebody poorer is worse.
+
+    Parameters
+    ----------
+    aware : False takes all types for alike.
+    as_published : keep to the rules of rounds of the authors' program.
+    seed : of the program.
+    """
+    published = Published(shuffle=not aware, seed=seed) if as_published else None
+    return Gavel(_one_level, frozenset({"speed"}), aware, published=published)
+
+
+def hierarchical(
+    inner: Inner = "fairness",
+    inners: tuple[tuple[str, Inner], ...] = (),
+    weights: tuple[tuple[str, float], ...] = (),
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+) -> Gavel:
+    """Weighted fairness among virtual clusters, and fairness or first in, first out within each.
+
+    Parameters
+    ----------
+    inner : what holds within virtual clusters that ``inners`` does not name.
+    inners, weights : by virtual cluster; a weight is 1 where nothing is said.
+    aware, as_published, seed : as in `water_filling`.
+    """
+    published = Published(shuffle=not aware, seed=seed) if as_published else None
+    objective = partial(_two_levels, inner=inner, inners=dict(inners), weights=dict(weights))
+    return Gavel(objective, frozenset({"speed"}), aware, published=published, by_entity=True)
+
+
+def _one_level(problem: Problem, kept: Any) -> tuple[Floats, None]:
+    return filled(problem, lambda grows: np.where(grows, problem.weight, 0.0)), None
+
+
+def _two_levels(
+    problem: Problem, kept: Any, inner: Inner, inners: dict[str, Inner], weights: dict[str, float]
+) -> tuple[Floats, None]:
+    names, entity = np.unique(np.array(problem.entity), return_inverse=True)
+    weight = np.array([weights.get(name, 1.0) for name in names.tolist()])
+    is_fifo = np.array([inners.get(name, inner) == "fifo" for name in names.tolist()])
+
+    def split(grows: Bools) -> Floats:
+        parts = np.where(grows, problem.weight, 0.0)
+        waiting = np.nonzero(grows & is_fifo[entity])[0]
+        parts[waiting] = 0.0
+        # Of every entity the first in the order of arrival.
+        parts[waiting[np.unique(entity[waiting], return_index=True)[1]]] = 1.0
+        total = np.bincount(entity, parts, len(names))
+        found: Floats = parts * np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)[entity]
+        return found
+
+    return filled(problem, split), None
+
+
+def filled(problem: Problem, split: Any) -> Floats:
+    """Water filling (algorithm 1 of the appendix).
+
+    Parameters
+    ----------
+    split : weights of all jobs from which of them can still grow.
+    """
+    rate, level = normalised(problem), np.zeros(problem.num_jobs)
+    grows, fraction = np.ones(problem.num_jobs, np.bool_), np.zeros_like(problem.speed)
+    while True:
+        share = split(grows)
+        found = solve(problem, rate, share=share, need=level)
+        if found is None:
+            # What was reached is no longer feasible by a rounding error: it is the end.
+            return fraction
+        fraction, solution = found
+        level = np.where(share > 0, level + share * solution.level, level) * (1 - 1e-9)
+        stuck = grows & (share > 0) & (solution.price > _PRICED)
+        grows &= ~stuck
+        if not grows.any() or not stuck.any():
+            return fraction

@@ -1,0 +1,62 @@
+"""Gavel, makespan: the last of the jobs that are there ends as early as can be.
+
+Narayanan et al., OSDI 2020, section 4.2::
+
+    minimise X  max over m  num_steps_m / throughput(m, X)
+
+With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
+a twentieth, and takes what its solver finds for the last length of time that sufficed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.rounds import Published
+
+Floats = NDArray[np.float64]
+
+
+def makespan(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+    """Least makespan.
+
+    Parameters
+    ----------
+    aware : False takes all types for the first one.
+    as_published : keep to the authors' program: its rules of rounds, and its bisection.
+    seed : of the program.
+    """
+    published = Published(shuffle=not aware, seed=seed) if as_published else None
+    objective = _bisected if as_published else _shortest
+    return Gavel(objective, frozenset({"speed", "length"}), aware, published=published)
+
+
+def _shortest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+    # In parts of the longest job's time, so that the level is near to 1.
+    longest_s = (problem.left / problem.speed.max(axis=1)).max()
+    rate = problem.speed * (longest_s / problem.left)[:, None]
+    found = solve(problem, rate, share=np.ones(problem.num_jobs))
+    assert found is not None, "no time at all for anybody is a solution"
+    return found[0], None
+
+
+def _bisected(problem: Problem, kept: Any) -> tuple[Floats, None]:
+    least_s, most_s, limit_s = 100.0, 1e6, 1e6
+    best: Floats | None = None
+    while best is None:
+        while 1.05 * least_s < most_s:
+            middle_s = (least_s + most_s) / 2
+            found = centre(problem.speed, problem.gang, problem.room, need=problem.left / middle_s)
+            if found is None:
+                least_s = middle_s
+            else:
+                best, most_s = found, middle_s
+        least_s, limit_s = limit_s, limit_s * 10
+        most_s = limit_s
+    return best, None

@@ -1,0 +1,55 @@
+"""Gavel, max-min fairness: least attained service for types that differ.
+
+Narayanan et al., OSDI 2020, section 4.1. Every job's effective throughput is measured in what it would have with equal
+shares of every device, times its devices, over its weight; the least of these is made as large as can be::
+
+    maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
+
+Many fractions may have that least; the simplex method gives one with few types per job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.rounds import Published
+
+Floats = NDArray[np.float64]
+
+
+def max_min_fairness(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+    """Max-min fairness, by weights.
+
+    Parameters
+    ----------
+    aware : False takes all types for alike, as the policies do that the paper compares with.
+    as_published : keep to the authors' program: its rules of rounds, and the solutions to which its solver comes.
+    seed : of the program.
+    """
+    published = Published(shuffle=not aware, seed=seed) if as_published else None
+    return Gavel(_inner if as_published else _fairest, frozenset({"speed"}), aware, published=published)
+
+
+def normalised(problem: Problem) -> Floats:
+    """Effective throughput per fraction of time, in equal shares of the cluster, times devices."""
+    found: Floats = problem.speed * (problem.gang / problem.equal_speed)[:, None]
+    return found
+
+
+def _fairest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+    rate = normalised(problem) / problem.weight[:, None]
+    found = solve(problem, rate, share=np.ones(problem.num_jobs))
+    assert found is not None, "no time at all for anybody is a solution"
+    return found[0], None
+
+
+def _inner(problem: Problem, kept: Any) -> tuple[Floats, None]:
+    rate = normalised(problem) / problem.weight[:, None]
+    found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
+    return (_fairest(problem, kept)[0] if found is None else found), None

@@ -1,0 +1,129 @@
+"""From fractions to targets: the shell around each of Gavel's programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.rounds import Published, Rounds
+from trainyard.fleet.site import Site
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Objective = Callable[[Problem, Any], tuple[Floats, Any]]
+"""Fractions of every job on every type, from what is known and what the last decision left to remember."""
+
+_ROUND_S = 360.0
+"""The length of a round in the paper, six minutes (section 7.1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What lasts from one decision to the next.
+
+    Attributes
+    ----------
+    serial, speed : of the jobs of the last decision.
+    kept : by the objective.
+    """
+
+    serial: Ints
+    speed: Floats
+    kept: Any
+
+
+@dataclass(frozen=True)
+class Gavel:
+    """A policy whose decision is a program over fractions of time (section 3.1), brought about in rounds (section 5).
+
+    Attributes
+    ----------
+    objective : the program.
+    needs : what it has to know.
+    aware : whether it sees that types differ; a policy that is not takes all for the first one.
+    leftovers : whether devices that no fraction claims go to other jobs.
+    published : rules of the authors' program for rounds, instead of the paper's.
+    start_with : what the objective remembers before the first decision.
+    by_entity : whether it looks at virtual clusters.
+    """
+
+    objective: Objective
+    needs: frozenset[Need]
+    aware: bool = True
+    leftovers: bool = True
+    published: Published | None = None
+    start_with: Any = None
+    by_entity: bool = False
+    preempts: bool = True
+
+    def rounds(self, given: Rounds | None) -> Rounds:
+        """Rounds of six minutes if nothing else is asked for."""
+        return replace(given or Rounds(_ROUND_S), published=self.published)
+
+    def start(self, site: Site) -> Memory:
+        """Nobody was there."""
+        return Memory(np.zeros(0, np.int64), np.zeros((0, len(site.device_types))), self.start_with)
+
+    def decide(self, snapshot: Snapshot, state: Memory) -> tuple[Targets, Memory]:
+        """A fraction for every job on every type on which it can run; those that can run nowhere are refused."""
+        speed = _speeds(snapshot, state)
+        runs = np.nonzero((speed > 0).any(axis=1))[0]
+        refused = {
+            number: f"it runs at no speed on {', '.join(snapshot.site.device_types)}"
+            for number in sorted(set(range(snapshot.num_jobs)) - set(runs.tolist()))
+        }
+        problem = self._problem(snapshot, runs, speed[runs])
+        fraction, kept = self.objective(problem, state.kept)
+        jobs, kinds = np.nonzero(problem.able)
+        targets = Targets(
+            runs[jobs],
+            device_type=kinds,
+            fraction=np.clip(fraction[jobs, kinds], 0.0, 1.0),
+            leftovers=self.leftovers,
+            refused=refused,
+        )
+        return targets, Memory(snapshot.serial, speed, kept)
+
+    def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats) -> Problem:
+        none = np.zeros(0)
+        left = snapshot.left[runs] if "length" in self.needs else none
+        seen = speed
+        if not self.aware:
+            # To one who takes all types for alike, all jobs do one second's work in a second.
+            reference = np.where(speed[:, 0] > 0, speed[:, 0], speed.max(axis=1, initial=0.0))
+            seen, left = np.ones_like(speed), left / reference if len(left) else left
+        time_left_s = snapshot.deadline_s[runs] - snapshot.now_s if "deadline" in self.needs else none
+        entity = (
+            tuple(snapshot.job(number).virtual_cluster for number in runs.tolist()) if self.by_entity else ()
+        )
+        return Problem(
+            seen,
+            snapshot.num_devices[runs].astype(float),
+            snapshot.site.devices_of_type,
+            snapshot.weight[runs],
+            snapshot.serial[runs],
+            snapshot.site.device_types,
+            able=speed > 0,
+            left=left,
+            age_s=snapshot.now_s - snapshot.arrival_s[runs],
+            time_left_s=time_left_s,
+            entity=entity,
+        )
+
+
+def _speeds(snapshot: Snapshot, state: Memory) -> Floats:
+    """Speeds by device type; those of jobs that were there before are not asked again."""
+    found = np.empty((snapshot.num_jobs, len(snapshot.site.device_types)))
+    old = np.searchsorted(state.serial, snapshot.serial)
+    known = np.append(state.serial, -1)[old] == snapshot.serial
+    found[known] = state.speed[old[known]]
+    for number in np.nonzero(~known)[0].tolist():
+        found[number] = snapshot.gang_speeds(number)
+    return found

@@ -1,0 +1,163 @@
+"""Synergy: CPUs and memory of a node by need instead of by number of devices.
+
+A job's sensitivity to CPUs and memory is profiled; its demand is the least of both at which it is as fast as it gets.
+In every round the jobs that the order of a queue puts on the devices are packed by their demands. A job that does not
+fit gets its proportional share, and where even that is taken, jobs of the node that have more than theirs give it back:
+no job is ever slower than with a proportional share, and no device idles for want of CPUs or memory. What the nodes of a
+cluster do not say that they have is not given out.
+
+Fidelity: simplified. Profiles are asked, not measured: that the effect of memory is calculated from the hit rate of the
+cache (section 3.1) is the profile's affair; the optimal allocation by linear programming (section 4.1), the paper's upper
+bound, is left out.
+
+References
+----------
+J. Mohan, A. Phanishayee, J. Kulkarni, V. Chidambaram. "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters",
+OSDI 2022. Section 3: demands from optimistic profiles. Section 4: proportional allocation and TUNE.
+
+Notes
+-----
+The paper takes large jobs first and packs each into the node that it leaves least room in. The authors' program takes
+jobs in the order of the queue (under LAS, large ones first) and the first devices that have room; ``as_published`` does
+so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.place.keep import keeping
+from trainyard.fleet.place.packing import Packing, proportional
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a job would have of nodes if there were enough: devices, CPUs and bytes; and its speed then."""
+
+    needs: tuple[float, float, float]
+    work_per_s: float
+
+
+Demands = Mapping[int, Demand]
+"""By serial number of the job; profiled once."""
+
+
+@dataclass(frozen=True)
+class Synergy:
+    """The policy; for rounds of 300 s.
+
+    Attributes
+    ----------
+    order : of the queue: first come first, least remaining time, or least attained service (devices times time).
+    allocation : ``tune``, or ``fair``, which gives every job its proportional share.
+    saturation : a job is as fast as it gets at this part of its best speed.
+    as_published : pack as the authors' program does.
+    """
+
+    order: Literal["fifo", "srtf", "las"] = "fifo"
+    allocation: Literal["tune", "fair"] = "tune"
+    saturation: float = 0.99
+    as_published: bool = False
+    preempts: bool = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"speed", "length"}) if self.order == "srtf" else frozenset({"speed"})
+
+    def start(self, site: Site) -> Demands:
+        """Nothing is profiled.
+
+        Raises
+        ------
+        FleetError
+            If devices differ.
+        """
+        if len(site.device_types) > 1:
+            raise FleetError(
+                f"Synergy is for devices of one type; cluster {site.name!r} has {', '.join(site.device_types)}"
+            )
+        return MappingProxyType({})
+
+    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Targets, Demands]:
+        """The first jobs of the queue that the devices suffice for, packed."""
+        serial = snapshot.serial.tolist()
+        state = {
+            s: state.get(s) or _profiled(snapshot, i, self.saturation, self.allocation == "fair")
+            for i, s in enumerate(serial)
+        }
+        demands = [state[s] for s in serial]
+        order = np.lexsort((snapshot.arrival_s, self._key(snapshot, demands)))
+        order = _fitting(order, snapshot.num_devices, snapshot.site.num_devices)
+        packing = Packing(snapshot.site, self.as_published)
+        for i in self._packed_order(order, demands):
+            packing.add(i, demands[i].needs)
+        rows, grants = [packing.rows[i] for i in order.tolist()], [snapshot.grants[i] for i in order.tolist()]
+        given = np.array([packing.needs[i] for i in order.tolist()]).reshape(-1, 3)
+        devices = keeping(snapshot.site, rows, grants)
+        return Targets(order, devices=devices, cpus=given[:, 1], memory_bytes=given[:, 2]), state
+
+    def _key(self, snapshot: Snapshot, demands: list[Demand]) -> Floats:
+        if self.order == "fifo":
+            return snapshot.arrival_s
+        if self.order == "las":
+            return snapshot.attained_device_s
+        remaining_s: Floats = snapshot.left / np.array([demand.work_per_s for demand in demands])
+        return remaining_s
+
+    def _packed_order(self, order: Ints, demands: list[Demand]) -> list[int]:
+        jobs: list[int] = order.tolist()
+        if not self.as_published:
+            return sorted(jobs, key=lambda i: demands[i].needs, reverse=True)
+        return sorted(jobs, key=lambda i: -demands[i].needs[0]) if self.order == "las" else jobs
+
+
+def _profiled(snapshot: Snapshot, number: int, saturation: float, fair: bool) -> Demand:
+    """The least CPUs at all memory of a node, then the least memory with them, at which a job is as fast as it gets."""
+    site, count = snapshot.site, int(snapshot.num_devices[number])
+    devices, share = tuple(range(count)), proportional(site)
+
+    def work_per_s(cpus: float, memory_bytes: float) -> float:
+        return snapshot.speed(number, Grant(devices, cpus=cpus * count, memory_bytes=memory_bytes * count))
+
+    if fair:
+        return Demand(tuple((share * count).tolist()), work_per_s(share[1], share[2]))
+    host = max(site.hosts, key=lambda host: host.num_devices)
+    neighbours = min(count, host.num_devices)
+    most_cpus = max(host.cpus / neighbours, share[1])
+    most_bytes = max(host.memory_bytes / neighbours, share[2])
+    # Whole CPUs, and thirds of the proportional share of memory: finer than that nothing is given out.
+    cpus = [*range(1, int(most_cpus) + 1), most_cpus]
+    parts = [k * share[2] / 3 for k in range(1, round(3 * most_bytes / share[2]) + 1)] if share[2] else [0.0]
+    enough = saturation * work_per_s(most_cpus, most_bytes)
+    best_cpus = cpus[_first(len(cpus), lambda k: work_per_s(cpus[k], most_bytes) >= enough)]
+    best_bytes = parts[_first(len(parts), lambda k: work_per_s(best_cpus, parts[k]) >= enough)]
+    needs = (float(count), float(best_cpus * count), float(best_bytes * count))
+    return Demand(needs, work_per_s(best_cpus, best_bytes))
+
+
+def _fitting(order: Ints, num_devices: Ints, total: int) -> Ints:
+    """The jobs for which devices are left, taken in order."""
+    found = []
+    for i in order.tolist():
+        if num_devices[i] <= total:
+            total -= int(num_devices[i])
+            found.append(i)
+    return np.array(found, np.int64)
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first number below ``count`` from which on a condition holds, which it does for the last."""
+    return bisect_left(range(count - 1), True, key=holds)

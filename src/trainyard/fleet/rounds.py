@@ -1,0 +1,202 @@
+"""Rounds: fractions of time become, round by round, jobs on devices.
+
+A policy says which fraction of the time every job should have on every type of device. In every round the pairs of job
+and type are taken in the order of their priority, the fraction divided by the fraction received so far; a job runs at
+most once. Over the rounds what is received comes to what was wanted.
+
+References
+----------
+D. Narayanan, K. Santhanam, F. Kazhamiaka, A. Phanishayee, M. Zaharia. "Heterogeneity-Aware Cluster Scheduling Policies
+for Deep Learning Workloads", OSDI 2020, section 5 and algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numba import njit
+from numpy import bool_, zeros
+from numpy.typing import NDArray
+
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.site import FleetError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_CANNOT = -1.0
+"""Instead of a fraction, for a type that a job has no entry for."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The rules of the program that the authors of Gavel published, where they are not those of the paper.
+
+    A job does a whole number of steps in a round, and the round ends with the last of its jobs. The pools are filled one
+    after the other instead of by one order of all pairs. A job that comes between two decisions does not run before the
+    next one, but holds devices free.
+
+    Attributes
+    ----------
+    hold_s : least time between two decisions.
+    credit : part of a round that every job is taken to have had on every type at a decision.
+    shuffle : fill the pools in an order drawn in every round: what the program does under policies that take all types
+        for alike. Otherwise in the order of the site.
+    seed : of those draws.
+    """
+
+    hold_s: float = 1920.0
+    credit: float = 0.5
+    shuffle: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Decisions are made, and take effect, only every ``round_s`` seconds from time 0 on.
+
+    Attributes
+    ----------
+    published : keep to the rules of Gavel's program instead of the paper's; `Published`.
+    """
+
+    round_s: float
+    published: Published | None = None
+
+    def __post_init__(self) -> None:
+        if self.round_s <= 0:
+            raise FleetError(f"rounds last longer than 0 s, got {self.round_s}")
+
+
+@runtime_checkable
+class RoundBased(Protocol):
+    """A policy that decides in rounds, and knows by which rules."""
+
+    def rounds(self, given: Rounds | None) -> Rounds:
+        """The rounds in which it decides.
+
+        Parameters
+        ----------
+        given : what the user asked for.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Accounts:
+    """What jobs are to have, and what they had since that was decided; rows are jobs, columns types of device.
+
+    Attributes
+    ----------
+    since_s : when it was decided.
+    serial : of the jobs, ascending.
+    fraction : of the time; negative where a job cannot run.
+    received_s : time had.
+    owed_s : time that earlier decisions promised and did not give.
+    total_s : time that all jobs together had on every type, of those that ended, too.
+    leftovers : whether devices that no fraction claims go to jobs whose fraction is 0.
+    """
+
+    since_s: float
+    serial: Ints
+    fraction: Floats
+    received_s: Floats
+    owed_s: Floats
+    total_s: Floats
+    leftovers: bool
+
+
+def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: int, now_s: float) -> Accounts:
+    """Accounts after a decision: nothing is received yet, and what the last one left is owed."""
+    if targets.fraction is None or targets.device_type is None or np.any(targets.device_type < 0):
+        raise FleetError(
+            "a policy that gives fractions of time gives the device type of every entry with them"
+        )
+    shape = (len(serial), num_types)
+    fraction, owed_s = np.full(shape, _CANNOT), zeros(shape)
+    fraction[targets.order, targets.device_type] = targets.fraction
+    if before is not None:
+        due_s = np.maximum(before.fraction, 0.0) * (now_s - before.since_s)
+        kept, own, old = np.intersect1d(serial, before.serial, assume_unique=True, return_indices=True)
+        if len(kept):
+            owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
+    return Accounts(now_s, serial, fraction, zeros(shape), owed_s, zeros(num_types), targets.leftovers)
+
+
+def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Floats) -> Accounts:
+    """Accounts after jobs, each on one type, had devices for a time."""
+    own = np.searchsorted(accounts.serial, serial)
+    received = accounts.received_s.copy()
+    np.add.at(received, (own, device_type), received_s)
+    total_s = accounts.total_s + np.bincount(device_type, received_s, len(accounts.total_s))
+    return replace(accounts, received_s=received, total_s=total_s)
+
+
+def priorities(accounts: Accounts, now_s: float) -> Floats:
+    """Fraction wanted over fraction received of every job on every type; infinite for what it waits for."""
+    elapsed_s = now_s - accounts.since_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = accounts.fraction * elapsed_s / accounts.received_s
+    found[(accounts.received_s == 0) & (accounts.fraction > 0)] = np.inf
+    found[accounts.fraction <= 0] = 0.0
+    return found
+
+
+def published_priorities(accounts: Accounts, credit_s: float) -> Floats:
+    """The same as the program reckons it: received is a share of what all jobs had on that type."""
+    total_s = accounts.total_s + credit_s * len(accounts.serial)
+    found: Floats = np.maximum(accounts.fraction, 0.0) / ((accounts.received_s + credit_s) / total_s)
+    return found
+
+
+def turn(
+    accounts: Accounts, priority: Floats, wanted: Ints, room: Ints, pools: tuple[int, ...] | None = None
+) -> tuple[Ints, Ints]:
+    """Who runs in the next round (algorithm 1).
+
+    Of equal priorities the pair that more is owed to comes first, then the one with the larger fraction, then the job
+    that came first.
+
+    Parameters
+    ----------
+    priority : of every job on every type.
+    wanted : devices of every job; 0 for one that has ended.
+    room : devices of every type.
+    pools : fill the types one after the other in this order; by default one order goes over all pairs.
+
+    Returns
+    -------
+    Numbers of the jobs that run, most urgent first, and the type of each.
+    """
+    may = accounts.fraction > _CANNOT if accounts.leftovers else accounts.fraction > 0
+    may &= wanted[:, None] > 0
+    jobs, types = np.nonzero(may)
+    place = np.zeros(len(room)) if pools is None else np.argsort(np.array(pools))
+    order = np.lexsort((
+        jobs,
+        -accounts.fraction[jobs, types],
+        -accounts.owed_s[jobs, types],
+        -priority[jobs, types],
+        place[types],
+    ))  # fmt: skip
+    jobs, types = jobs[order], types[order]
+    runs = _greedy(jobs, types, wanted, room)
+    return jobs[runs], types[runs]
+
+
+@njit(cache=True)
+def _greedy(jobs, types, wanted, room):  # type: ignore[no-untyped-def]
+    left = room.copy()
+    total = left.sum()
+    taken, runs = zeros(len(wanted), bool_), zeros(len(jobs), bool_)
+    for i in range(len(jobs)):
+        if total == 0:
+            break
+        job, pool = jobs[i], types[i]
+        if not taken[job] and wanted[job] <= left[pool]:
+            left[pool] -= wanted[job]
+            total -= wanted[job]
+            taken[job] = runs[i] = True
+    return runs

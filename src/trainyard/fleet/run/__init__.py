@@ -1,0 +1,1 @@
+"""Running a workload for real: the same policies, on engines that start processes."""

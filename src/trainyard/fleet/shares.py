@@ -1,0 +1,247 @@
+"""Shares over time: how few devices a job needs until its deadline, beside what others have reserved.
+
+Time is in slots from now and is cut into spans in which nothing changes. A job with a share has in every span as many
+devices as its share and what is free allow; its satisfactory share is the least with which it ends in time. Its devices
+are others' from the next slot on.
+
+References
+----------
+D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023,
+algorithm 1 (progressive filling) and algorithm 2 (allocation by marginal return).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy import float64, int64
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_END = -1
+
+
+class Wants(NamedTuple):
+    """What is known of jobs, most urgent first; rows of the last two are jobs, columns levels of devices.
+
+    Attributes
+    ----------
+    left : work to be done.
+    deadline : in slots from now; infinite for a job without one.
+    least : level from which on shares are tried.
+    num_levels : how many columns of the next two count.
+    num_devices : of every level, ascending.
+    work : done in a slot at every level, ascending.
+    """
+
+    left: Floats
+    deadline: Floats
+    least: Ints
+    num_levels: Ints
+    num_devices: Ints
+    work: Floats
+
+
+class _Spans(NamedTuple):
+    """Spans of time, linked in their order; ``used`` is how many there are."""
+
+    start: Floats
+    after: Ints
+    free: Ints
+    plan: Ints
+    used: Ints
+
+
+def satisfactory(wants: Wants, total: int, offset: float) -> Ints:
+    """Levels of the satisfactory shares of all jobs in order; -1 for those that have none or no deadline.
+
+    Parameters
+    ----------
+    total : devices.
+    offset : part of the slot in which now lies that is over.
+    """
+    found: Ints = _satisfactory(wants, _spans(wants, total, 0, offset), offset)
+    return found
+
+
+def allocated(wants: Wants, total: int, offset: float) -> tuple[Ints, float]:
+    """Devices of every job until the next slot; parameters as above.
+
+    Each gets what its satisfactory share has now. Of the devices left, those that no deadline holds get their least; then
+    the next level goes, again and again, to the job whose use of devices times time grows least by it.
+
+    Returns
+    -------
+    Devices of every job, and the slots until one needs more; infinite if none does.
+    """
+    found: tuple[Ints, float] = _allocated(wants, _spans(wants, total, total, offset), offset)
+    return found
+
+
+def _spans(wants: Wants, total: int, more: int, offset: float) -> _Spans:
+    # Each job that is filled in adds at most one span; in the end every device may have led to one more.
+    size, num_jobs = len(wants.left) + more + 4, len(wants.left)
+    spans = _Spans(
+        np.zeros(size),
+        np.full(size, _END),
+        np.full(size, total),
+        np.zeros((num_jobs, size), int64),
+        np.array([2]),
+    )
+    spans.start[1], spans.after[0] = 1.0 - offset, 1
+    return spans
+
+
+@njit(cache=True)
+def _level(wants, spans, job, share, span):  # type: ignore[no-untyped-def]
+    level = share
+    while level >= 0 and wants.num_devices[job, level] > spans.free[span]:
+        level -= 1
+    return level
+
+
+@njit(cache=True)
+def _end(wants, spans, offset, job, share, span, left):  # type: ignore[no-untyped-def]
+    """When the devices of a job with a share from a span on are free; -1 if it is not done by its deadline."""
+    deadline = wants.deadline[job]
+    while span != _END and spans.start[span] < deadline:
+        level = _level(wants, spans, job, share, span)
+        if level >= 0:
+            start, after = spans.start[span], spans.after[span]
+            until = deadline if after == _END else min(deadline, spans.start[after])
+            work = (until - start) * wants.work[job, level]
+            if work >= left * (1 - 1e-9):
+                # Slots have the same bounds at every decision, so that a plan can be kept.
+                slot = np.ceil(start + left / wants.work[job, level] + offset - 1e-9)
+                return max(slot, np.floor(start + offset + 1e-9) + 1.0) - offset
+            left -= work
+        span = spans.after[span]
+    return -1.0
+
+
+@njit(cache=True)
+def _reserve(wants, spans, job, share, span, end):  # type: ignore[no-untyped-def]
+    """Take a share from a span on until an end."""
+    while span != _END and spans.start[span] < end:
+        after = spans.after[span]
+        if after == _END or spans.start[after] > end:
+            new = spans.used[0]
+            spans.used[0] += 1
+            spans.start[new], spans.free[new], spans.after[new] = end, spans.free[span], after
+            spans.plan[:, new] = spans.plan[:, span]
+            spans.after[span] = new
+        level = _level(wants, spans, job, share, span)
+        if level >= 0:
+            spans.plan[job, span] = wants.num_devices[job, level]
+            spans.free[span] -= wants.num_devices[job, level]
+        span = spans.after[span]
+
+
+@njit(cache=True)
+def _release(spans, job):  # type: ignore[no-untyped-def]
+    for span in range(spans.used[0]):
+        spans.free[span] += spans.plan[job, span]
+        spans.plan[job, span] = 0
+
+
+@njit(cache=True)
+def _filled(wants, spans, offset, job, span, left):  # type: ignore[no-untyped-def]
+    """Reserve the satisfactory share from a span on; return its level, or -1 if there is none."""
+    for share in range(wants.least[job], wants.num_levels[job]):
+        end = _end(wants, spans, offset, job, share, span, left)
+        if end >= 0:
+            _reserve(wants, spans, job, share, span, end)
+            return share
+    return -1
+
+
+@njit(cache=True)
+def _satisfactory(wants, spans, offset):  # type: ignore[no-untyped-def]
+    share = np.full(len(wants.left), -1)
+    for job in range(len(share)):
+        if wants.deadline[job] < np.inf:
+            share[job] = _filled(wants, spans, offset, job, 0, wants.left[job])
+    return share
+
+
+@njit(cache=True)
+def _device_slots(spans, job):  # type: ignore[no-untyped-def]
+    total, span = 0.0, 0
+    while spans.after[span] != _END:
+        after = spans.after[span]
+        total += spans.plan[job, span] * (spans.start[after] - spans.start[span])
+        span = after
+    return total
+
+
+@njit(cache=True)
+def _now(wants, spans, offset, met, job, level):  # type: ignore[no-untyped-def]
+    """Give a job a level until the next slot and what it then needs later; return the device slots of all that."""
+    _release(spans, job)
+    spans.plan[job, 0] = wants.num_devices[job, level]
+    spans.free[0] -= wants.num_devices[job, level]
+    left = wants.left[job] - wants.work[job, level] * spans.start[1]
+    if not met[job]:
+        return wants.num_devices[job, level] * wants.left[job] / wants.work[job, level]
+    if left > 0:
+        _filled(wants, spans, offset, job, 1, left)
+    return _device_slots(spans, job)
+
+
+@njit(cache=True)
+def _gain(wants, spans, offset, met, level, slots, job):  # type: ignore[no-untyped-def]
+    """Device slots that the next level saves for each device that it adds."""
+    now = level[job]
+    if now + 1 >= wants.num_levels[job]:
+        return -np.inf
+    before = wants.num_devices[job, now] if now >= 0 else 0
+    more = wants.num_devices[job, now + 1] - before
+    if more > spans.free[0]:
+        return -np.inf
+    if now < 0 and not met[job]:
+        return np.inf
+    plan, free, used = spans.plan[job].copy(), spans.free.copy(), spans.used[0]
+    after = spans.after.copy()
+    gain = (slots[job] - _now(wants, spans, offset, met, job, now + 1)) / more
+    spans.plan[job], spans.free[:], spans.used[0], spans.after[:] = plan, free, used, after
+    return gain
+
+
+@njit(cache=True)
+def _allocated(wants, spans, offset):  # type: ignore[no-untyped-def]
+    met = _satisfactory(wants, spans, offset) >= 0
+    size = len(met)
+    level, slots = np.full(size, -1, int64), np.zeros(size, float64)
+    for job in range(size):
+        slots[job] = _device_slots(spans, job)
+        while (
+            level[job] + 1 < wants.num_levels[job]
+            and wants.num_devices[job, level[job] + 1] <= spans.plan[job, 0]
+        ):
+            level[job] += 1
+    gain = np.array([_gain(wants, spans, offset, met, level, slots, job) for job in range(size)])
+    while spans.free[0] > 0 and size:
+        best = np.argmax(gain)
+        if gain[best] == -np.inf:
+            break
+        # Others have taken devices since it was reckoned.
+        gain[best], last = _gain(wants, spans, offset, met, level, slots, best), gain[best]
+        if gain[best] >= last:
+            level[best] += 1
+            slots[best] = _now(wants, spans, offset, met, best, level[best])
+            gain[best] = _gain(wants, spans, offset, met, level, slots, best)
+    return spans.plan[:, 0].copy(), _next_need(spans)
+
+
+@njit(cache=True)
+def _next_need(spans):  # type: ignore[no-untyped-def]
+    span = spans.after[0]
+    while span != _END:
+        if np.any(spans.plan[:, span] > spans.plan[:, 0]):
+            return spans.start[span]
+        span = spans.after[span]
+    return np.inf

@@ -1,0 +1,206 @@
+"""The clock of a run in rounds: when the next one begins, when the policy is asked, and who runs in it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.books import Books
+from trainyard.fleet.holdings import Holdings
+from trainyard.fleet.policy import Snapshot, Targets
+from trainyard.fleet.rounds import Accounts, Rounds, credited, opened, priorities, published_priorities, turn
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_INF = float("inf")
+
+
+class Turns:
+    """Owns the accounts of a run, and the steps that jobs do in the round that runs."""
+
+    def __init__(self, rounds: Rounds, holdings: Holdings) -> None:
+        self.rounds, self.holdings, self.site, self.books = rounds, holdings, holdings.site, holdings.books
+        self.accounts: Accounts | None = None
+        self.ask_again_s = _INF
+        self.begun_s = 0.0
+        published = rounds.published
+        # The program adds this to its seed for these draws.
+        self._draws = random.Random(published.seed + 5) if published is not None else None
+        self._steps, self._idle = _Steps.none(), True
+
+    def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
+        """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
+        length_s = self.rounds.round_s
+        if self.rounds.published is not None:
+            if len(self._steps.rows):
+                return float(self._steps.end_s.max())
+            asked = self.accounts is not None and self.accounts.since_s == now_s
+            return arrival_s if arrival_s < _INF or asked else now_s
+        if event_s == _INF:
+            return _INF
+        if len(self.books.active):
+            return now_s + length_s
+        return math.ceil(event_s / length_s) * length_s
+
+    def close(self, now_s: float) -> None:
+        """Write down what the round that ends gave."""
+        books = self.books
+        if self.rounds.published is None:
+            rows = books.active[books.held[books.active] > 0]
+            serial, types = books.serial[rows], books.held_type[rows]
+            gave_s = np.full(len(rows), now_s - self.begun_s)
+            self.begun_s = now_s
+        else:
+            # The program counts from the end of the round before, though nobody may have run in between.
+            steps, self._steps = self._steps, _Steps.none()
+            serial, types, gave_s = steps.serial, steps.types, steps.end_s - self.begun_s
+            steps.settle(books, now_s)
+            self._idle = not len(serial)
+            if not self._idle:
+                self.begun_s = now_s
+        if self.accounts is not None and len(serial):
+            self.accounts = credited(self.accounts, serial, types, gave_s)
+
+    def is_due(self, now_s: float, last: bool) -> bool:
+        """Whether the policy is to be asked.
+
+        Parameters
+        ----------
+        last : whether no more jobs come.
+        """
+        if self.accounts is None or now_s >= self.ask_again_s:
+            return True
+        if np.array_equal(self.books.serial[self.books.active], self.accounts.serial):
+            return False
+        published, since_s = self.rounds.published, self.accounts.since_s
+        if published is None or now_s - since_s >= published.hold_s:
+            return True
+        # The program takes a last decision at time 0 for none at all, and forgets it when only jobs are left that wait.
+        return since_s == 0 or (last and self._idle)
+
+    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+        """Who runs in the round that begins.
+
+        Parameters
+        ----------
+        rows : of the jobs.
+        ask : what asks the policy, if it is to be asked.
+        """
+        decision = None
+        if ask is not None:
+            decision = ask(rows)
+            self.ask_again_s = decision.ask_again_s
+            if decision.fraction is None:
+                self.accounts = None
+                return decision
+            serial, kinds = self.books.serial[rows], len(self.site.device_types)
+            self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
+        numbers, types = self._turn(rows, now_s)
+        if decision is None:
+            return Targets(numbers, device_type=types)
+        return replace(decision, order=numbers, device_type=types, fraction=None)
+
+    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints]:
+        """Numbers of the jobs that run, and their types."""
+        assert self.accounts is not None
+        published, accounts, room = self.rounds.published, self.accounts, self.site.devices_of_type
+        serial = self.books.serial[rows]
+        if published is None:
+            priority, pools = priorities(accounts, now_s), None
+        else:
+            priority = published_priorities(accounts, published.credit * self.rounds.round_s)
+            pools = self._pools(published.shuffle)
+            new = rows[serial > (accounts.serial[-1] if len(accounts.serial) else -1)]
+            if len(new):
+                accounts = self._with_newcomers(accounts, new)
+                priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
+        wanted = np.zeros(len(accounts.serial), np.int64)
+        wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
+        own, types = turn(accounts, priority, wanted, room, pools)
+        known = own < len(self.accounts.serial)
+        return np.searchsorted(serial, accounts.serial[own[known]]), types[known]
+
+    def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
+        """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""
+        none = np.zeros((len(rows), len(self.site.device_types)))
+        fraction = none - 1.0
+        if accounts.leftovers:
+            free = self.holdings.free.by_node
+            seen = Snapshot(self.begun_s, self.site, free, frozenset({"speed"}), rows, self.books)
+            fraction[np.array([seen.gang_speeds(number) for number in range(len(rows))]) > 0] = 0.0
+        return replace(
+            accounts,
+            serial=np.concatenate((accounts.serial, self.books.serial[rows])),
+            fraction=np.concatenate((accounts.fraction, fraction)),
+            received_s=np.concatenate((accounts.received_s, none)),
+            owed_s=np.concatenate((accounts.owed_s, none)),
+        )
+
+    def _pools(self, shuffle: bool) -> tuple[int, ...]:
+        pools = list(range(len(self.site.device_types)))
+        if shuffle:
+            assert self._draws is not None
+            self._draws.shuffle(pools)
+        return tuple(pools)
+
+    def open(self, now_s: float) -> list[int]:
+        """Let the round begin: under the published rules jobs do whole steps.
+
+        Returns
+        -------
+        Rows of the jobs that end in it, as far as that was not expected before.
+        """
+        if self.rounds.published is None:
+            return []
+        self._steps = _Steps.of(self.books, now_s, self.rounds.round_s)
+        return self._steps.ending(self.books)
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """What running jobs do in one round of whole steps.
+
+    Attributes
+    ----------
+    rows, serial, types : of the jobs.
+    done : steps that each does; ``end_s`` is when they are done.
+    """
+
+    rows: Ints
+    serial: Ints
+    types: Ints
+    done: Floats
+    end_s: Floats
+
+    @classmethod
+    def none(cls) -> _Steps:
+        """Nobody runs."""
+        nobody, nothing = np.zeros(0, np.int64), np.zeros(0)
+        return cls(nobody, nobody, nobody, nothing, nothing)
+
+    @classmethod
+    def of(cls, books: Books, now_s: float, round_s: float) -> _Steps:
+        """As many whole steps as fit in a round after a restart."""
+        rows = books.active[books.held[books.active] > 0]
+        waits_s, rate = np.maximum(0.0, books.since_s[rows] - now_s), books.rate[rows]
+        done = np.minimum(np.floor(rate * np.maximum(0.0, round_s - waits_s)), books.left[rows])
+        return cls(rows, books.serial[rows], books.held_type[rows], done, now_s + (waits_s + done / rate))
+
+    def ending(self, books: Books) -> list[int]:
+        """Expect the ends of those that come to theirs in this round, and of nobody else."""
+        ends = self.done >= books.left[self.rows]
+        books.finish_s[self.rows] = np.where(ends, self.end_s, _INF)
+        return [int(row) for row in self.rows[ends]]
+
+    def settle(self, books: Books, now_s: float) -> None:
+        """Write down the steps of those that have not ended."""
+        stays = (books.serial[self.rows] == self.serial) & (books.held[self.rows] > 0)
+        rows = self.rows[stays]
+        books.left[rows] -= self.done[stays]
+        books.since_s[rows] = np.maximum(books.since_s[rows], now_s)

@@ -1,0 +1,379 @@
+"""Gavel: the worked examples of its paper, properties of its allocations, and runs of its authors' program."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
+from trainyard.fleet.policies.gavel.fifo import gavel_fifo
+from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
+from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
+from trainyard.fleet.policies.gavel.makespan import makespan
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.rounds import Accounts, credited, opened, priorities, turn
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import declared_job
+from trainyard.fleet.workload.readers.gavel import read_gavel
+
+Floats = NDArray[np.float64]
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+# Section 4.1: three jobs on one V100 and one K80, and their shares.
+PAPER_SPEED = np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]])
+PAPER_SHARES = np.array([[0.45, 0.0], [0.45, 0.09], [0.09, 0.91]])
+
+
+def problem(speed: Floats, room: list[int], **given: object) -> Problem:
+    jobs, kinds = speed.shape
+    standard: dict[str, object] = {
+        "gang": np.ones(jobs),
+        "weight": np.ones(jobs),
+        "serial": np.arange(jobs),
+        "kinds": ("v100", "p100", "k80")[:kinds],
+        "able": speed > 0,
+        "left": np.full(jobs, 1000.0),
+        "age_s": np.zeros(jobs),
+        "time_left_s": np.full(jobs, np.inf),
+    }
+    return Problem(speed=speed, room=np.array(room), **(standard | given))  # type: ignore[arg-type]
+
+
+def drawn(seed: int) -> Problem:
+    """A cluster of three types with some of its jobs on several devices, and two jobs that are alike."""
+    rng = np.random.default_rng(seed)
+    jobs = int(rng.integers(3, 12))
+    speed = rng.uniform(0.5, 20.0, (jobs, 3))
+    speed[-1] = speed[-2]
+    gang = rng.choice([1.0, 1.0, 2.0, 4.0], jobs)
+    gang[-1] = gang[-2]
+    return problem(
+        speed, [4, 6, 8], gang=gang, left=rng.uniform(100, 1e5, jobs), age_s=rng.uniform(0, 1e4, jobs)
+    )
+
+
+def fractions(policy: Gavel, given: Problem) -> Floats:
+    return policy.objective(given, policy.start_with)[0]
+
+
+def assert_feasible(given: Problem, fraction: Floats) -> None:
+    assert (fraction >= 0).all()
+    assert (fraction.sum(axis=1) <= 1 + 1e-6).all()
+    assert (given.gang @ fraction <= given.room * (1 + 1e-6)).all()
+
+
+def rates(given: Problem, fraction: Floats) -> Floats:
+    found: Floats = (given.speed * fraction).sum(axis=1)
+    return found
+
+
+def best(given: Problem, reward: Floats, rows: Floats, need: Floats) -> float:
+    """The optimum of the program of section 3.1 with other rows, by SciPy, as a check from outside.
+
+    Rows are of the fractions and a level, and at least ``need``.
+    """
+    jobs, kinds = given.speed.shape
+    size = jobs * kinds
+    time, devices = np.zeros((jobs, size + 1)), np.zeros((kinds, size + 1))
+    for job in range(jobs):
+        time[job, job * kinds : (job + 1) * kinds] = 1
+        for kind in range(kinds):
+            devices[kind, job * kinds + kind] = given.gang[job]
+    found = linprog(
+        -reward,
+        A_ub=np.vstack((time, devices, -rows)),
+        b_ub=np.concatenate((np.ones(jobs), given.room, -need)),
+        bounds=[(0, None)] * size + [(None, None)],
+    )
+    assert found.status == 0
+    return -float(found.fun)
+
+
+def by_job(values: Floats, level: Floats) -> Floats:
+    """A row for every job: its values at its own fractions, and at the level."""
+    jobs, kinds = values.shape
+    rows = np.zeros((jobs, jobs * kinds + 1))
+    for job in range(jobs):
+        rows[job, job * kinds : (job + 1) * kinds] = values[job]
+    rows[:, -1] = level
+    return rows
+
+
+def only_level(given: Problem) -> Floats:
+    return np.append(np.zeros(given.speed.size), 1.0)
+
+
+# Section 4.1: max-min fairness
+
+
+def test_the_example_of_section_4_1() -> None:
+    given = problem(PAPER_SPEED, [1, 1])
+    fraction = fractions(max_min_fairness(), given)
+    np.testing.assert_allclose(fraction, PAPER_SHARES, atol=0.01)
+    gain = rates(given, fraction) / (PAPER_SPEED.sum(axis=1) / 3)
+    assert (gain > 1.08).all(), "the paper: about a tenth more than types that are taken for alike"
+    alike = fractions(max_min_fairness(aware=False), replace(given, speed=np.ones((3, 2))))
+    np.testing.assert_allclose(alike.sum(axis=1), 2 / 3, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_max_min_is_the_optimum_and_an_incentive_to_share(seed: int) -> None:
+    given = drawn(seed)
+    fraction = fractions(max_min_fairness(), given)
+    assert_feasible(given, fraction)
+    level = (normalised(given) * fraction).sum(axis=1).min()
+    rows = by_job(normalised(given), np.full(given.num_jobs, -1.0))
+    assert level == pytest.approx(best(given, only_level(given), rows, np.zeros(given.num_jobs)), rel=1e-6)
+    # With one device each, an n-th of the cluster is never better than sharing all of it (section 4.4).
+    single = replace(given, gang=np.ones(given.num_jobs))
+    shared = rates(single, fractions(max_min_fairness(), single))
+    part = single.equal_speed * min(1.0, single.room.sum() / single.num_jobs)
+    assert (shared >= part * (1 - 1e-6)).all()
+
+
+def test_weights_divide_one_pool() -> None:
+    given = problem(np.ones((2, 1)), [1], weight=np.array([1.0, 3.0]))
+    np.testing.assert_allclose(fractions(max_min_fairness(), given)[:, 0], [0.25, 0.75], atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_inner_solution_is_an_optimum(seed: int) -> None:
+    given = drawn(seed)
+    inner, corner = (fractions(max_min_fairness(as_published=p), given) for p in (True, False))
+    assert_feasible(given, inner)
+    levels = [(normalised(given) * x).sum(axis=1).min() for x in (inner, corner)]
+    assert levels[0] == pytest.approx(levels[1], rel=1e-4)
+
+
+def test_inner_solutions_lie_within_their_set() -> None:
+    # One job, two types that are equally good for it: half of each, not a corner.
+    found = centre(np.ones((1, 2)), np.ones(1), np.array([1, 1]), share=np.ones(1))
+    assert found is not None
+    np.testing.assert_allclose(found, [[0.5, 0.5]], atol=1e-3)
+    assert centre(np.ones((1, 2)), np.ones(1), np.array([1, 1]), need=np.array([1.5])) is None
+
+
+# Section 4.2: other policies
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_makespan_is_the_least(seed: int) -> None:
+    given = drawn(seed)
+    fraction = fractions(makespan(), given)
+    assert_feasible(given, fraction)
+    rows = by_job(given.speed / given.left[:, None], np.full(given.num_jobs, -1e-4))
+    least_s = 1e4 / best(given, only_level(given), rows, np.zeros(given.num_jobs))
+    reached_s = (given.left / rates(given, fraction)).max()
+    assert reached_s == pytest.approx(least_s, rel=1e-6)
+    bisected = fractions(makespan(as_published=True), given)
+    assert least_s * (1 - 1e-6) <= (given.left / rates(given, bisected)).max() <= 1.06 * least_s
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_is_slowed_more_than_alone_and_no_fractions_are_fairer(seed: int) -> None:
+    given = replace(drawn(seed), age_s=np.zeros(drawn(seed).num_jobs))
+    fraction = fractions(finish_time_fairness(), given)
+    assert_feasible(given, fraction)
+    rho = (given.isolated_speed / rates(given, fraction)).max()
+    assert rho <= 1 + 1e-4
+    rows = by_job(given.speed / given.isolated_speed[:, None], np.full(given.num_jobs, -1.0))
+    assert 1 / rho == pytest.approx(best(given, only_level(given), rows, np.zeros(given.num_jobs)), rel=1e-4)
+
+
+def test_finish_time_fairness_counts_the_time_that_passed() -> None:
+    # One device: who has waited longer with the same work left gets more of it, until both are slowed alike.
+    given = problem(np.ones((2, 1)), [1], left=np.array([100.0, 100.0]), age_s=np.array([300.0, 0.0]))
+    speed = rates(given, fractions(finish_time_fairness(), given))
+    rho = (given.age_s + given.left / speed) / (given.left / given.isolated_speed)
+    assert speed[0] > speed[1]
+    assert rho[0] == pytest.approx(rho[1], rel=1e-3)
+
+
+def test_fifo_gives_the_first_jobs_their_fastest_type() -> None:
+    speed = np.array([[4.0, 2.0], [4.0, 1.0], [3.0, 3.0]])
+    fraction = fractions(gavel_fifo(), problem(speed, [1, 1]))
+    np.testing.assert_allclose(fraction[0], [1.0, 0.0], atol=1e-9)
+    dealt = fractions(gavel_fifo(as_published=True), problem(speed, [1, 1]))
+    np.testing.assert_array_equal(dealt, [[1, 0], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cost_is_least_and_deadlines_are_kept(seed: int) -> None:
+    given = drawn(seed)
+    price = np.array([2.48, 1.46, 0.45])
+    fraction = fractions(least_cost(), given)
+    gained = (given.speed / given.equal_speed[:, None] * fraction).sum()
+    spent = (given.gang @ fraction) @ price
+    # Without needs no ratio can beat the best single pair of job and type.
+    single = given.speed / given.equal_speed[:, None] / (given.gang[:, None] * price)
+    assert gained / spent == pytest.approx(single.max(), rel=1e-4)
+    slowest = int(np.argmin(given.gang))
+    time_left_s = np.full(given.num_jobs, np.inf)
+    time_left_s[slowest] = given.left[slowest] / given.speed[slowest].max() * 1.5
+    urgent = replace(given, time_left_s=time_left_s)
+    kept = rates(urgent, fractions(least_cost(slo=True), urgent))[slowest]
+    assert kept >= given.left[slowest] / time_left_s[slowest] * (1 - 1e-6)
+    hopeless = replace(given, time_left_s=time_left_s / 2)
+    np.testing.assert_allclose(fractions(least_cost(slo=True), hopeless), fraction, atol=1e-6)
+
+
+def test_a_type_without_a_price_is_named() -> None:
+    with pytest.raises(FleetError, match="no price above 0 for devices of type p100"):
+        fractions(least_cost(prices=(("v100", 1.0),)), problem(np.ones((1, 2)), [1, 1]))
+
+
+def test_most_throughput_leaves_no_device_idle() -> None:
+    given = problem(PAPER_SPEED, [1, 1])
+    np.testing.assert_allclose(fractions(most_throughput(), given).sum(axis=0), 1.0, atol=1e-9)
+
+
+# Section 4.3: water filling
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_water_filling_is_pareto_efficient_and_no_less_fair(seed: int) -> None:
+    given = drawn(seed)
+    fraction = fractions(water_filling(), given)
+    assert_feasible(given, fraction)
+    scaled = normalised(given)
+    had = (scaled * fraction).sum(axis=1)
+    fairest = (scaled * fractions(max_min_fairness(), given)).sum(axis=1).min()
+    assert had.min() == pytest.approx(fairest, rel=1e-6)
+    # Nobody can have more unless somebody else has less.
+    reward = np.append(scaled.ravel(), 0.0)
+    rows = by_job(scaled, np.zeros(given.num_jobs))
+    assert best(given, reward, rows, had * (1 - 1e-9)) == pytest.approx(had.sum(), rel=1e-5)
+
+
+def test_entities_share_by_weight_and_within_by_their_own_rule() -> None:
+    given = problem(np.ones((4, 1)), [1], entity=("a", "a", "b", "b"))
+    fair = hierarchical(weights=(("b", 3.0),))
+    np.testing.assert_allclose(fractions(fair, given)[:, 0], [0.125, 0.125, 0.375, 0.375], atol=1e-6)
+    fifo = hierarchical(inners=(("b", "fifo"),), weights=(("b", 3.0),))
+    np.testing.assert_allclose(fractions(fifo, given)[:, 0], [0.125, 0.125, 0.75, 0.0], atol=1e-6)
+
+
+def test_what_a_full_job_leaves_goes_to_its_entity() -> None:
+    # Three devices for two entities: 1.5 each. The first job of b can use one, and the second has the rest.
+    given = problem(np.ones((4, 1)), [3], entity=("a", "a", "b", "b"))
+    found = fractions(hierarchical(inner="fifo"), given)[:, 0]
+    np.testing.assert_allclose(found, [1.0, 0.5, 1.0, 0.5], atol=1e-6)
+
+
+# Section 5: the mechanism
+
+
+def test_priorities_of_section_5() -> None:
+    wanted = np.array([[0.6, 0.4, 0.0], [0.2, 0.6, 0.2], [0.2, 0.0, 0.8]])
+    rounds = np.array([[3.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 4.0]])
+    accounts = Accounts(0.0, np.arange(3), wanted, rounds, np.zeros((3, 3)), rounds.sum(axis=0), True)
+    # Wanted over rounds had; the program's clock runs in rounds here.
+    expected = np.array([[0.2, 0.4, 0.0], [0.2, 0.2, np.inf], [np.inf, 0.0, 0.2]])
+    np.testing.assert_allclose(priorities(accounts, 1.0), expected)
+    jobs, types = turn(accounts, priorities(accounts, 1.0), np.ones(3, np.int64), np.ones(3, np.int64))
+    assert sorted(zip(jobs.tolist(), types.tolist(), strict=True)) == [(0, 1), (1, 2), (2, 0)]
+
+
+def test_over_rounds_everybody_gets_what_was_decided() -> None:
+    given = problem(PAPER_SPEED, [1, 1])
+    wanted = fractions(max_min_fairness(), given)
+    jobs, types = np.nonzero(np.ones_like(wanted))
+    targets = Targets(jobs, device_type=types, fraction=wanted[jobs, types])
+    accounts = opened(None, np.arange(3), targets, 2, 0.0)
+    for number in range(400):
+        found, kinds = turn(accounts, priorities(accounts, float(number)), np.ones(3, np.int64), given.room)
+        assert len(set(found.tolist())) == len(found) == 2
+        accounts = credited(accounts, found, kinds, np.ones(2))
+    np.testing.assert_allclose(accounts.received_s / 400, wanted, atol=0.02)
+
+
+def test_a_gang_that_does_not_fit_lets_a_smaller_one_run() -> None:
+    accounts = Accounts(
+        0.0, np.arange(2), np.array([[0.9], [0.1]]), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros(1), True
+    )
+    found, _ = turn(accounts, priorities(accounts, 1.0), np.array([4, 1]), np.array([3]))
+    assert found.tolist() == [1]
+
+
+def test_jobs_that_run_nowhere_are_refused() -> None:
+    site = Site.of_pools([("v100", 1, 1), ("k80", 1, 1)])
+    jobs = [
+        declared_job("gone", 0.0, 1, 100.0, device_types=("tpu", "v100")),
+        declared_job("runs", 0.0, 1, 720.0),
+    ]
+    stuck = replace(jobs[0], profile=_Never())
+    run = simulate_fleet([stuck, jobs[1]], site, max_min_fairness())
+    assert run.names == ("runs",)
+    assert run.refused == (("gone", "it runs at no speed on v100, k80"),)
+    assert run.makespan_s == 720.0
+
+
+class _Never:
+    def work_per_s(self, spot: object, grant: object) -> float:
+        return 0.0
+
+
+class _Half:
+    """Half of the time for everybody; it does not say that it means rounds."""
+
+    needs: frozenset[Need] = frozenset()
+    preempts = True
+
+    def start(self, site: Site) -> None:
+        return None
+
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+        order = np.arange(snapshot.num_jobs)
+        return Targets(order, device_type=np.zeros_like(order), fraction=np.full(len(order), 0.5)), None
+
+
+def test_fractions_want_rounds() -> None:
+    with pytest.raises(FleetError, match="simulate it in rounds"):
+        simulate_fleet([declared_job("a", 0.0, 1, 1.0)], Site.uniform(1, 1), _Half())
+
+
+# The authors' program
+
+POLICIES: dict[str, Callable[[], Gavel]] = {
+    "fifo": lambda: gavel_fifo(aware=False, as_published=True),
+    "fifo_perf": lambda: gavel_fifo(as_published=True),
+    "max_min_fairness": lambda: max_min_fairness(aware=False, as_published=True),
+    "max_min_fairness_perf": lambda: max_min_fairness(as_published=True),
+    "min_total_duration_perf": lambda: makespan(as_published=True),
+}
+
+
+def published() -> list[tuple[str, str, str, float]]:
+    if not DATA.exists():
+        return []
+    with (DATA / "reference" / "fleet" / "gavel.csv").open() as file:
+        return [
+            (r["trace"], r["cluster_v100_p100_k80"], r["policy"], float(r["avg_jct_s"]))
+            for r in csv.DictReader(file)
+        ]
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+@pytest.mark.parametrize(("trace", "cluster", "name", "completion_s"), published())
+def test_as_the_authors_program(trace: str, cluster: str, name: str, completion_s: float) -> None:
+    folder = DATA / "cluster" / "gavel"
+    jobs = read_gavel(folder / "traces" / "physical_cluster" / trace, folder / "simulation_throughputs.json")
+    counts = zip(("v100", "p100", "k80"), cluster.split(":"), strict=True)
+    site = Site.of_pools([(kind, 1, int(count)) for kind, count in counts])
+    run = simulate_fleet(jobs, site, POLICIES[name](), place="anywhere")
+    # What is dealt out is the same; solutions of programs agree as far as rounding errors break their ties.
+    exact = name.startswith("fifo")
+    assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3 if exact else completion_s * 0.01)

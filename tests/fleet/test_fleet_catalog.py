@@ -1,0 +1,65 @@
+"""The catalog of policies, and policies as text."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.catalog import CATALOG, Entry, find, parse_policies, parse_policy
+from trainyard.fleet.site import FleetError
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)
+
+
+@ENTRIES
+def test_entry_is_complete(entry: Entry) -> None:
+    claims = (ROOT / entry.claim_test).read_text()
+    assert re.search(rf"\b{entry.name}\b", claims), f"{entry.claim_test} does not speak of {entry.name}"
+    assert re.search(r"\b(19|20)\d\d\b", entry.paper)
+    assert entry.left_out or entry.fidelity == "exact", f"say what {entry.name} leaves out, and why"
+    note = re.search(r"^Fidelity: (\w+)", importlib.import_module(entry.module).__doc__ or "", re.MULTILINE)
+    assert note is not None, f"{entry.module} has no fidelity note"
+    assert note[1] == entry.fidelity
+    for variant in entry.variants.values():
+        entry.factory(**variant)
+
+
+def test_names_are_unique() -> None:
+    assert len({entry.name for entry in CATALOG}) == len(CATALOG)
+
+
+@pytest.mark.parametrize("module", ["catalog", "policies.tiresias"])
+def test_examples(module: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"trainyard.fleet.{module}"))
+    assert results.attempted
+    assert not results.failed
+
+
+def test_options_reach_the_policy() -> None:
+    (first, policy), (second, _) = parse_policies("tiresias(promote_knob=8, thresholds=(10, 20.5)), fifo")
+    assert (first, second) == ("tiresias(promote_knob=8, thresholds=(10, 20.5))", "fifo")
+    assert policy == find("tiresias").factory(promote_knob=8, thresholds=(10, 20.5))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tirseias", "unknown policy 'tirseias'; known: tiresias, "),
+        ("tiresias(knob=3)", "options: thresholds, promote_knob"),
+        ("tiresias(3)", "cannot read policies"),
+        ("tiresias(promote_knob=x)", "must be a number"),
+        ("tiresias(promote_knob='x')", "tiresias(promote_knob='x')"),
+        ("fifo sjf", "joined by ,"),
+        ("", "cannot read"),
+        ("fifo, sjf", "one policy is wanted, got 2"),
+        ("__import__('os')", "cannot read"),
+    ],
+)
+def test_unreadable_policies_are_refused(text: str, said: str) -> None:
+    with pytest.raises(FleetError, match=re.escape(said)):
+        parse_policy(text)

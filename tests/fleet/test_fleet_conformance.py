@@ -1,0 +1,166 @@
+"""What every policy must satisfy, whatever it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.fleet.catalog import CATALOG, Entry, parse_policy, simulate_entry
+from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Job, declared_job
+
+CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
+SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
+SITE = Site.uniform(3, 4)
+COLUMNS = (
+    "serial", "arrival_s", "num_devices", "allowed", "held", "weight", "attained_s", "attained_device_s", "waiting_s",
+    "first_start_s", "rows", "free",
+)  # fmt: skip
+
+
+def name_of(part: Entry | str) -> str:
+    return part.name if isinstance(part, Entry) else part or "default"
+
+
+EVERY = pytest.mark.parametrize(("entry", "variant"), CASES, ids=name_of)
+
+
+def text_of(entry: Entry, variant: str) -> str:
+    options = entry.variants.get(variant, {})
+    return f"{entry.name}({', '.join(f'{k}={v!r}' for k, v in options.items())})"
+
+
+def workload(seed: int) -> list[Job]:
+    """Gangs of all sizes, more than fit, two of them at one moment, with a pause in which nobody is there."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.sort(rng.integers(0, 4000, 24)).astype(float)
+    arrivals[5] = arrivals[6]
+    arrivals[16:] += 60_000
+    models = ("vgg16", "resnet50", "another")
+    return [
+        declared_job(
+            f"job{i}",
+            float(arrival),
+            int(rng.choice([1, 1, 2, 3, 4, 8, 12])),
+            float(rng.integers(1, 4000)),
+            model=str(rng.choice(models)),
+        )
+        for i, arrival in enumerate(arrivals)
+    ]
+
+
+def run(entry: Entry, policy: Policy, text: str, seed: int) -> FleetRun:
+    return simulate_entry(text, policy, workload(seed), SITE, keep_spans=True)
+
+
+def plain(value: Any) -> Any:
+    """A copy of a state that compares by value."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return {key: plain(value[key]) for key in value}
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    assert value is None or isinstance(value, bool | int | float | str | frozenset), (
+        f"a state of {type(value)}"
+    )
+    return value
+
+
+@dataclass
+class Watched:
+    """A policy that is asked everything twice."""
+
+    policy: Policy
+    told: dict[str, str] = field(default_factory=dict)
+    num_reasons: int = 0
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.policy.needs
+
+    @property
+    def preempts(self) -> bool:
+        return self.policy.preempts
+
+    def start(self, site: Site) -> Any:
+        return self.policy.start(site)
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        before, columns = plain(state), [getattr(snapshot, c).copy() for c in COLUMNS]
+        running = [snapshot.job(i).name for i in np.flatnonzero(snapshot.is_running)]
+        assert not self.told.keys() & set(running), "a job runs of which the policy said why it waits"
+        first, after = self.policy.decide(snapshot, state)
+        again, after_again = self.policy.decide(snapshot, state)
+        assert plain(state) == before, "the state was changed"
+        assert plain(after) == plain(after_again)
+        for name, column in zip(COLUMNS, columns, strict=True):
+            np.testing.assert_array_equal(getattr(snapshot, name), column, err_msg=name)
+        for f in fields(Targets):
+            one, other = getattr(first, f.name), getattr(again, f.name)
+            assert plain(one) == plain(other), f.name
+        assert len(set(first.order.tolist())) == len(first.order)
+        self.told = {snapshot.job(i).name: reason for i, reason in first.reasons.items()}
+        assert all(self.told.values())
+        self.num_reasons += len(self.told)
+        return first, after
+
+
+@EVERY
+@SEEDS
+def test_every_job_ends_with_its_work_done(entry: Entry, variant: str, seed: int) -> None:
+    text = text_of(entry, variant)
+    done = run(entry, parse_policy(text), text, seed)
+    jobs = {job.name: job for job in workload(seed)}
+    assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
+    worked = dict.fromkeys(done.names, 0.0)
+    for span in done.spans:
+        job = jobs[span.job]
+        assert span.start_s >= job.arrival_s
+        worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
+    if entry.shares:  # A span does not say how much of its devices it had.
+        assert all(worked[name] >= jobs[name].work - 1e-6 for name in done.names)
+    else:
+        assert worked == pytest.approx({name: jobs[name].work for name in done.names})
+
+
+@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if not case[0].shares], ids=name_of)
+@SEEDS
+def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None:
+    text = text_of(entry, variant)
+    done = run(entry, parse_policy(text), text, seed)
+    free_from_s = dict.fromkeys(range(SITE.num_devices), 0.0)
+    for span in sorted(done.spans, key=lambda span: span.start_s):
+        assert len(set(span.devices)) == len(span.devices)
+        for device in span.devices:
+            assert free_from_s[device] <= span.start_s
+            free_from_s[device] = span.end_s
+
+
+@EVERY
+def test_decisions_are_pure_and_repeat(entry: Entry, variant: str) -> None:
+    text = text_of(entry, variant)
+    watched = Watched(parse_policy(text))
+    first, second = run(entry, watched, text, 0), run(entry, parse_policy(text), text, 0)
+    assert first.names == second.names
+    assert first.spans == second.spans
+    np.testing.assert_array_equal(first.finish_s, second.finish_s)
+
+
+@pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)
+def test_needs_are_as_declared(entry: Entry) -> None:
+    assert entry.factory().needs == set(entry.needs)
+
+
+def test_tiresias_says_why_jobs_wait() -> None:
+    watched = Watched(parse_policy("tiresias"))
+    run(CATALOG[0], watched, "tiresias", 0)
+    assert watched.num_reasons > 0
