@@ -46,6 +46,8 @@ from trainyard.zoo.llama import LlamaConfig
 from trainyard.zoo.resnet import ResNetConfig
 
 _STEPS, _WARM_UP, _ROUNDS = 9, 2, 3
+# Above all levels of the profiler's library, which otherwise prints a line whenever it starts and stops.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def build(name: str) -> Model:

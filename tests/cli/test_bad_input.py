@@ -65,7 +65,7 @@ CASES = {
     "half a plan": (("run", "half.yaml"), ("half.yaml", "schedule")),
     "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "not text")),
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
-    "nothing to reproduce": (("reproduce", "data_parallel"), ("data_parallel", "zero")),
+    "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
 }
 
 

@@ -12,7 +12,6 @@ import yaml
 
 from trainyard.cli import main as cli
 from trainyard.cli.screen import plain
-from trainyard.cli.training import sent_bytes
 from trainyard.job.plan import load_plan
 from trainyard.report.comparison_page import comparison_page
 from trainyard.report.league import Contender, league_table, ranked
@@ -161,21 +160,3 @@ def test_plain_documents_have_no_infinite_numbers():
         "a": None,
         "1": [1, 2.5, None, True, ["x"]],
     }
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "data", "tensor", "num_bytes", "sent"),
-    [
-        (1, 2, 1, {"all_reduce": 100}, 100),
-        (1, 4, 1, {"all_reduce": 100, "all_gather": 40}, 180),
-        (2, 1, 1, {"send": 30, "all_reduce": 8}, 38),
-        (1, 2, 2, {"all_reduce": 100}, None),
-    ],
-)
-def test_sent_bytes_are_those_of_rings(pipeline, data, tensor, num_bytes, sent):
-    class Of:
-        def __init__(self, **fields):
-            self.__dict__.update(fields)
-
-    plan = Of(pipeline=pipeline, data=data, tensor=tensor)
-    assert sent_bytes(Of(plan=plan, num_bytes=[num_bytes])) == sent

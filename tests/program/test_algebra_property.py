@@ -109,7 +109,7 @@ def check_all_choices(target: Any, args: tuple[Any, ...], num_ranks: int, blocks
 def test_every_rule_has_a_case() -> None:
     ruled = {t for t in RULES if t != "pointwise"}
     missing = [str(t) for t in ruled if t not in CASES and t not in NOT_DRAWN]
-    assert not missing, f"draw arguments for {missing} in algebra_cases.py"
+    assert not missing, f"draw arguments for {missing} in algebra_cases"
     assert not [str(t) for t in CASES if t not in RULES], "cases of ops without a rule"
 
 

@@ -15,13 +15,19 @@ from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow import ElasticFlow
 from trainyard.fleet.policies.gandiva import Gandiva
+from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
+from trainyard.fleet.policies.gavel.fifo import gavel_fifo
+from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
+from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
+from trainyard.fleet.policies.gavel.makespan import makespan
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Need, Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
@@ -68,6 +74,37 @@ class Entry:
 
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
 _QUEUES_TEST = "tests/fleet/test_queues.py"
+
+_GAVEL = 'Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020'
+_GAVEL_LEAVES_OUT = (
+    "space sharing (pairs of jobs on the same devices, section 3.1) and the estimator of section 6"
+)
+
+
+def _of_gavel(
+    name: str,
+    factory: Callable[..., Policy],
+    title: str,
+    needs: tuple[Need, ...],
+    left_out: str = "",
+    **variants: Mapping[str, Any],
+) -> Entry:
+    """All policies of Gavel decide in rounds of six minutes, and may take all types for alike."""
+    aware = {} if factory in (least_cost, most_throughput) else {"types alike": {"aware": False}}
+    named = {text.replace("_", " "): setting for text, setting in variants.items()}
+    return Entry(
+        name,
+        factory,
+        title,
+        _GAVEL,
+        "simplified",
+        "tests/fleet/policies/test_gavel.py",
+        left_out=_GAVEL_LEAVES_OUT + left_out,
+        needs=needs,
+        variants={**aware, "as published": {"as_published": True}, **named},
+        round_s=360.0,
+    )
+
 
 CATALOG: tuple[Entry, ...] = (
     Entry(
@@ -198,12 +235,38 @@ CATALOG: tuple[Entry, ...] = (
         'Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021',
         "simplified",
         "tests/fleet/policies/test_pollux.py",
-        left_out="growing and shrinking of the cluster (section 4.2.2). Mutations and repair of the search are those of the "
-        "authors' program, not of the text: devices are added where some are free, jobs with least service keep theirs",
+        left_out="growing and shrinking of the cluster (section 4.2.2). Mutation and repair in the search are those of "
+        "the authors' program, not of the text: devices come where some are free, jobs with least service keep theirs",
         needs=("reports",),
-        variants={"sum of speedups": {"fairness": 1.0}, "fairer": {"fairness": -10.0}},
+        variants={"sum of speedups": {"fairness": 1.0}},
         round_s=60.0,
     ),
+    _of_gavel("gavel_max_min", max_min_fairness, "Max-min fairness over types of device", ("speed",)),
+    _of_gavel("gavel_water_filling", water_filling, "Max-min fairness that is Pareto efficient", ("speed",)),
+    _of_gavel(
+        "gavel_hierarchical",
+        hierarchical,
+        "Fairness among virtual clusters, fairness or first come, first served within",
+        ("speed",),
+        fifo_within={"inner": "fifo"},
+    ),
+    _of_gavel("gavel_makespan", makespan, "Least makespan over types of device", ("speed", "length")),
+    _of_gavel(
+        "gavel_finish_time",
+        finish_time_fairness,
+        "Finish-time fairness over types of device",
+        ("speed", "length"),
+        "; as published, the program's cone solver, in whose stead a linear program is solved from inside",
+    ),
+    _of_gavel("gavel_fifo", gavel_fifo, "First in, first out over types of device", ("speed",)),
+    _of_gavel(
+        "gavel_cost",
+        least_cost,
+        "Most throughput per dollar, with deadlines or without",
+        ("speed",),
+        deadlines={"slo": True},
+    ),
+    _of_gavel("gavel_throughput", most_throughput, "Most throughput of all jobs together", ("speed",)),
 )
 """All systems of level 2."""
 
@@ -289,6 +352,9 @@ def simulate_entry(
     entry = find(text.partition("(")[0].strip())
     if rounds is None and entry.round_s:
         rounds = Rounds(entry.round_s)
+    named = parse_policy(text)
+    if isinstance(named, RoundBased):
+        rounds = named.rounds(rounds)
     return simulate_fleet(
         jobs,
         site,

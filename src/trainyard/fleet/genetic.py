@@ -155,6 +155,8 @@ def _search(  # type: ignore[no-untyped-def]
             fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
             if not _known(first, node, count, fitness, slots[:born], s):
                 born += 1
+        if born == num:
+            break  # there is nothing new near to these
         for i in range(born, 2 * population):
             fitness[slots[i]] = -np.inf
         slots = slots[np.argsort(-fitness[slots])]
@@ -175,9 +177,16 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
     """Whether the allocation is already there."""
     end = first[s, -1]
     for o in others:
-        if fitness[o] != fitness[s] or np.any(first[o] != first[s]):
-            continue
-        if np.all(node[o, :end] == node[s, :end]) and np.all(count[o, :end] == count[s, :end]):
+        same = fitness[o] == fitness[s] and first[o, -1] == end
+        e = 0
+        while same and e < end:
+            same = node[o, e] == node[s, e] and count[o, e] == count[s, e]
+            e += 1
+        j = 0
+        while same and j < first.shape[1]:
+            same = first[o, j] == first[s, j]
+            j += 1
+        if same:
             return True
     return False
 
@@ -275,7 +284,10 @@ def _mixed(one, other, cut, base, sizes, least, most, chances, child):  # type: 
 
 @njit(cache=True)
 def _repaired(first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """Make it possible: one spread job per node, no job over its most, no node over its size; first jobs first."""
+    """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
+
+    The first jobs keep what they have.
+    """
     left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
     row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
     to_first, to_node, to_count = child
@@ -307,11 +319,36 @@ def _repaired(first, node, count, head, after, sizes, least, most, child):  # ty
                 to_node[end], to_count[end] = m, got
                 end += 1
                 total += got
-        if total < least[j]:
-            end = begin
+        if 0 < total < least[j]:
+            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
         for e in range(begin, end):
             left[to_node[e]] -= to_count[e]
         to_first[j + 1] = end
+
+
+@njit(cache=True)
+def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
+    """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
+    # On a node that another spread job is on, it cannot become one.
+    stays = end - begin == 1 and crossed[node[begin]]
+    for m in range(len(left)):
+        at = begin
+        while at < end and node[at] < m:
+            at += 1
+        there = at < end and node[at] == m
+        more = min(wanted, left[m] - count[at] if there else left[m])
+        if more <= 0 or (not there and (stays or crossed[m])):
+            continue
+        if there:
+            count[at] += more
+        else:
+            end = begin + _insert(node[begin:], count[begin:], end - begin, m, more)
+        wanted -= more
+    if wanted > 0:
+        return begin
+    if end - begin > 1:
+        crossed[node[begin:end]] = True
+    return end
 
 
 @njit(cache=True)

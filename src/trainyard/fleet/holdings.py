@@ -45,6 +45,8 @@ class Holdings:
         self.books, self.free = Books(), FreeDevices(site)
         self.changed: list[int] = []
         self.adaptive: set[int] = set()
+        # Whether every grant is of whole devices and says nothing else.
+        self.whole = True
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -99,7 +101,10 @@ class Holdings:
             if not self._place(int(wanted[place]), place, targets, now_s) and not targets.backfill:
                 break
         if targets.devices is not None:
-            self._share(wanted, targets, now_s)
+            whole = _whole(targets)
+            if not (whole and self.whole):
+                self._share(wanted, targets, now_s)
+            self.whole = whole
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         return self.changed
 
@@ -286,6 +291,13 @@ class Holdings:
 
 
 _ANY = np.full(4096, -1)
+
+
+def _whole(targets: Targets) -> bool:
+    """Whether jobs get devices for themselves alone, and nothing else."""
+    extras = (targets.share, targets.batch_size, targets.cpus, targets.memory_bytes)
+    given = [device for devices in targets.devices or () for device in devices]
+    return all(extra is None for extra in extras) and len(set(given)) == len(given)
 
 
 def _granted(devices: tuple[int, ...], place: int, targets: Targets) -> Grant:

@@ -170,9 +170,8 @@ class Snapshot:
         """Work per second of a job's gang by device type, 0 where it cannot run; needs "speed"."""
         job, found = self.job(number), np.zeros(len(self.site.device_types))
         grant = Grant(tuple(range(job.num_devices)))
-        for index, kind in enumerate(self.site.device_types):
-            fits = job.num_devices <= self.site.devices_of_type[index]
-            if fits and (not job.device_types or kind in job.device_types):
+        for index, size in enumerate(self.site.devices_of_type):
+            if job.num_devices <= size and (self.allowed[number] >> index) & 1:
                 found[index] = self.speed(number, grant, index)
         return found
 

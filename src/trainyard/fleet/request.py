@@ -15,16 +15,11 @@ import numpy as np
 
 from trainyard.fleet.bindings import FREE, OPPORTUNISTIC
 from trainyard.fleet.place.affinity import devices_in, nodes_for
-from trainyard.fleet.virtual import Ints, Layout, Nodes
+from trainyard.fleet.virtual import Ints, Layout, Nodes, VirtualCell
 from trainyard.fleet.workload.job import Job
 
 HIGHEST = 1000
 """Priorities of guaranteed jobs are from 0 to this."""
-
-
-def priority_of(job: Job) -> int:
-    """Priority of a job among guaranteed ones, or that of an opportunistic one."""
-    return job.priority if job.guaranteed else OPPORTUNISTIC
 
 
 class Request(NamedTuple):
@@ -51,11 +46,17 @@ class Request(NamedTuple):
         """What a job asks for; if there are no virtual clusters, whosever it is."""
         owner = "" if layout.virtual_clusters == ("",) else job.virtual_cluster
         gang = tuple(sorted(job.gang))
-        return cls(owner, job.pinned_cell, job.device_types, job.num_devices, gang, priority_of(job))
+        priority = job.priority if job.guaranteed else OPPORTUNISTIC
+        return cls(owner, job.pinned_cell, job.device_types, job.num_devices, gang, priority)
 
     @property
     def is_guaranteed(self) -> bool:
         return self.priority > OPPORTUNISTIC
+
+    @property
+    def part(self) -> tuple[str, str]:
+        """Which virtual cells it is about."""
+        return self.owner, self.pinned
 
     @property
     def cells(self) -> str:
@@ -65,7 +66,9 @@ class Request(NamedTuple):
         return f"{self.num_devices}-device cell"
 
     def fit(self, layout: Layout, priorities: Ints) -> list[int] | None:
-        """Virtual places, or places for an opportunistic job: in the first chain with room, if need be at others' expense.
+        """Virtual places, or places for an opportunistic job, in the first chain with room.
+
+        Devices of jobs of lower priority are used only where the free ones do not suffice.
 
         Parameters
         ----------
@@ -84,6 +87,12 @@ class Request(NamedTuple):
                     places += devices_in(where, priorities, count, bar, set(places), chain.sizes)
                 return places
         return None
+
+    def can_use(self, cell: VirtualCell, layout: Layout) -> bool:
+        """Whether a virtual cell is for such a job: of its virtual cluster, and with room for each of its workers."""
+        chain = layout.chains[cell.chain]
+        widest = max(self.gang or _workers(self.num_devices, chain.node_size))
+        return (cell.owner, cell.pinned) == self.part and chain.sizes[cell.level] >= widest
 
     def _spots(self, layout: Layout) -> Mapping[int, Nodes]:
         """Nodes that can do, by chain."""

@@ -6,13 +6,14 @@ the memory of a lowered plan over time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
-from trainyard.program.program import Program, size_bytes
+from trainyard.cost.ops import is_view
+from trainyard.job.lower.cut import Cut, cut
+from trainyard.job.lower.segment import is_made_again
+from trainyard.program.program import Program, size_bytes, tensors_of
 
 
 @dataclass(frozen=True)
@@ -64,45 +65,59 @@ def model_state_bytes(num_params: float, state: StateBytes, *, zero_stage: int, 
     return num_params * total
 
 
-def kept_values(program: Program, recompute: Collection[str] = ()) -> tuple[fx.Node, ...]:
-    """The forward values that the backward pass finds in memory, each storage once.
+@dataclass(frozen=True)
+class SavedValues:
+    """What the backward pass of a program takes from its forward pass, as the lowering has it.
+
+    Attributes
+    ----------
+    kept : forward nodes that own the storages it finds in memory; parameters and inputs are not among them.
+    again : forward ops that it runs again.
+    """
+
+    kept: frozenset[fx.Node]
+    again: frozenset[fx.Node]
+
+
+def saved_values(program: Program, parts: Cut, recompute: frozenset[str] = frozenset()) -> SavedValues:
+    """Follow the needs of the backward pass into the forward pass.
 
     Parameters
     ----------
-    program : of one microbatch.
+    program : of one microbatch, of a whole model or of one rank.
+    parts : the program as one stage.
     recompute : names of forward nodes that are computed again; what they need is kept instead.
-
-    Returns
-    -------
-    The nodes that own the storages, in program order; parameters and inputs are not among them.
     """
-    again = set(recompute)
-    stack = [
-        a
-        for n in program.graph.nodes
-        if n.op == "call_function" and n.meta["phase"] == "backward"
-        for a in n.all_input_nodes
-    ]
+    stack = [a for n in parts.live if n.meta["phase"] == "backward" for a in n.all_input_nodes]
     seen: set[fx.Node] = set()
     kept: set[fx.Node] = set()
+    again: set[fx.Node] = set()
     while stack:
         node = stack.pop()
-        if node in seen or node.op != "call_function" or node.meta["phase"] != "forward":
+        if (
+            node in seen
+            or node in parts.free
+            or node.op != "call_function"
+            or node.meta["phase"] == "backward"
+        ):
             continue
         seen.add(node)
-        if node.meta["val"] is None:  # a rank's offset, a number
-            continue
-        # A tuple is not kept: its parts are, or its op runs again.
-        if node.name in again or isinstance(node.meta["val"], tuple | list):
+        if is_made_again(node, program, parts, recompute):
+            again.add(node)
             stack += node.all_input_nodes
         else:
             kept.add(storage_of(node))
-    return tuple(n for n in program.graph.nodes if n in kept and n.op == "call_function")
+    return SavedValues(frozenset(n for n in kept if n.op == "call_function"), frozenset(again))
 
 
-def kept_bytes(program: Program, recompute: Collection[str] = ()) -> int:
-    """Bytes of ``kept_values``."""
-    return sum(size_bytes(n.meta["val"]) for n in kept_values(program, recompute))
+def kept_bytes(program: Program, recompute: frozenset[str] = frozenset()) -> int:
+    """Bytes that one microbatch keeps between its passes on one stage; see `saved_values`."""
+    return sum(map(node_bytes, saved_values(program, cut(program, ()), recompute).kept))
+
+
+def node_bytes(node: fx.Node) -> int:
+    """Bytes of a node's results."""
+    return sum(map(size_bytes, tensors_of(node)))
 
 
 def storage_of(node: fx.Node) -> fx.Node:
@@ -111,14 +126,7 @@ def storage_of(node: fx.Node) -> fx.Node:
         source = node.all_input_nodes[0] if node.all_input_nodes else None
         # A part of a tuple of views (split) is a view; a part of any other tuple owns its memory.
         viewed = source if source is not None and isinstance(source.meta.get("val"), tuple | list) else node
-        if source is None or not _is_view(viewed):
+        if source is None or not is_view(viewed):
             return node
         node = viewed.all_input_nodes[0]
     return node
-
-
-def _is_view(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return any(r.alias_info is not None for r in target._schema.returns)

@@ -93,6 +93,8 @@ def with_mesh(
 ) -> Plan:
     """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
 
+    What strategies before have placed stays where it is; lowering refuses what does not divide over an axis.
+
     Raises
     ------
     PlanError
@@ -107,6 +109,7 @@ def with_mesh(
         )
     program = task.program(task.num_rows // num_microbatches)
     batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    along_data = {**plan.placements.get(DATA, {}), **batch}
     return replace(
         plan,
         fingerprint=program.fingerprint,
@@ -114,5 +117,5 @@ def with_mesh(
         tensor=tensor,
         schedule=make_schedule(schedule, pipeline, num_microbatches, num_stages_per_rank),
         stage_starts=stage_starts,
-        placements={**plan.placements, DATA: batch} if data > 1 else plan.placements,
+        placements={**plan.placements, DATA: along_data} if data > 1 else plan.placements,
     )

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from trainyard.job.catalog import CATALOG, Entry
-from trainyard.job.reproduce import TABLES, paper_table
+from trainyard.job.reproduce import PaperTable, paper_tables
 
 _HEADINGS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
 
@@ -30,8 +30,8 @@ def page(entry: Entry) -> str:
     parts.append(_HEADINGS.sub(r"**\1**\n", _escaped(inspect.getdoc(entry.factory) or "")))
     if entry.variants:
         parts.append("## Variants\n\n" + _table(("variant", "options"), _variants(entry)))
-    if entry.name in TABLES:
-        parts.append("## Beside the paper\n\n" + _reproduction(entry.name))
+    parts.append("## Beside the paper")
+    parts += [_reproduction(entry.name, table) for table in paper_tables(entry.name)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -94,11 +94,15 @@ def _variants(entry: Entry) -> list[tuple[str, str]]:
     ]
 
 
-def _reproduction(name: str) -> str:
-    found = paper_table(name)
-    rows = [(row.label, f"{row.paper:g}", f"{row.ours:.4g}") for row in found.rows]
-    text = f"{found.source}; {found.unit}. Ours: {found.method}.\n\n{_table(('', 'paper', 'ours'), rows)}"
-    return text + (f"\n\n{_sentence(found.caveat)}" if found.caveat else "")
+def _reproduction(name: str, table: PaperTable) -> str:
+    """The table, or, where it takes long, what the command line makes of it."""
+    text = f"{table.source}; {table.unit}. Ours: {table.method}."
+    if table.is_slow:
+        text += f" `trainyard reproduce {name}` simulates it and prints both."
+    else:
+        rows = [(row.label, f"{row.paper:g}", f"{row.ours:.4g}") for row in table.rows()]
+        text += f"\n\n{_table(('', 'paper', 'ours'), rows)}"
+    return text + (f"\n\n{_sentence(table.caveat)}" if table.caveat else "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,8 @@
-"""Gavel: the worked examples of its paper, properties of its allocations, and runs of its authors' program."""
+"""Gavel: the worked examples of its paper, properties of its allocations, and runs of its authors' program.
+
+The claims of gavel_max_min, gavel_water_filling, gavel_hierarchical, gavel_makespan, gavel_finish_time, gavel_fifo,
+gavel_cost and gavel_throughput.
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,13 @@ import psutil
 import pytest
 import torch
 
+from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint import read_whole
 from trainyard.job.run.data import FunctionData
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.train import train
+from trainyard.job.simulate import simulate_plan
 
 FOUR = {"data": 2, "pipeline": 2, "zero": 1}
 
@@ -71,9 +73,23 @@ def test_reports_every_step(tmp_path):
 
 
 def _params(plan):
+    return _lowered(plan).params.values()
+
+
+def _lowered(plan):
     from trainyard.job.lower.lower import lower
 
-    return lower(plans.program(plan.num_microbatches, plan.dtype), plan).params.values()
+    return lower(plans.program(plan.num_microbatches, plan.dtype), plan)
+
+
+@pytest.mark.parametrize("axes", [{"data": 2, "tensor": 2}, {"data": 2, "pipeline": 2, "zero": 1}], ids=str)
+def test_ranks_on_two_axes_send_what_the_simulation_says(axes):
+    plan = plans.plan(**axes)
+    predicted = simulate_plan(_lowered(plan), parse_cluster("1x4xA100-80G")).sent_bytes
+    (step,) = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(1)).metrics
+    for rank, sent in enumerate(step.sent_bytes):
+        # Numbers that all ranks agree on at the end of a step (norm, losses) are not counted by the runtime.
+        assert sent == pytest.approx(predicted[plan.coordinate(rank)["pipeline"]], rel=1e-3, abs=64)
 
 
 def test_bfloat16_trains_and_float16_is_refused():
@@ -149,6 +165,7 @@ from pathlib import Path
 sys.path.insert(0, {folder!r})
 import plans
 from trainyard.job.run.train import train
+from trainyard.job.simulate import simulate_plan
 if __name__ == "__main__":
     result = train(plans.MODEL, plans.plan(data=2), plans.DATA_SOURCE, plans.config(3, log=Path({log!r})))
     assert len(result.metrics) in (0, 3)

@@ -12,7 +12,6 @@ import pytest
 import trainyard.job.strategies
 from trainyard.job.catalog import CATALOG, Entry, find, parse_strategies
 from trainyard.job.plan import PlanError
-from trainyard.job.reproduce import TABLES, paper_table
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(trainyard.job.strategies.__file__).parent
@@ -104,17 +103,3 @@ def test_unreadable_strategies_are_refused(text: str, said: str) -> None:
 def test_find_lists_close_names_first() -> None:
     with pytest.raises(PlanError, match="known: sublinear, "):
         find("sublinaer")
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_name_entries_and_agree(name: str) -> None:
-    table = paper_table(name)
-    assert table.entry == find(name).name
-    assert table.rows
-    # A table without a caveat must be met; the others may differ, but not in what they say.
-    if not table.caveat:
-        assert all(abs(row.ratio - 1) < 0.03 for row in table.rows)
-    else:
-        paper = sorted(table.rows, key=lambda r: r.paper)
-        assert paper[-1].ours == max(row.ours for row in table.rows)
-        assert paper[0].ours == pytest.approx(min(row.ours for row in table.rows))

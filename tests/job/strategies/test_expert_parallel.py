@@ -1,7 +1,9 @@
 """GShard (arXiv 2006.16668): experts dealt out over devices, two all-to-alls around them."""
 
+import pytest
 from counting import collectives, planned
 
+from trainyard.job.plan import PlanError
 from trainyard.zoo.registry import build
 
 
@@ -27,3 +29,24 @@ def test_experts_are_not_reduced() -> None:
     for bucket in stage.buckets:
         experts = [p for p in bucket.paths if p in ("blocks.1.experts.up", "blocks.1.experts.down")]
         assert bucket.reduced == (not experts)
+
+
+@pytest.mark.parametrize(
+    ("later", "share"),
+    [
+        ("gpipe(stages=2, microbatches=2)", 2),
+        ("megatron(tensor=1, pipeline=2, data=2, microbatch_rows=2)", 2),
+        ("data_parallel(degree=4)", 4),
+        ("zero(stage=2)", 2),
+    ],
+)
+def test_experts_stay_dealt_out_on_the_mesh_of_a_later_strategy(later: str, share: int) -> None:
+    _, whole = planned(build("moe-tiny", 8), "", "1x1xA100-80G")
+    _, lowered = planned(build("moe-tiny", 8), f"expert_parallel(degree=2) + {later}", "1x4xA100-80G")
+    for path in ("blocks.1.experts.up", "blocks.1.experts.down"):
+        assert lowered.params[path].numel == whole.params[path].numel // share
+
+
+def test_experts_that_do_not_divide_over_a_later_mesh_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"experts.up .* cannot lie as S0 on the 8 ranks of axis 'data'"):
+        planned(build("moe-tiny", 8), "expert_parallel(degree=2) + data_parallel(degree=8)", "1x8xA100-80G")

@@ -4,12 +4,12 @@ import pytest
 from counting import planned, small_gpt
 
 from trainyard.job.footprint import ADAM_MIXED, adam_state, model_state_bytes
-from trainyard.job.reproduce import ZERO_TABLE_1
+from trainyard.job.reproduce.zero import TABLE_1
 from trainyard.job.simulation.memory import state_bytes
 from trainyard.program import spmd
 
 
-@pytest.mark.parametrize(("num_params", "num_ranks", "gigabytes"), ZERO_TABLE_1)
+@pytest.mark.parametrize(("num_params", "num_ranks", "gigabytes"), TABLE_1)
 def test_table_1(num_params: float, num_ranks: int, gigabytes: tuple[float, ...]) -> None:
     for stage, expected in zip((1, 2, 3), gigabytes, strict=True):
         ours = model_state_bytes(num_params, ADAM_MIXED, zero_stage=stage, num_ranks=num_ranks) / 1e9

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def nodes_for(
@@ -25,9 +25,9 @@ def nodes_for(
     Parameters
     ----------
     nodes : first place of each, and the one after its last.
-    priorities : of whatever is at every place.
+    priorities : of the job at every place; less than -1 for none.
     gang : devices of the workers, ascending.
-    bar : devices that hold something of this priority or a higher one cannot be had.
+    bar : devices of a job of this priority or a higher one cannot be had.
     across : fill those nodes first of which most is in use; else those of which most is in use at ``bar``, and least
         above it.
 
@@ -36,29 +36,33 @@ def nodes_for(
     Indices of nodes; None if none were found. Nodes are gone through once, so with nodes or workers of several sizes
     that can happen though there are some.
     """
-    first, last = nodes
+    found: Ints = _nodes_for(*nodes, priorities, np.array(gang, np.int64), bar, across)
+    return found.tolist() if len(found) else None
 
-    def count(which: Bools) -> Ints:
-        upto = np.concatenate(([0], np.cumsum(which)))
-        counted: Ints = upto[last] - upto[first]
-        return counted
 
-    held = count(priorities >= bar)
-    if across:
-        order = np.argsort(-count(priorities >= -1), kind="stable")
-    else:
-        above = count(priorities > bar)
-        order = np.lexsort((above, above - held))
-    room, found = (last - first - held)[order].tolist(), []
-    at, left = 0, room[0] if room else 0
-    for wanted in gang:
-        while left < wanted:
+@njit(cache=True)
+def _nodes_for(first, last, priorities, gang, bar, across):  # type: ignore[no-untyped-def]
+    room, rank = last - first, np.zeros(len(first), np.int64)
+    for i in range(len(first)):
+        for place in range(first[i], last[i]):
+            priority = priorities[place]
+            if priority >= bar:
+                room[i] -= 1
+            if (across and priority >= -1) or priority == bar:
+                rank[i] -= len(priorities) + 1
+            elif priority > bar:
+                rank[i] += 1
+    order = np.argsort(rank, kind="mergesort")
+    found = np.empty(len(gang), np.int64)
+    at, left = 0, room[order[0]]
+    for worker in range(len(gang)):
+        while left < gang[worker]:
             at += 1
-            if at >= len(room):
-                return None
-            left = room[at]
-        left -= wanted
-        found.append(int(order[at]))
+            if at == len(order):
+                return found[:0]
+            left = room[order[at]]
+        left -= gang[worker]
+        found[worker] = order[at]
     return found
 
 

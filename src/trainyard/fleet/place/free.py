@@ -30,6 +30,9 @@ class FreeDevices:
             for first, last in zip(site.first_device, site.first_device[1:], strict=False)
         ]
         self._type_of: list[int] = site.type_of_node.tolist()
+        # By type: 1 at its nodes and 0 elsewhere, and the devices that they have.
+        self._own = [(site.type_of_node == kind).astype(np.int64) for kind in range(len(self.by_type))]
+        self._sizes = [site.devices_per_node * own for own in self._own]
         self._tenants = [0] * site.num_devices
 
     def find(self, wanted: int, device_type: int, how: Placement, allowed: int = -1) -> Ints | None:
@@ -45,9 +48,7 @@ class FreeDevices:
         for kind in range(len(self.by_type)) if device_type < 0 else (device_type,):
             if self.by_type[kind] < wanted or (device_type < 0 and not (allowed >> kind) & 1):
                 continue
-            own = self.site.type_of_node == kind
-            sizes = np.where(own, self.site.devices_per_node, 0)
-            found = how(np.where(own, self.by_node, 0), wanted, sizes)
+            found = how(self.by_node * self._own[kind], wanted, self._sizes[kind])
             if found is not None:
                 return found
         return None

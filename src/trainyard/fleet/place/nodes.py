@@ -27,7 +27,7 @@ def anywhere(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
     if not len(upto) or upto[-1] < wanted:
         return None
     # Of every node what is still wanted after the nodes before it.
-    return np.clip(wanted - (upto - free), 0, free)
+    return np.minimum(np.maximum(wanted - (upto - free), 0), free)
 
 
 def consolidated(free: Ints, wanted: int, sizes: Ints) -> Ints | None:

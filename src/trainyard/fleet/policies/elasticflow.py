@@ -101,7 +101,11 @@ class ElasticFlow:
         serial = snapshot.serial.tolist()
         known = [state.get(s) or Admitted(scaling(snapshot, i), 0) for i, s in enumerate(serial)]
         able = [i for i in range(len(serial)) if known[i].scaling.num_devices]
-        refused = dict.fromkeys(set(range(len(serial))).difference(able), "it does not run on these devices")
+        refused = {
+            i: "it does not run on these devices"
+            for i, job in enumerate(known)
+            if not job.scaling.num_devices
+        }
         plan = self._plan(snapshot, known, able)
         if plan.late():
             plan, late = self._admitted(snapshot, known, able, {i for i in able if serial[i] in state})

@@ -14,8 +14,8 @@ Notes
 -----
 The objective is the paper's. Its search differs from the text as the authors' own program does: devices are added where
 some are free rather than anywhere, and of jobs that contest devices, those that had least service keep them rather than
-random ones. The authors' program searches for two objectives at once, of which it uses one; here is only that one. A job
-that is a gang, and cannot be resized, is found a place by chance: Pollux is for jobs that can.
+random ones. The authors' program searches for two objectives at once, of which it uses one; here is only that one. A
+job that cannot be resized gets its gang or nothing.
 
 Fidelity: simplified. Left out: growing and shrinking of the cluster (section 4.2.2). Device types are alike to
 Pollux.
@@ -56,18 +56,20 @@ class Searched:
 
 @dataclass(frozen=True)
 class Pollux:
-    """The scheduler of Pollux; for rounds of 60 s.
+    """The scheduler of Pollux; for rounds of ``interval_s``.
 
     Attributes
     ----------
     fairness : the power p of the mean; 1 is the sum, minus infinity the least of all speedups.
     restart_s : the delay that a job is expected to have whenever its devices change.
+    interval_s : time between two decisions.
     num_generations, population : of the search.
     seed : of its random numbers.
     """
 
     fairness: float = -1.0
     restart_s: float = 30.0
+    interval_s: float = 60.0
     num_generations: int = 100
     population: int = 100
     seed: int = 0
@@ -93,7 +95,8 @@ class Pollux:
         counts = [dict(row) for row in found.rows(0)]
         devices = keeping(snapshot.site, counts, [snapshot.grants[i] for i in order])
         waiting = np.sort(order[[not row for row in counts]])
-        targets = Targets(order, devices=devices, reasons=Reasons(waiting, _why))
+        again_s = snapshot.now_s + self.interval_s
+        targets = Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s)
         return targets, Searched(state.num_rounds + 1, serials, found)
 
     def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[Job]) -> Problem:

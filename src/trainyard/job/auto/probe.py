@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from trainyard.job.lower.cut import VIEWS, Cut, cut
-from trainyard.job.lower.shard import names_of
+from trainyard.job.footprint import SavedValues, node_bytes, saved_values, storage_of
+from trainyard.job.lower.cut import Cut, cut
 from trainyard.program import spmd
 from trainyard.program.blocks import block_path
-from trainyard.program.program import Program, size_bytes
+from trainyard.program.program import Program
 
 NodeSeconds = Callable[[fx.Node], float]
 """Seconds of one node of a lowered graph on one rank; a collective's include the wait for its peers."""
@@ -59,9 +59,9 @@ def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tu
     parts = cut(local, ())
     order = _block_of(local, parts)
     paths = list(dict.fromkeys(order.values()))
-    kept, again = _kept_and_recomputed(local, parts, recompute)
+    saved = saved_values(local, parts, recompute)
     params = _params_by_block(local, order)
-    return tuple(_block(path, order, kept, again, params.get(path, 0), seconds) for path in paths)
+    return tuple(_block(path, order, saved, params.get(path, 0), seconds) for path in paths)
 
 
 def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
@@ -81,43 +81,6 @@ def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
     return found
 
 
-def _kept_and_recomputed(
-    local: Program, parts: Cut, recompute: frozenset[str]
-) -> tuple[set[fx.Node], dict[fx.Node, None]]:
-    """Forward values that the backward pass needs: those kept (as the tensor that owns the memory), those made again."""
-    kept: set[fx.Node] = set()
-    again: dict[fx.Node, None] = {}
-
-    def need(node: fx.Node) -> None:
-        if (
-            node.op == "placeholder"
-            or node in parts.free
-            or node in again
-            or node.meta["phase"] == "backward"
-        ):
-            return
-        again_by_plan = not recompute.isdisjoint(names_of(node))
-        if again_by_plan or not hasattr(node.meta["val"], "shape"):
-            again[node] = None
-            for source in node.all_input_nodes:
-                need(source)
-        else:
-            kept.add(owner(node))
-
-    for node in local.graph.nodes:
-        if node in parts.live and node.meta["phase"] == "backward":
-            for source in node.all_input_nodes:
-                need(source)
-    return {n for n in kept if n.op != "placeholder"}, again
-
-
-def owner(node: fx.Node) -> fx.Node:
-    """The node whose memory a view shows."""
-    while node.target in VIEWS:
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
 def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in local.params:
@@ -131,15 +94,14 @@ def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, int
 def _block(
     path: str,
     order: dict[fx.Node, str],
-    kept: set[fx.Node],
-    again: dict[fx.Node, None],
+    saved: SavedValues,
     param_elements: int,
     seconds: NodeSeconds,
 ) -> BlockCost:
     ops = [n for n, p in order.items() if p == path]
     forward = [n for n in ops if n.meta["phase"] == "forward"]
     backward = [n for n in ops if n.meta["phase"] == "backward"]
-    repeated = [n for n in forward if n in again]
+    repeated = [n for n in forward if n in saved.again]
     leaving = [
         n
         for n in forward
@@ -153,19 +115,12 @@ def _block(
         sum(map(seconds, backward)) + recompute_s,
         recompute_s,
         sum(map(seconds, moves)),
-        sum(node_bytes(n) for n in kept if order.get(n) == path),
-        sum(node_bytes(n) for n in {owner(n) for n in leaving}),
-        _working_bytes(backward) + sum(node_bytes(n) for n in {owner(n) for n in repeated}),
+        sum(node_bytes(n) for n in saved.kept if order.get(n) == path),
+        sum(node_bytes(n) for n in {storage_of(n) for n in leaving}),
+        _working_bytes(backward) + sum(node_bytes(n) for n in {storage_of(n) for n in repeated}),
         param_elements,
     )
 
 
 def _working_bytes(nodes: Iterable[fx.Node]) -> int:
     return max((sum(node_bytes(a) for a in n.all_input_nodes) + node_bytes(n) for n in nodes), default=0)
-
-
-def node_bytes(node: fx.Node) -> int:
-    """Bytes of a node's results."""
-    value = node.meta.get("val")
-    values = value if isinstance(value, tuple | list) else (value,)
-    return sum(size_bytes(v) for v in values if hasattr(v, "numel"))

@@ -13,8 +13,9 @@ from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Stages, cut_stages
 from trainyard.job.auto.forked import map_forked
-from trainyard.job.auto.probe import BlockCost, node_bytes, probe
+from trainyard.job.auto.probe import BlockCost, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
+from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.lower import shard_axes
 from trainyard.job.plan import DATA, PlanError
 from trainyard.job.task import Setting, Task

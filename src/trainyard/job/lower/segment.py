@@ -115,14 +115,7 @@ class SegmentWriter:
             return False
         if self.known is not None and node in self.known.emitted:
             return False
-        # A tuple cannot be kept; its parts are, or the op runs again.
-        named = not self.recompute.isdisjoint(names_of(node)) or self._is_moved_input(node)
-        return named or isinstance(node.meta["val"], tuple | list)
-
-    def _is_moved_input(self, node: fx.Node) -> bool:
-        """Whether a value is an input in another placement: the input is there in the backward pass too."""
-        source = self.program.nodes.get(names_of(node)[0]) if "moved_from" in node.meta else None
-        return source is not None and (source.op == "placeholder" or source in self.cut.free)
+        return is_made_again(node, self.program, self.cut, self.recompute)
 
     def _input(self, node: fx.Node, slot: Slot) -> fx.Node:
         # All placeholders stand before all ops.
@@ -167,3 +160,20 @@ class SegmentWriter:
         slots = tuple(self.slots[n] for n in placeholders)
         named = tuple((node.name, result) for node, result in results)
         return Segment(self.stage, self.kind, self.graph, slots, tuple(n.name for n in kept), named)
+
+
+def is_made_again(node: fx.Node, program: Program, parts: Cut, recompute: frozenset[str]) -> bool:
+    """Whether a backward pass computes what it needs of a forward op again, rather than finding it in memory.
+
+    Parameters
+    ----------
+    node : of the forward pass, and not one that is free.
+    recompute : names that the plan says; what sharding made of such a tensor goes with it.
+    """
+    if not recompute.isdisjoint(names_of(node)):
+        return True
+    source = program.nodes.get(names_of(node)[0]) if "moved_from" in node.meta else None
+    # An input in another placement: the input is there in the backward pass, too.
+    is_moved_input = source is not None and (source.op == "placeholder" or source in parts.free)
+    # A tuple cannot be kept; its parts are, or the op runs again.
+    return is_moved_input or isinstance(node.meta["val"], tuple | list)

@@ -1,5 +1,10 @@
 """Published pipeline schedules, one generator each, and what checks and times them.
 
+All generators take ``(num_ranks, num_microbatches, num_stages_per_rank)``, which are p, m and v in most papers and
+in the descriptions, and at least 1; they return a `Schedule`, and raise `ValueError` on a count that the schedule
+does not allow. Descriptions are for stages of equal length: f seconds forward, b backward, or i and w for the
+gradients of inputs and of weights.
+
 Example
 -------
 >>> schedule = make_schedule("one_f_one_b", num_ranks=2, num_microbatches=2)

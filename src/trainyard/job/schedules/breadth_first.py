@@ -14,24 +14,9 @@ from trainyard.job.schedules.arguments import require_counts
 def breadth_first(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 1) -> Schedule:
     """Make the breadth-first schedule: every microbatch through one local stage, then through the next.
 
-    Rank ``r`` owns stages ``r, p + r, 2p + r, ...``. For ``m >= p`` and equal stages of ``f`` and ``b``
-    seconds it idles ``(p - 1)(f + b)``, as the interleaved 1F1B does; it holds all microbatches, but each
-    stage's weights are needed, and its gradients complete, in one stretch, which suits sharded data
-    parallelism.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches, num_stages_per_rank : int
-        At least 1 each.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
+    Rank ``r`` owns stages ``r, p + r, 2p + r, ...``. For ``m >= p`` it idles ``(p - 1)(f + b)``, as the
+    interleaved 1F1B does; it holds all microbatches, but each stage's weights are needed, and its gradients
+    complete, in one stretch, which suits sharded data parallelism.
     """
     require_counts(num_ranks, num_microbatches, num_stages_per_rank)
     num_stages = num_ranks * num_stages_per_rank

@@ -15,24 +15,9 @@ from trainyard.job.schedules.arguments import require_counts, require_stages_per
 def gpipe(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 1) -> Schedule:
     """Make the GPipe schedule: rank ``r`` owns stage ``r`` and holds all microbatches at once.
 
-    With equal stages of ``f`` and ``b`` seconds each rank idles ``(p - 1)(f + b)`` of the step. Backwards run
-    in the order of the forwards; figure 2c of the paper draws them in reverse, which takes the same time.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches : int
-        The paper's K and M, at least 1.
-    num_stages_per_rank : int
-        1; for more, see `breadth_first`.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
+    A rank idles ``(p - 1)(f + b)`` of the step; the paper's K and M are p and m. Backwards run in the order of
+    the forwards; figure 2c of the paper draws them in reverse, which takes the same time. For several stages per
+    rank see `breadth_first`.
     """
     require_counts(num_ranks, num_microbatches, num_stages_per_rank)
     require_stages_per_rank("gpipe", num_stages_per_rank, 1)

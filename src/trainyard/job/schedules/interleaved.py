@@ -16,23 +16,9 @@ from trainyard.job.schedules.one_f_one_b import warm_up_then_alternate
 def interleaved(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 2) -> Schedule:
     """Make the interleaved 1F1B schedule: rank ``r`` owns stages ``r, p + r, 2p + r, ...``.
 
-    With equal stages of ``f`` and ``b`` seconds each rank idles ``(p - 1)(f + b)`` of the step: a share
-    ``1/v`` of what 1F1B idles over the same layers, for ``v`` times the sends and more microbatches held.
-    With one stage per rank it only holds more than 1F1B.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches, num_stages_per_rank : int
-        The paper's p, m and v, at least 1; m is a multiple of p.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
+    ``m`` is a multiple of ``p``. A rank idles ``(p - 1)(f + b)`` of the step: a share ``1/v`` of what 1F1B idles
+    over the same layers, for ``v`` times the sends and more microbatches held. With one stage per rank it only
+    holds more than 1F1B.
     """
     p, m, v = num_ranks, num_microbatches, num_stages_per_rank
     require_counts(p, m, v)

@@ -15,23 +15,7 @@ from trainyard.job.schedules.arguments import require_counts, require_stages_per
 def one_f_one_b(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 1) -> Schedule:
     """Make the 1F1B schedule: rank ``r`` owns stage ``r`` and holds at most ``p - r`` microbatches.
 
-    With equal stages of ``f`` and ``b`` seconds each rank idles ``(p - 1)(f + b)`` of the step, as in GPipe.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches : int
-        The paper's p and m, at least 1.
-    num_stages_per_rank : int
-        1; for more, see `interleaved`.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
+    A rank idles ``(p - 1)(f + b)`` of the step, as in GPipe. For several stages per rank see `interleaved`.
     """
     require_counts(num_ranks, num_microbatches, num_stages_per_rank)
     require_stages_per_rank("one_f_one_b", num_stages_per_rank, 1)

@@ -4,7 +4,7 @@ References
 ----------
 Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241: ZB-H1 and ZB-H2, section 2; ZB-V, section 6.
 The paper's B is the I of `Kind`. The paper draws these schedules for F, I and W of equal length; for others
-it searches (section 3), which these generators do not.
+it searches (section 3), which these generators do not. ZB-H1 and ZB-H2 place one stage on a rank, ZB-V two.
 """
 
 from __future__ import annotations
@@ -22,22 +22,6 @@ def zero_bubble_h1(num_ranks: int, num_microbatches: int, num_stages_per_rank: i
     Every rank holds at most ``p`` microbatches: rank ``r`` warms up with ``p - r`` forwards, as in 1F1B, and
     lags by ``r`` weight gradients. Where ``f = i = w`` and ``m >= p``, a rank idles ``(p - 1)(f + i - w)`` of
     the step.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches : int
-        The paper's p and m, at least 1.
-    num_stages_per_rank : int
-        1; for two, see `zb_v`.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
     """
     p, m = num_ranks, num_microbatches
     require_counts(p, m, num_stages_per_rank)
@@ -53,22 +37,6 @@ def zero_bubble_h2(num_ranks: int, num_microbatches: int, num_stages_per_rank: i
     lags by ``2r`` weight gradients. Where ``f = i = w`` and ``m >= 2p - 1``, ranks start and end one action
     after each other and never idle in between, so that successive steps join without a bubble if the
     optimizer waits for no other rank (section 4 of the paper).
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches : int
-        The paper's p and m, at least 1.
-    num_stages_per_rank : int
-        1; for two, see `zb_v`.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
     """
     p, m = num_ranks, num_microbatches
     require_counts(p, m, num_stages_per_rank)
@@ -83,22 +51,6 @@ def zb_v(num_ranks: int, num_microbatches: int, num_stages_per_rank: int = 2) ->
     Rank ``r`` owns stages ``r`` and ``2p - 1 - r``, so that a microbatch goes down the ranks and comes back
     up: rank 0 has the first and the last stage. Every rank holds at most ``2p`` (stage, microbatch) pairs, of
     half the size of 1F1B's. Where ``f = i = w`` and ``m >= 2p - 1`` no rank idles in between.
-
-    Parameters
-    ----------
-    num_ranks, num_microbatches : int
-        The paper's p and m, at least 1.
-    num_stages_per_rank : int
-        2.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ValueError
-        On a count that is not allowed.
     """
     p, m = num_ranks, num_microbatches
     require_counts(p, m, num_stages_per_rank)

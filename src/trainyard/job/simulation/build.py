@@ -16,7 +16,7 @@ from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.schedule import Action, Kind
-from trainyard.job.simulation.memory import MEMORY_KINDS, ActionMemory, Effect, transfer_bytes
+from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
 from trainyard.job.simulation.template import Template
 
 Ints = NDArray[np.int64]
@@ -73,7 +73,9 @@ class Assembly:
 
     Attributes
     ----------
+    base : bytes by kind that each pipeline rank holds all the time.
     first, last : ids of the first and the last task of every action.
+    position : of every action in its rank's list.
     tail : last task so far on the compute stream of each pipeline rank.
     waiting : asynchronous tasks of each rank that the end of the step waits for.
     work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
@@ -90,11 +92,14 @@ class Assembly:
         self.waiting: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
         self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
         self.sent: list[tuple[int, str, int, int]] = []
+        self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
+        self.position = {a: i for actions in self.plan.schedule.actions for i, a in enumerate(actions)}
         self.work_s = [0.0] * self.plan.pipeline
 
-    def add_ranks(self, base_bytes: list[int]) -> None:
+    def add_ranks(self, base: list[dict[str, int]]) -> None:
         """Add the device, the streams and, on this machine, the cores of every pipeline rank."""
+        self.base = base
         builder = self.builder
         num_cores = self.cluster.num_cores
         shared = num_cores is not None
@@ -103,7 +108,7 @@ class Assembly:
         machine = builder.add_link("cores", cores * _UNITS_PER_S) if shared else -1
         threads = max(1, (num_cores or 1) // self.plan.num_ranks)
         for rank in range(self.plan.pipeline):
-            device = builder.add_device(f"pipeline rank {rank}", base_bytes[rank])
+            device = builder.add_device(f"pipeline rank {rank}", sum(base[rank].values()))
             resources, links, units = {}, {}, {}
             for lane in ("compute", "communication", "up", "down"):
                 kind = "compute" if lane == "compute" else "communication"
@@ -194,39 +199,29 @@ class Assembly:
                 if num_bytes:
                     self.sent.append((rank, category, num_bytes * len(places), num_ranks))
 
-    def add_transfers(
-        self, send_s: Mapping[Transfer, float], memory: Mapping[tuple[int, Kind], ActionMemory]
-    ) -> None:
+    def add_transfers(self, send_s: Mapping[Transfer, float], memory: Mapping[int, StageMemory]) -> None:
         """Sends between ranks, the order they impose between actions, and what is held for them."""
         schedule = self.plan.schedule
-        position = {a: i for actions in schedule.actions for i, a in enumerate(actions)}
         held_by: dict[tuple[int, Kind, int], Ints] = {}
         for transfer in self.lowered.transfers:
             source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
             microbatches = range(self.plan.num_microbatches)
-            after = [Action(transfer.after, transfer.source, m) for m in microbatches]
-            before = [Action(transfer.before, transfer.target, m) for m in microbatches]
+            made = np.array([self.last[Action(transfer.after, transfer.source, m)] for m in microbatches])
             key = (transfer.source, transfer.after, transfer.target)
-            made = np.array([self.last[a] for a in after])
+            if key not in held_by:
+                held = memory[transfer.source].actions[transfer.after].sent.get(transfer.target, 0)
+                what = "activations" if source == target else "communication"
+                self.memory.add(made, source, Effect(0, what, 0, held))
             if source == target:
                 held_by[key] = made[:0]
-                self._hold(key, source, made, memory)
-                continue
-            tasks = self._send(transfer, source, target, send_s[transfer], made)
-            self.builder.add_dependencies(tasks, [self.first[b] for b in before])
-            # The receiver posts its buffer one action ahead, and nothing moves before that.
-            actions = schedule.actions[target]
-            places = [position[b] for b in before]
-            late = [(self.last[actions[i - 2]], t) for i, t in zip(places, tasks, strict=True) if i >= 2]
-            if late:
-                self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
-            posted = np.array([self.first[actions[max(0, i - 1)]] for i in places])
-            self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
-            if key not in held_by:
-                self._hold(key, source, made, memory)
-            held_by[key] = tasks
+                if transfer.value in memory[transfer.target].borrowed:
+                    self._outlive(transfer, source, memory)
+            else:
+                tasks = self._send(transfer, source, target, send_s[transfer], made)
+                self._receive(transfer, target, tasks)
+                held_by[key] = tasks
         for (stage, kind, target_stage), tasks in held_by.items():
-            held = memory[stage, kind].sent.get(target_stage, 0)
+            held = memory[stage].actions[kind].sent.get(target_stage, 0)
             self.memory.add(tasks, schedule.rank_of(stage), Effect(0, "communication", 0, -held))
 
     def _send(self, transfer: Transfer, source: int, target: int, seconds: float, made: Ints) -> Ints:
@@ -238,18 +233,31 @@ class Assembly:
         self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
         return tasks
 
-    def _hold(
-        self,
-        key: tuple[int, Kind, int],
-        rank: int,
-        made: Ints,
-        memory: Mapping[tuple[int, Kind], ActionMemory],
-    ) -> None:
-        """What only the sending holds is held from the end of the action on."""
-        stage, kind, target = key
-        held = memory[stage, kind].sent.get(target, 0)
-        if held:
-            self.memory.add(made, rank, Effect(0, "communication", 0, held))
+    def _receive(self, transfer: Transfer, target: int, tasks: Ints) -> None:
+        """The receiver posts its buffer one action ahead, and nothing moves before that."""
+        actions = self.plan.schedule.actions[target]
+        before = [Action(transfer.before, transfer.target, m) for m in range(self.plan.num_microbatches)]
+        self.builder.add_dependencies(tasks, [self.first[b] for b in before])
+        places = [self.position[b] for b in before]
+        late = [(self.last[actions[i - 2]], t) for i, t in zip(places, tasks, strict=True) if i >= 2]
+        if late:
+            self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
+        posted = np.array([self.first[actions[max(0, i - 1)]] for i in places])
+        self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
+
+    def _outlive(self, transfer: Transfer, rank: int, memory: Mapping[int, StageMemory]) -> None:
+        """A value that a stage borrows from another one of its rank, and holds longer, counts for that time."""
+        until = {s: memory[s].released.get(transfer.value) for s in (transfer.source, transfer.target)}
+        owner, borrower = until[transfer.source], until[transfer.target]
+        size = memory[transfer.target].borrowed[transfer.value]
+        if owner is None or borrower is None:
+            return
+        for microbatch in range(self.plan.num_microbatches):
+            first = Action(owner, transfer.source, microbatch)
+            last = Action(borrower, transfer.target, microbatch)
+            if self.position[first] < self.position[last]:
+                self.memory.add(self.first[first], rank, Effect(0, "activations", size, 0))
+                self.memory.add(self.last[last], rank, Effect(0, "activations", 0, -size))
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
+from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
 from trainyard.job.lower.segment import Segment
@@ -38,24 +40,39 @@ class Effect:
 
 @dataclass(frozen=True)
 class ActionMemory:
-    """Memory of one action of a stage.
+    """Memory of one action of a stage, in bytes.
 
     Attributes
     ----------
     graph : inside the segment.
-    received : bytes that arrive from other ranks for it.
-    popped : bytes of activations that the action takes over or frees at its start.
-    kept : bytes of activations that it leaves for later actions of the same microbatch.
-    received_kept : received bytes that become activations, because the caller and not the graph holds them.
-    sent : bytes of values that are held only until they are sent, by target stage.
+    received : values that arrive from other ranks for it.
+    at_start : change of the activations when it starts: what arrives to stay, less what the graph takes over.
+    kept : activations that it leaves for later actions of the same microbatch.
+    sent : values that are held only until they are sent or, on the same rank, taken over, by target stage.
     """
 
     graph: GraphMemory
     received: int
-    popped: int
+    at_start: int
     kept: int
-    received_kept: int
     sent: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Memory of a stage while it works on one microbatch.
+
+    Attributes
+    ----------
+    actions : by kind.
+    borrowed : bytes of values that come from another stage of the same rank, which goes on holding them; of
+        values in the same memory the first.
+    released : the last kind of action that holds the memory of a value made by the stage or received.
+    """
+
+    actions: Mapping[Kind, ActionMemory]
+    borrowed: Mapping[str, int]
+    released: Mapping[str, Kind]
 
 
 def element_bytes(plan: Plan) -> int:
@@ -94,79 +111,109 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
     return found
 
 
-def action_memory(
-    lowered: Lowered, stage: StageProgram, handed_over: frozenset[str], over_gloo: bool = False
-) -> dict[Kind, ActionMemory]:
+def stage_memory(lowered: Lowered, stage: StageProgram, over_gloo: bool = False) -> StageMemory:
     """Memory of every action of a stage.
 
     Parameters
     ----------
-    handed_over : values that come from another stage of the same rank, which keeps them.
     over_gloo : gathers go through a buffer of their result's size, and what is reduced and scattered is copied
         first, as gloo does and NCCL does not.
     """
-    return _Stage(lowered, stage, handed_over, over_gloo).run()
+    return _Stage(lowered, stage, over_gloo).run()
 
 
 class _Stage:
-    """Follows the values of one microbatch through the segments of a stage."""
+    """Follows the values of one microbatch through the segments of a stage, as the executor does."""
 
-    def __init__(
-        self, lowered: Lowered, stage: StageProgram, handed_over: frozenset[str], over_gloo: bool
-    ) -> None:
-        self.lowered, self.stage, self.handed_over = lowered, stage, handed_over
-        self.over_gloo = over_gloo
+    def __init__(self, lowered: Lowered, stage: StageProgram, over_gloo: bool) -> None:
+        self.lowered, self.stage, self.over_gloo = lowered, stage, over_gloo
         self.buckets = {b.name: b for b in stage.buckets}
-        self.kept_names = {
-            slot.name for seg in stage.segments.values() for slot in seg.inputs if slot.kind == "value"
-        }
-        # Storage of every value that the stage holds for a microbatch, and those that make up its activations.
+        rank_of = lowered.plan.schedule.rank_of
+        self.neighbours = {s.stage for s in lowered.stages if rank_of(s.stage) == rank_of(stage.stage)}
+        self.borrowed: dict[str, int] = {}
+        # Storage of every value that the stage holds at the moment, and of all that it made or received.
         self.values: dict[str, Storage] = {}
-        self.held: set[Storage] = set()
-        # Stand-ins, in a graph, for storages that the executor holds while the graph runs.
-        self.borrowed: dict[Storage, Storage] = {}
+        self.known: dict[str, Storage] = {}
+        self.released: dict[str, Kind] = {}
 
-    def run(self) -> dict[Kind, ActionMemory]:
+    def run(self) -> StageMemory:
         kinds = [kind for kind in _ORDER if kind in self.stage.segments]
-        return {kind: self._action(kind, self.stage.segments[kind]) for kind in kinds}
+        actions = {kind: self._action(kind, self.stage.segments[kind]) for kind in kinds}
+        return StageMemory(actions, self.borrowed, self.released)
 
     def _action(self, kind: Kind, segment: Segment) -> ActionMemory:
-        frees = kind in ("B", "W")
-        received = self._receive(kind, segment)
-        popped = total_bytes(self.held)
-        if not frees:
-            self.held |= set(received)
+        self._take_over(kind)
+        before = total_bytes(set(self.values.values()))
+        received = self._receive(kind)
+        taken = {slot.name: self.values[slot.name] for slot in segment.inputs if slot.kind == "value"}
+        for name in self.stage.freed[kind]:
+            del self.values[name]
+        held = set(self.values.values())
+        # The graph owns what nobody else holds; for the rest it has stand-ins.
+        stand_ins = {s: Storage(s.num_bytes, owned=False) for s in taken.values() if s in held}
         graph = segment.graph
-        inputs = {}
-        for node, slot in zip((n for n in graph.nodes if n.op == "placeholder"), segment.inputs, strict=True):
-            owned = slot.kind == "value" and frees
-            inputs[node] = self.values[slot.name] if owned else _NOT_OWNED
-            if slot.kind == "value" and not frees:
-                inputs[node] = _borrowed(self.values[slot.name], self.borrowed)
-        memory = graph_memory(graph, inputs, self._known(graph))
-        before = total_bytes(self.held) if not frees else 0
-        sent = self._keep(kind, segment, memory, frees)
-        received_bytes = total_bytes(set(received))
+        placeholders = (n for n in graph.nodes if n.op == "placeholder")
+        inputs = dict.fromkeys(placeholders, _NOT_OWNED)
+        for node, slot in zip(inputs, segment.inputs, strict=True):
+            if slot.kind == "value":
+                inputs[node] = stand_ins.get(taken[slot.name], taken[slot.name])
+        memory = graph_memory(graph, inputs, self._working(graph))
+        made = _storages_made(segment, memory, {v: k for k, v in stand_ins.items()})
+        self.values |= {name: made[name] for name in self.stage.kept[kind]}
+        self.known |= made
+        left = set(self.values.values())
+        for name, storage in self.known.items():
+            if storage.owned and storage not in left:
+                self.released.setdefault(name, kind)
         return ActionMemory(
             memory,
-            received_bytes,
-            popped if frees else 0,
-            total_bytes(self.held) - before,
-            0 if frees else received_bytes,
-            sent,
+            received,
+            total_bytes(held) - before,
+            total_bytes(left) - total_bytes(held),
+            self._sent(kind, made, left),
         )
 
-    def _receive(self, kind: Kind, segment: Segment) -> list[Storage]:
-        found = []
-        for transfer in self.lowered.transfers:
-            if transfer.target == self.stage.stage and transfer.before == kind:
-                held_elsewhere = transfer.value in self.handed_over
-                storage = Storage(0 if held_elsewhere else transfer_bytes(transfer))
-                self.values[transfer.value] = storage
-                found.append(storage)
-        return found
+    def _take_over(self, kind: Kind) -> None:
+        """Hold what other stages of the rank hand over for an action."""
+        taken_over: dict[fx.Node, Storage] = {}
+        for transfer in self._arriving(kind):
+            if transfer.source in self.neighbours:
+                owner, stays = _owner(self.lowered.stages[transfer.source], transfer)
+                if owner not in taken_over:
+                    taken_over[owner] = Storage(0 if stays else node_bytes(owner))
+                    self.borrowed |= {transfer.value: node_bytes(owner)} if stays else {}
+                self.values[transfer.value] = self.known[transfer.value] = taken_over[owner]
 
-    def _known(self, graph: fx.Graph) -> dict[fx.Node, WorkingBytes]:
+    def _receive(self, kind: Kind) -> int:
+        """Hold what other ranks send for an action; its bytes."""
+        received = 0
+        for transfer in self._arriving(kind):
+            if transfer.source not in self.neighbours:
+                storage = Storage(transfer_bytes(transfer))
+                self.values[transfer.value] = self.known[transfer.value] = storage
+                received += storage.num_bytes
+        return received
+
+    def _arriving(self, kind: Kind) -> list[Transfer]:
+        own = self.stage.stage
+        return [t for t in self.lowered.transfers if t.target == own and t.before == kind]
+
+    def _sent(self, kind: Kind, made: Mapping[str, Storage], held: set[Storage]) -> dict[int, int]:
+        """What is held only until it is sent, or until another stage of the rank takes it over."""
+        sent: dict[int, dict[Any, int]] = {}
+        for transfer in self.lowered.transfers:
+            if transfer.source != self.stage.stage or transfer.after != kind:
+                continue
+            found = sent.setdefault(transfer.target, {})
+            storage = made[transfer.value]
+            if transfer.target in self.neighbours:
+                owner, stays = _owner(self.stage, transfer)
+                found[owner, transfer.before] = 0 if stays else node_bytes(owner)
+            elif storage not in held:
+                found[storage] = total_bytes({storage})
+        return {target: sum(found.values()) for target, found in sent.items()}
+
+    def _working(self, graph: fx.Graph) -> dict[fx.Node, WorkingBytes]:
         found = {}
         plan, width = self.lowered.plan, element_bytes(self.lowered.plan)
         for node in graph.nodes:
@@ -186,37 +233,35 @@ class _Stage:
                 found[node] = WorkingBytes(0 if width == 4 else 4 * sum(bucket.sizes))
         return found
 
-    def _keep(self, kind: Kind, segment: Segment, memory: GraphMemory, frees: bool) -> dict[int, int]:
-        """Note what stays after an action; return what is held only until it is sent."""
-        owner = {stand_in: storage for storage, stand_in in self.borrowed.items()}
-        (output,) = (n for n in segment.graph.nodes if n.op == "output")
-        made = dict(zip(segment.outputs, output.args[0], strict=True))
-        storages = {}
-        for name, node in made.items():
-            storage = memory.storages[node][0]
-            storages[name] = owner.get(storage, storage)
-        if frees:
-            self.held = set()
-        for name, storage in storages.items():
-            if name in self.kept_names:
-                self.values[name] = storage
-                self.held.add(storage)
-        sent: dict[int, set[Storage]] = {}
-        for transfer in self.lowered.transfers:
-            if transfer.source == self.stage.stage and transfer.after == kind:
-                storage = storages[transfer.value]
-                if storage not in self.held and transfer.value not in self.kept_names:
-                    sent.setdefault(transfer.target, set()).add(storage)
-        return {target: total_bytes(found) for target, found in sent.items()}
-
 
 _NOT_OWNED = Storage(0, owned=False)
 
 
-def _borrowed(storage: Storage, known: dict[Storage, Storage]) -> Storage:
-    if storage not in known:
-        known[storage] = Storage(storage.num_bytes, owned=False)
-    return known[storage]
+def _storages_made(
+    segment: Segment, memory: GraphMemory, originals: Mapping[Storage, Storage]
+) -> dict[str, Storage]:
+    """Storages of a segment's outputs by name."""
+    (output,) = (n for n in segment.graph.nodes if n.op == "output")
+    found = {}
+    for name, node in zip(segment.outputs, output.args[0], strict=True):
+        storage = memory.storages[node][0]
+        found[name] = originals.get(storage, storage)
+    return found
+
+
+def _owner(stage: StageProgram, transfer: Transfer) -> tuple[fx.Node, bool]:
+    """The node that owns the memory of an output, and whether the stage itself goes on holding that memory.
+
+    It may do so under the name of another value, or as a parameter or an input.
+    """
+    segment, kind = stage.segments[transfer.after], transfer.after
+    (output,) = (n for n in segment.graph.nodes if n.op == "output")
+    owner = {name: storage_of(n) for name, n in zip(segment.outputs, output.args[0], strict=True)}
+    found = owner[transfer.value]
+    placeholders = (n for n in segment.graph.nodes if n.op == "placeholder")
+    slot = dict(zip(placeholders, segment.inputs, strict=True)).get(found)
+    is_input = slot is not None and not (slot.kind == "value" and slot.name in stage.freed[kind])
+    return found, is_input or found in {owner[name] for name in stage.kept[kind]}
 
 
 def transfer_bytes(transfer: Transfer) -> int:

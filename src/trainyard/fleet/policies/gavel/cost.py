@@ -9,6 +9,8 @@ equal shares, since jobs count work in different units. A ratio of linear functi
 of the fractions with the best ratio, those with most throughput are taken. Deadlines that cannot all be kept are left
 out, all of them. The authors' program maximises the sum of throughput over cost, in each job's own unit.
 
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
+
 References
 ----------
 W. Dinkelbach. "On Nonlinear Fractional Programming", Management Science 13(7), 1967.
@@ -39,7 +41,7 @@ def least_cost(prices: Prices = CLOUD_PRICES, slo: bool = False, as_published: b
 
     Parameters
     ----------
-    prices : (device type, dollars per hour of one device); any unit will do.
+    prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     as_published : the objective and the rules of rounds of the authors' program.
     """
@@ -100,6 +102,8 @@ def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Floats:
 
 
 def _by_type(kinds: tuple[str, ...], prices: Prices) -> Floats:
+    if len(kinds) == 1:
+        return np.ones(1)
     known = {name.lower(): price for name, price in prices}
     missing = [kind for kind in kinds if not known.get(kind.lower(), 0.0) > 0]
     if missing:

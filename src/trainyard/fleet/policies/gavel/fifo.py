@@ -8,6 +8,8 @@ The authors' program solves no such program but deals types out: it goes through
 nowhere, and gives each the type that is fastest for it of those with enough devices left. Not aware of types, it keeps
 what it gave, draws a type at random and gives the last type in the alphabet that has any devices left, whether they
 suffice or not; what it drew decides which type it takes for used up.
+
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
 """
 
 from __future__ import annotations

@@ -8,15 +8,19 @@ where t_m is the time since the job came and T_m the time that it would take on 
 what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
 job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and how far from it they
 are, which leads to the next rho.
+
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.rounds import Published
@@ -51,19 +55,25 @@ def finish_time_fairness(aware: bool = True, as_published: bool = False, seed: i
     Parameters
     ----------
     aware : False takes all types for the first one.
-    as_published : keep to the rules of rounds of the authors' program. Of many best fractions it takes others.
+    as_published : keep to the authors' program: its rules of rounds, and solutions inside their set. It solves a cone
+        program in one, and so comes to others of the many best fractions.
     seed : of the program.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
-    nobody = np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0)
-    needs = frozenset({"speed", "length"})
-    return Gavel(_least_slowed, needs, aware, published=published, start_with=_Alone(*nobody))  # type: ignore[arg-type]
+    nobody = _Alone(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+    objective = partial(_least_slowed, inner=as_published)
+    return Gavel(objective, frozenset({"speed", "length"}), aware, published=published, start_with=nobody)
 
 
-def _least_slowed(problem: Problem, kept: _Alone) -> tuple[Floats, _Alone]:
+def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Floats, _Alone]:
     alone = _reckoned(problem, kept)
     whole_s = alone.past_s + problem.left / alone.speed
-    return _fractions(problem, whole_s), alone
+    fraction, rho = _fractions(problem, whole_s)
+    if inner:
+        rate = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
+        found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
+        fraction = fraction if found is None else found
+    return fraction, alone
 
 
 def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
@@ -74,8 +84,8 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
     return _Alone(problem.serial, problem.left, problem.isolated_speed, past_s)
 
 
-def _fractions(problem: Problem, whole_s: Floats) -> Floats:
-    """Regula falsi on rho, between one that is too small and one that all can have."""
+def _fractions(problem: Problem, whole_s: Floats) -> tuple[Floats, float]:
+    """Best fractions and their rho: regula falsi between one that is too small and one that all can have."""
     best_s = problem.age_s + problem.left / problem.speed.max(axis=1)
     low, high = float((best_s / whole_s).max()), float("inf")
     rho, under, over, found = low * (1 + _EXACT), 0.0, 0.0, np.zeros_like(problem.speed)
@@ -93,7 +103,7 @@ def _fractions(problem: Problem, whole_s: Floats) -> Floats:
         if level >= 1 and rho <= high:
             over = level - 1
         if high - low <= _EXACT * high:
-            return found
+            return found, high
         # The chord, or the middle where one end's level is not known or the chord comes too near to an end.
         chord = low + (high - low) * under / (under - over) if under < 0 < over else 0.0
         margin = 0.05 * (high - low)

@@ -7,6 +7,8 @@ the bottleneck and stay, the weights are split again, and so on, until nobody ca
 
 The paper finds bottlenecks with an integer program. Here the prices of the linear program tell: a job whose rate has a
 price is bottlenecked in every solution, at least one has, and one that has none though bottlenecked has it the next time.
+
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
 """
 
 from __future__ import annotations

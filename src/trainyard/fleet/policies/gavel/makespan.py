@@ -6,6 +6,8 @@ Narayanan et al., OSDI 2020, section 4.2::
 
 With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
 a twentieth, and takes what its solver finds for the last length of time that sufficed.
+
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ shares of every device, times its devices, over its weight; the least of these i
     maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
 
 Many fractions may have that least; the simplex method gives one with few types per job.
+
+Fidelity: simplified, without space sharing: no two jobs have one device at once.
 """
 
 from __future__ import annotations

@@ -113,9 +113,7 @@ def optimum(
         values.append(-share[bound])
     order = np.argsort(np.concatenate(cols), kind="stable")
     starts = np.searchsorted(np.concatenate(cols)[order], np.arange(size + level + 1))
-    cost = np.zeros(size + level)
-    cost[: size if reward is not None else 0] = 0.0 if reward is None else reward
-    cost[size:] = 1.0
+    cost = np.append(np.zeros(size) if reward is None else reward, np.ones(int(level)))
     inf = highspy.kHighsInf
     solver = _solver(jobs <= _SIMPLEX_UP_TO)
     solver.passModel(

@@ -48,7 +48,6 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
                 f"expert_parallel deals experts out over data-parallel ranks and there is only one on "
                 f"{setting.cluster.name}; use a cluster with more devices, or another strategy's smaller degree"
             )
-        known = plan.placements.get(DATA, {}) if plan.data == size else {}
         plan = resized(setting, plan, data=size)
         program = setting.task.program(plan.rows_per_microbatch)
         experts = expert_weights(program, size)
@@ -57,7 +56,7 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
                 f"{program.name} has no experts that divide over {size} ranks; expert_parallel needs a mixture of "
                 "experts whose number is a multiple of the data-parallel ranks, such as moe-tiny on 2 or 4"
             )
-        data = {**known, **plan.placements[DATA], **experts}
+        data = {**plan.placements[DATA], **experts}
         why = f"The weights of {len(experts)} expert layers' products are dealt out over {size} ranks."
         return replace(plan, placements={**plan.placements, DATA: data}, reasons=(*plan.reasons, why))
 

@@ -1,0 +1,37 @@
+"""A step of a published configuration, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from trainyard.cost.ops import Pass
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.lower.lower import lower
+from trainyard.job.simulate import simulate_plan
+from trainyard.job.simulation.result import Simulation
+from trainyard.job.task import Setting, Task, apply
+from trainyard.program.flops import program_flops
+from trainyard.program.model import Model
+
+
+def setting_of(
+    build: Callable[..., Model], *arguments: object, cluster: str, dtype: str = "bfloat16"
+) -> Setting:
+    """A model on a cluster given as text; it is built in no memory, and captured once for all strategies."""
+    with torch.device("meta"):
+        return Setting(Task(build(*arguments), dtype), parse_cluster(cluster))
+
+
+def simulated(setting: Setting, strategies: str, optimizer: Pass = "adamw") -> Simulation:
+    """The step that strategies, as ``trainyard plan --strategies`` reads them, plan for a setting."""
+    plan = apply(parse_strategies(strategies), setting)
+    program = setting.task.program(plan.rows_per_microbatch)
+    return simulate_plan(
+        lower(program, plan),
+        setting.cluster,
+        optimizer=optimizer,
+        flops_per_microbatch=float(program_flops(program)),
+    )

@@ -1,0 +1,93 @@
+"""Arguments of ops that look elements up or order them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from algebra_cases.drawing import Draw, case
+
+aten = torch.ops.aten
+
+
+@case(aten.embedding.default)
+def _embedding(d: Draw) -> tuple[Any, ...]:
+    rows = d.pick(2, 4, 8)
+    return d.real(rows, d.size()), d.index(rows, *d.shape(1, 2))
+
+
+@case(aten.embedding_dense_backward.default)
+def _embedding_backward(d: Draw) -> tuple[Any, ...]:
+    table, index = _embedding(d)
+    grad = d.real(*index.shape, table.shape[1])
+    return grad, index, table.shape[0], d.pick(-1, 0, table.shape[0] - 1), False
+
+
+@case(aten.gather.default)
+def _gather(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    shape = list(x.shape)
+    shape[dim] = d.size()
+    if d.pick(True, False):
+        other = d.dim(len(shape)) % len(shape)
+        shape[other] = d.data.draw(st.integers(1, shape[other]))
+    return x, dim, d.index(x.shape[dim], *shape)
+
+
+@case(aten.scatter_add.default, aten.scatter.src)
+def _scatter(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    # Each place is written at most once, so that the order of writes does not matter.
+    index = torch.argsort(d.real(*x.shape), dim)
+    return x, dim, index, d.real(*x.shape)
+
+
+@case(aten.scatter.value)
+def _scatter_value(d: Draw) -> tuple[Any, ...]:
+    return *_scatter(d)[:3], 4.0
+
+
+@case(aten.topk.default)
+def _topk(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, d.data.draw(st.integers(1, x.shape[dim])), dim
+
+
+@case(aten.sort.default, aten.argsort.default)
+def _sort(d: Draw) -> tuple[Any, ...]:
+    return d.with_dim()
+
+
+@case(aten.sort.stable)
+def _sort_stable(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, {"stable": True, "dim": dim, "descending": d.pick(True, False)}
+
+
+@case(aten.argmax.default)
+def _argmax(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return d.pick((x,), (x, dim), (x, dim, True))
+
+
+@case(aten.triu.default, aten.tril.default)
+def _triangle(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape(2)), d.pick(-1, 0, 1)
+
+
+@case(aten.index.Tensor)
+def _index(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape(2, 3)
+    at = d.pick(0, 1)
+    given: list[Tensor | None] = [None] * at + [d.index(shape[at], *d.shape(1, 2))]
+    return d.real(*shape), given
+
+
+@case(aten.index_put.default)
+def _index_put(d: Draw) -> tuple[Any, ...]:
+    x, given = _index(d)
+    values = aten.index.Tensor(x, given)
+    return x, given, d.real(*values.shape), True
