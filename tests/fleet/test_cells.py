@@ -37,7 +37,7 @@ def taken(chain: Chain, free: Free, level: int) -> tuple[Cell, Free]:
 
 @given(CHAINS, st.data())
 def test_promised_cells_are_there_whatever_is_taken_and_given_back(chain: Chain, data: st.DataObject) -> None:
-    """Theorem 1. Virtual clusters take and give back the cells that they were promised, in any order."""
+    """Virtual clusters take and give back the cells that they were promised, in any order."""
     levels = range(len(chain.sizes))
     promised: list[int] = []
     for level in data.draw(st.lists(st.sampled_from(levels), max_size=20)):

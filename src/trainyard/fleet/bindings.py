@@ -2,7 +2,7 @@
 
 References
 ----------
-H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020, section 3.3.
+H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020, section 3.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Bindings:
         if self.cell_at[number] < 0:
             found = find(chain, self.free[cell.chain], cell.level, crowded)
             left = found and take(chain, self.free[cell.chain], found)
-            assert found is not None, "there are enough cells at any time, by theorem 1"
+            assert found is not None, "there are enough cells at any time"
             assert left is not None
             self.free[cell.chain], self.cell_at[number] = left, found.number
         at = Cell(cell.level, int(self.cell_at[number]))

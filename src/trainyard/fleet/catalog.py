@@ -21,6 +21,7 @@ from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.policies.hived import hived
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.synergy import Synergy
@@ -267,6 +268,16 @@ CATALOG: tuple[Entry, ...] = (
         deadlines={"slo": True},
     ),
     _of_gavel("gavel_throughput", most_throughput, "Most throughput of all jobs together", ("speed",)),
+    Entry(
+        "hived",
+        hived,
+        "Virtual clusters of cells, bound when they are used; opportunistic jobs on what is idle",
+        'Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020',
+        "simplified",
+        "tests/fleet/policies/test_hived.py",
+        left_out="cells that fail, which no snapshot has; waiting for preempted jobs to stop, since they stop at once. "
+        "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program",
+    ),
 )
 """All systems of level 2."""
 

@@ -2,8 +2,8 @@
 
 References
 ----------
-H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020. Section 3.1: cells.
-Section 3.3, algorithm 1: buddy cell allocation; theorem 1: if the cells of all virtual clusters can be taken from the
+H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020. Section 3: cells;
+algorithm 1: buddy cell allocation. The theorem on its safety: if the cells of all virtual clusters can be taken from the
 cluster at first, every one of them can be taken at any time, whatever was taken and given back before.
 
 Notes
@@ -144,7 +144,7 @@ def release(chain: Chain, free: Free, cell: Cell) -> Free:
 
 
 def shortage(chain: Chain, free: Free, wanted: Sequence[int]) -> tuple[int, int] | None:
-    """Whether cells can all be taken, whatever the order: the condition of theorem 1.
+    """Whether cells can all be taken, whatever the order: the condition of the theorem.
 
     Parameters
     ----------

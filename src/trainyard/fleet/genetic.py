@@ -134,6 +134,7 @@ def _search(  # type: ignore[no-untyped-def]
     fitness, slots = np.full(2 * population, -np.inf), np.arange(2 * population)
     for i in range(num):
         fitness[i] = _fitness(first[i], node[i], count[i], base, speedup, keep, fairness)
+    slots = slots[np.argsort(-fitness[slots])]
     for _ in range(num_generations):
         born = num
         for _ in range(population):

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainyard.fleet.hived_config import read_hived
@@ -21,7 +23,7 @@ from trainyard.fleet.policy import Snapshot
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.virtual import Layout
+from trainyard.fleet.virtual import Layout, Quotas
 from trainyard.fleet.workload.job import Grant, Job, declared_job
 
 DESIGN = """
@@ -355,37 +357,40 @@ def test_one_tenant_does_not_fragment_anothers_nodes() -> None:
 
 
 def workload(seed: int, owners: tuple[str, ...] = ("one", "two")) -> list[Job]:
+    """Jobs of some virtual clusters: the same ones, whether there are others or not."""
     draw = np.random.default_rng(seed)
     jobs = []
     for i in range(60):
         owner, guaranteed = str(draw.choice(["one", "two"])), bool(draw.random() < 0.6)
-        size, length_s = int(draw.choice([1, 1, 2, 4, 8])), float(draw.uniform(50, 500))
-        priority = int(draw.integers(3))
+        size, length_s = int(draw.choice([1, 1, 2, 3, 4, 8])), float(draw.uniform(50, 500))
+        rest = {"virtual_cluster": owner, "guaranteed": guaranteed, "priority": int(draw.integers(3))}
         if owner in owners:
-            jobs.append(
-                declared_job(
-                    f"{owner}{i}{'' if guaranteed else ' opportunistic'}",
-                    10.0 * i,
-                    size,
-                    length_s,
-                    virtual_cluster=owner,
-                    guaranteed=guaranteed,
-                    priority=priority,
-                )
-            )
+            jobs.append(declared_job(f"{owner}{i}", 10.0 * i, size, length_s, **rest))
     return jobs
 
 
 QUOTAS = (("one", 8, 2), ("one", 4, 1), ("two", 8, 1))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_virtual_cluster_is_as_good_as_a_private_one(seed: int) -> None:
-    """The paper's aim: guaranteed jobs of a tenant end as if there were neither others nor opportunistic jobs."""
+@st.composite
+def quotas(draw: st.DrawFn) -> Quotas:
+    """Cells of all sizes that four nodes of eight devices have, and at least a node for each of two tenants."""
+    found, left = [("one", 8, 1), ("two", 8, 1)], 16
+    for size in sorted(draw(st.lists(st.sampled_from([1, 2, 4, 8]), max_size=12)), reverse=True):
+        if size <= left:
+            found.append((draw(st.sampled_from(["one", "two"])), size, 1))
+            left -= size
+    return tuple(found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(quotas(), st.integers(0, 2**32))
+def test_a_virtual_cluster_is_as_good_as_a_private_one(shares: Quotas, seed: int) -> None:
+    """Sharing safety: guaranteed jobs of a tenant end as if there were neither others nor opportunistic jobs."""
     site = Site.uniform(4, 8)
     private = [job for job in workload(seed, ("one",)) if job.guaranteed]
-    alone = times(simulate_fleet(private, site, hived(quotas=QUOTAS)))
-    shared = times(simulate_fleet(workload(seed), site, hived(quotas=QUOTAS)))
+    alone = times(simulate_fleet(private, site, hived(quotas=shares)))
+    shared = times(simulate_fleet(workload(seed), site, hived(quotas=shares)))
     assert {name: shared[name] for name in alone} == alone
 
 

@@ -21,6 +21,7 @@ FULL = Job(
     "full, with a comma", 12.25, 2, 1e6, Speeds((("V100", 1, 5.5), ("V100", 2, 0.1 + 0.2))),
     min_devices=1, max_devices=8, device_types=("V100", "K80"), user="ann", virtual_cluster='the "red"', weight=2.5,
     deadline_s=99.0, guaranteed=False, cpus=3.5, memory_bytes=2.0**31, busy=0.25, model="ResNet: 50", batch_size=256,
+    priority=3, gang=(1, 1), pinned_cell="mine", yields=True,
 )  # fmt: skip
 PART = declared_job("123", 12.25, 1, 60.0, busy=0.5, model="no")
 
@@ -95,6 +96,11 @@ HEAD = "name,arrival_s,num_devices,length_s"
             "field 'colour': got 'red', allowed is no such field; there are name, arrival_s",
         ),
         (f"{HEAD},busy\na,0,1,1,1.5\n", "field 'busy': got '1.5', allowed is a number above 0 and at most 1"),
+        (
+            f"{HEAD},gang\na,0,3,1,2 2\n",
+            "field 'gang': got '2 2', allowed is whole numbers above 0 that add up to ",
+        ),
+        (f"{HEAD},gang\na,0,3,1,4 -1\n", "field 'gang': got '4 -1'"),
         (f"{HEAD},guaranteed\na,0,1,1,maybe\n", "field 'guaranteed': got 'maybe', allowed is yes or no"),
         (f"{HEAD},max_devices\na,0,4,1,2\n", "allowed is a number from min_devices to max_devices, 4 to 2"),
         (

@@ -25,6 +25,8 @@ class Options(Common):
     """Policies, separated by commas; options in parentheses."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
+    profiles: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Measured speeds that the trace refers to; the traces of Gavel, Shockwave and Synergy need them."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -53,7 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     rounds = None if options.round_s is None else Rounds(options.round_s)
     runs = []
     for name, policy in policies.items():
-        jobs = islice(read_workload(options.trace, options.format), options.limit)
+        jobs = islice(read_workload(options.trace, options.format, options.profiles), options.limit)
         with screen.waiting(f"simulating {name}"):
             runs.append(
                 simulate_entry(

@@ -2,7 +2,7 @@
 
 References
 ----------
-H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020, section 3.3, leaves the
+H. Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020, leaves the
 scheduler inside a virtual cluster open; this is the one that comes with the authors' program.
 """
 

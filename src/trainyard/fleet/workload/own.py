@@ -20,6 +20,10 @@ virtual_cluster     to which it belongs
 weight              in weighted fairness                                                             1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 guaranteed          ``no``: it runs on what others leave                                             yes
+priority            among the jobs of its virtual cluster, larger is more urgent                     0
+gang                devices of each of its workers, separated by spaces                              as few as can be
+pinned_cell         reserved part of the cluster that it must run in                                 anywhere
+yields              ``yes``: it goes on without guarantee when one of higher priority takes it       no
 cpus, memory_bytes  that it asks for, in all                                                         a proportional share
 busy                share of a device that it keeps busy, in (0, 1]                                  1
 model, batch_size   what it trains, and samples of one step
@@ -48,7 +52,8 @@ from trainyard.fleet.workload.speeds import Speeds
 _NEEDED = ("name", "arrival_s", "num_devices")
 COLUMNS = (
     *_NEEDED, "length_s", "work", "speeds", "min_devices", "max_devices", "device_types", "user", "virtual_cluster",
-    "weight", "deadline_s", "guaranteed", "cpus", "memory_bytes", "busy", "model", "batch_size",
+    "weight", "deadline_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus", "memory_bytes", "busy",
+    "model", "batch_size",
 )  # fmt: skip
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
@@ -77,19 +82,27 @@ def _job(arrival_s: float, row: Row) -> Job:
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
     work, profile = _length(row, size, busy)
-    truth = _TRUTH.get(given.get("guaranteed", "yes").lower())
-    if truth is None:
-        raise row.error("guaranteed", "yes or no")
-    rest: dict[str, Any] = {
-        name: given[name] for name in ("user", "virtual_cluster", "model") if name in given
-    }
-    rest |= {name: row.count(name) for name in ("min_devices", "max_devices", "batch_size") if name in given}
+    texts, counts = (
+        ("user", "virtual_cluster", "pinned_cell", "model"),
+        ("min_devices", "max_devices", "priority", "batch_size"),
+    )
+    rest: dict[str, Any] = {name: given[name] for name in texts if name in given}
+    rest |= {name: row.count(name) for name in counts if name in given}
+    rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
     rest |= {
         name: row.number(name) for name in ("weight", "deadline_s", "cpus", "memory_bytes") if name in given
     }
     kinds = tuple(given.get("device_types", "").split())
     job = Job(
-        given["name"], arrival_s, size, work, profile, device_types=kinds, guaranteed=truth, busy=busy, **rest
+        given["name"],
+        arrival_s,
+        size,
+        work,
+        profile,
+        device_types=kinds,
+        gang=_gang(row, size),
+        busy=busy,
+        **rest,
     )
     if not job.least_devices <= size <= job.most_devices:
         raise row.error(
@@ -97,6 +110,21 @@ def _job(arrival_s: float, row: Row) -> Job:
             f"a number from min_devices to max_devices, {job.least_devices} to {job.most_devices}",
         )
     return job
+
+
+def _truth(row: Row, name: str) -> bool:
+    truth = _TRUTH.get(row.fields[name].lower())
+    if truth is None:
+        raise row.error(name, "yes or no")
+    return truth
+
+
+def _gang(row: Row, size: int) -> tuple[int, ...]:
+    parts = row.fields.get("gang", "").split()
+    gang = tuple(int(part) for part in parts if part.isdecimal() and int(part))
+    if parts and (len(gang) < len(parts) or sum(gang) != size):
+        raise row.error("gang", f"whole numbers above 0 that add up to num_devices, {size}")
+    return gang
 
 
 def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
@@ -177,7 +205,7 @@ def _values(job: Job) -> dict[str, Any]:
     for name in COLUMNS[6:]:
         value = getattr(job, name)
         if value != _DEFAULTS[name]:
-            values[name] = " ".join(value) if isinstance(value, tuple) else value
+            values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
     return values
 
 
