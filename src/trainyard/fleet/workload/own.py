@@ -82,10 +82,8 @@ def _job(arrival_s: float, row: Row) -> Job:
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
     work, profile = _length(row, size, busy)
-    texts, counts = (
-        ("user", "virtual_cluster", "pinned_cell", "model"),
-        ("min_devices", "max_devices", "priority", "batch_size"),
-    )
+    texts = ("user", "virtual_cluster", "pinned_cell", "model")
+    counts = ("min_devices", "max_devices", "priority", "batch_size")
     rest: dict[str, Any] = {name: given[name] for name in texts if name in given}
     rest |= {name: row.count(name) for name in counts if name in given}
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
