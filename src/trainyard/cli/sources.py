@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainyard.job.planning import load_model
-from trainyard.job.run.data import DataError, FixedData, TextData, by_path
+from trainyard.job.run.data import DataError, FixedData, by_path, example_data
 from trainyard.zoo import build, load_model_file
 
 if TYPE_CHECKING:
@@ -65,17 +65,11 @@ def model_source(spec: str, num_rows: int) -> ModelSource:
 def data_of(spec: str, num_rows: int) -> tuple[Data, str]:
     """Data to train a model on, and what it is, in words.
 
-    A file's own ``data(step)``; for language models of the zoo the source text of Python's standard library;
-    otherwise the model's example batch, again and again, which shows that training works and how fast it is.
+    A file's own ``data(step)``, or its example batch; for a model of the zoo see `example_data`.
     """
     if is_file(spec):
         path = str(Path(spec).resolve())
         if _function(path) is not None:
             return FileData(path), f"data(step) of {spec}"
         return FixedData(load_model(spec).batch), f"the example batch of {spec}, which has no data(step)"
-    model = build(spec, num_rows)
-    if isinstance(model.batch, dict) and set(model.batch) == {"tokens", "targets"}:
-        vocab = next(m.num_embeddings for m in model.module.modules() if isinstance(m, nn.Embedding))
-        context = model.batch["tokens"].shape[1]
-        return TextData(num_rows, context, vocab), "the source of Python's standard library, byte by byte"
-    return FixedData(model.batch), f"the example batch of {spec}, again and again"
+    return example_data(build(spec, num_rows), num_rows)

@@ -147,6 +147,11 @@ class Holdings:
         self._start(row, _granted(devices, place, targets), now_s)
         return True
 
+    def take_over(self, row: int, grant: Grant, now_s: float) -> None:
+        """Note that a job has devices already."""
+        self.free.take_these(grant.devices)
+        self._start(row, grant, now_s)
+
     def _start(self, row: int, grant: Grant, now_s: float) -> None:
         books = self.books
         again = not np.isnan(books.first_start_s[row])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,36 +16,25 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import Patience, run_fleet
 from trainyard.fleet.run.local import LocalEngine
-from trainyard.fleet.run.training import Predicted, Training, training_job
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Job
-from trainyard.job.run.data import FixedData
-from trainyard.zoo import build
+from trainyard.fleet.workload.job import Grant, Job, declared_job
+from trainyard.fleet.workload.training import Predicted, Training, training_job
 
-SITE = Site.uniform(2, 2)
+SITE = Site.uniform(2, 2, "local")
 TRAINING = Training("gpt-tiny", 4, 12, checkpoint_every=4)
-
-
-def data() -> FixedData:
-    return FixedData(build("gpt-tiny", 4).batch)
-
-
-def engine(folder: Path, names: list[str]) -> LocalEngine:
-    return LocalEngine(dict.fromkeys(names, TRAINING), dict.fromkeys(names, data()), folder)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses of the training, alone on one device."""
-    alone = engine(tmp_path_factory.mktemp("alone"), ["alone"])
-    job = training_job("alone", 0.0, 1, TRAINING, Predicted({1: 20.0}))
-    run_fleet([job], SITE, srtf(), alone, patience=Patience(limit_s=120))
-    return alone.losses("alone")
+    alone = LocalEngine(SITE, tmp_path_factory.mktemp("alone"))
+    run_fleet([training_job("alone", 0.0, 1, TRAINING)], SITE, srtf(), alone, patience=Patience(limit_s=120))
+    return alone.home("alone").losses()
 
 
 def workload() -> list[Job]:
     """Eight jobs for four devices; the last ones are guaranteed, short or wide."""
-    speeds = Predicted({1: 10.0, 2: 12.0, 4: 14.0})
+    speeds = Predicted(TRAINING, {1: 10.0, 2: 12.0, 4: 14.0})
     sizes = (2, 1, 4, 1, 2, 1, 1, 2)
     return [
         training_job(f"job{i}", 0.4 * i, n, TRAINING, speeds, guaranteed=i % 2 == 0, busy=0.5)
@@ -53,29 +45,66 @@ def workload() -> list[Job]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "rounds"),
-    [(srtf(), None), (Gandiva(quantum_s=8.0, pack=False), Rounds(8.0)), (AntMan(), None)],
+    [(srtf(), None), (Gandiva(quantum_s=20.0, pack=False), Rounds(20.0)), (AntMan(), None)],
     ids=["srtf", "gandiva", "antman"],
 )
 def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
     policy: Policy, rounds: Rounds | None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     jobs = workload()
-    local = engine(tmp_path, [job.name for job in jobs])
+    local = LocalEngine(SITE, tmp_path)
     run = run_fleet(jobs, SITE, policy, local, rounds=rounds, patience=Patience(limit_s=500))
     assert sorted(run.names) == [job.name for job in jobs]
     for job in jobs:
-        assert local.losses(job.name) == pytest.approx(undisturbed, rel=1e-5)
+        assert local.home(job.name).losses() == pytest.approx(undisturbed, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
+    tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    long = Training("gpt-tiny", 4, 300, checkpoint_every=4)
+    local = LocalEngine(SITE, tmp_path)
+    job = training_job("a", 0.0, 2, long)
+    local.start(job, Grant((0, 1)))
+    while local.progress("a").steps < 6:
+        time.sleep(0.05)
+    with pytest.raises(FleetError, match="runs already"):
+        LocalEngine(SITE, tmp_path).start(job, Grant((2,)))
+    assert LocalEngine(SITE, tmp_path).adopt(job, Grant((0, 1)))
+    (group,) = local.home("a").groups()
+    os.killpg(group, signal.SIGKILL)
+    while not local.is_over("a"):
+        time.sleep(0.05)
+    assert local.progress("a").failure == "its processes are gone"
+    assert local.progress("a").steps >= 4
+    local.start(job, Grant((2,)))
+    while local.progress("a").steps < 12:
+        time.sleep(0.05)
+    local.close()
+    losses = local.home("a").losses()
+    assert {step: losses[step] for step in undisturbed} == pytest.approx(undisturbed, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
-    wrong = Training("gpt-tiny", 4, 8, strategies="gpipe(stages=64)")
-    local = LocalEngine({"a": wrong}, {"a": data()}, tmp_path)
-    job = training_job("a", 0.0, 1, wrong, Predicted({1: 1.0}))
+    job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8, strategies="gpipe(stages=64)"))
     with pytest.raises(FleetError, match="'a' failed 2 times, the last time with: PlanError"):
-        run_fleet([job], SITE, srtf(), local, patience=Patience(max_failures=1, limit_s=60))
+        run_fleet(
+            [job], SITE, srtf(), LocalEngine(SITE, tmp_path), patience=Patience(max_failures=1, limit_s=60)
+        )
 
 
 def test_a_batch_must_divide() -> None:
     with pytest.raises(FleetError, match="4 rows does not divide over 3 devices; ask for one of 1, 2, 4"):
-        training_job("a", 0.0, 3, TRAINING, Predicted({}))
+        training_job("a", 0.0, 3, TRAINING)
+
+
+def test_a_job_of_a_trace_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="'a' has a length and no training"):
+        run_fleet([declared_job("a", 0.0, 1, 5.0)], SITE, srtf(), LocalEngine(SITE, tmp_path))
+
+
+def test_devices_must_be_known(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="as in 2x2xlocal"):
+        LocalEngine(Site.parse("2x2xZ9000"), tmp_path)

@@ -15,9 +15,10 @@ from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.training import training_of
 
 _INF = float("inf")
-_POLL_S = 0.05
+POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,66 +59,121 @@ def run_fleet(
     FleetError
         If a job fails too often, or the run takes too long; the engine is closed in any case.
     """
-    driver = _Driver(jobs, site, policy, engine, place, rounds, patience or Patience(), tell)
+    patience = patience or Patience()
+    driver = Driver(site, policy, engine, place=place, rounds=rounds, patience=patience, tell=tell)
+    coming = list(jobs)[::-1]
+    began_s = time.monotonic()
     try:
-        return driver.run(name)
+        while coming or driver.names:
+            now_s = time.monotonic() - began_s
+            if now_s > patience.limit_s:
+                raise FleetError(
+                    f"the run is not done after {patience.limit_s:g} s; {len(driver.names)} jobs are left: "
+                    f"{', '.join(driver.names)}"
+                )
+            while coming and coming[-1].arrival_s <= now_s:
+                driver.submit(coming.pop(), now_s)
+            driver.step(now_s)
+            time.sleep(POLL_S)
+        return driver.notes.result(name, site)
     finally:
         engine.close()
 
 
-class _Driver:
+class Driver:
+    """Brings about on an engine what a policy wants, whenever it is called.
+
+    Parameters
+    ----------
+    tell : hears in one line what is started, stopped and ended.
+
+    Attributes
+    ----------
+    running : what the engine has been told to run.
+    waiting : reasons of jobs that wait, by name, of the last decision.
+    """
+
     def __init__(
         self,
-        jobs: Sequence[Job],
         site: Site,
         policy: Policy,
         engine: Engine,
-        place: str,
-        rounds: Rounds | None,
-        patience: Patience,
-        tell: Callable[[str], None],
+        *,
+        place: str = "consolidated",
+        rounds: Rounds | None = None,
+        patience: Patience | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.site, self.policy, self.engine, self.rounds, self.patience = (
-            site,
-            policy,
-            engine,
-            rounds,
-            patience,
-        )
-        self.tell = tell
+        self.site, self.policy, self.engine, self.rounds = site, policy, engine, rounds
+        self.patience, self.tell = patience or Patience(), tell
         self.notes = Recorder(keep_spans=True)
         self.holdings = Holdings(site, policy.preempts, placement(place), Costs(), self.notes)
         self.books = self.holdings.books
-        self.coming = list(jobs)[::-1]
         self.running: dict[int, Grant] = {}
+        self.waiting: dict[str, str] = {}
         self.failures: dict[str, int] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
-        self.began_s = time.monotonic()
+        self._changed = False
 
-    def run(self, name: str) -> FleetRun:
-        while self.coming or len(self.books.active):
-            now_s = time.monotonic() - self.began_s
-            if now_s > self.patience.limit_s:
-                raise FleetError(f"the run is not done after {self.patience.limit_s:g} s; {self._waiting()}")
-            changed = self._observe(now_s) | self._arrive(now_s)
-            if (changed and self.rounds is None) or now_s >= self.wake_s:
-                self._decide(now_s)
-            time.sleep(_POLL_S)
-        return self.notes.result(name, self.site)
+    @property
+    def names(self) -> list[str]:
+        """Jobs that are neither ended nor refused."""
+        return [self.holdings.job(row).name for row in self.books.active.tolist()]
 
-    def _waiting(self) -> str:
-        names = [self.holdings.job(row).name for row in self.books.active.tolist()]
-        return f"{len(names)} jobs are left: {', '.join(names)}"
+    def submit(self, job: Job, now_s: float) -> None:
+        """A job arrives.
 
-    def _arrive(self, now_s: float) -> bool:
-        some = False
-        while self.coming and self.coming[-1].arrival_s <= now_s:
-            job = self.coming.pop()
-            self.holdings.enter(job, now_s)
-            self.tell(f"{now_s:7.1f} s  {job.name} arrives and asks for {job.num_devices} devices")
-            some = True
-        return some
+        Raises
+        ------
+        FleetError
+            If it is no training, or can never run here.
+        """
+        training_of(job)
+        self.holdings.enter(job, now_s)
+        self._changed = True
+        self.tell(f"{now_s:7.1f} s  {job.name} arrives and asks for {job.num_devices} devices")
+
+    def restore(self, job: Job, now_s: float, grant: Grant | None, attained_device_s: float) -> None:
+        """A job comes back that a driver before this one had; where it still runs, it goes on.
+
+        Parameters
+        ----------
+        grant : what it had; None if it waited.
+        attained_device_s : devices times time that it had so far.
+        """
+        self.submit(job, now_s)
+        row = int(self.books.active[-1])
+        self.books.attained_device_s[row] = attained_device_s
+        if grant is not None and self.engine.adopt(job, grant):
+            self.holdings.take_over(row, grant, now_s)
+            self.running[row] = grant
+            self.tell(f"{now_s:7.1f} s  {job.name} still runs on devices {_text(grant)}")
+
+    def cancel(self, name: str, now_s: float) -> None:
+        """Stop a job and forget it.
+
+        Raises
+        ------
+        FleetError
+            If there is none of this name.
+        """
+        row = next((r for r in self.books.active.tolist() if self.holdings.job(r).name == name), None)
+        if row is None:
+            raise FleetError(f"there is no job {name!r} that waits or runs")
+        if self.running.pop(row, None) is not None:
+            self.engine.stop([name])
+            self.holdings.stop(row, now_s)
+        self.books.remove(row)
+        self._changed = True
+        self.tell(f"{now_s:7.1f} s  {name} is cancelled")
+
+    def step(self, now_s: float) -> None:
+        """Take note of what jobs did; decide, if it is time to."""
+        self._changed |= self._observe(now_s)
+        if (self._changed and self.rounds is None) or now_s >= self.wake_s:
+            self._changed = False
+            self._decide(now_s)
 
     def _observe(self, now_s: float) -> bool:
         """Take note of what the jobs did; whether one ended or failed."""
@@ -145,7 +201,7 @@ class _Driver:
                 f"job {job.name!r} failed {self.failures[job.name]} times, the last time with: {failure}"
             )
         self.tell(f"{now_s:7.1f} s  {job.name} fails ({failure}) and will continue from its checkpoint")
-        self.engine.stop(job.name)
+        self.engine.stop([job.name])
         del self.running[row]
         self.holdings.stop(row, now_s)
 
@@ -164,6 +220,7 @@ class _Driver:
         self.notes.num_decisions += 1
         self.wake_s = min(self.wake_s, targets.ask_again_s)
         names = {row: self.holdings.job(row).name for row in rows.tolist()}
+        self.waiting = {names[int(rows[number])]: reason for number, reason in targets.reasons.items()}
         self.holdings.apply(rows, targets, now_s)
         self._bring_about(names, now_s)
 
@@ -174,13 +231,12 @@ class _Driver:
             r for r, grant in self.running.items() if r in names and _place(wanted.get(r)) != _place(grant)
         ]
         for row in moved:
-            self.tell(f"{now_s:7.1f} s  {names[row]} leaves devices {_text(self.running[row])}")
-            self.engine.stop(names[row])
-            del self.running[row]
+            self.tell(f"{now_s:7.1f} s  {names[row]} leaves devices {_text(self.running.pop(row))}")
+        self.engine.stop([names[row] for row in moved])
         for row, grant in wanted.items():
             if row not in self.running:
                 self.tell(f"{now_s:7.1f} s  {names[row]} runs on devices {_text(grant)}")
-                self.engine.start(names[row], grant)
+                self.engine.start(self.holdings.job(row), grant)
             self.running[row] = grant
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.job import Grant, Job
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,8 @@ class Progress:
 
     Attributes
     ----------
-    steps : done and reported.
-    ended : whether it has done all of its work.
+    steps : done, as far as that is known.
+    ended : whether it has done all of its work, and that is saved.
     failure : why it stopped before, in one sentence; None if it did not.
     """
 
@@ -25,18 +26,28 @@ class Progress:
 
 
 class Engine(Protocol):
-    """Runs trainings. Jobs are known to it by name before they are started."""
+    """Runs trainings; see `trainyard.fleet.run.homes` for what engines share."""
 
-    def start(self, name: str, grant: Grant) -> None:
-        """Start a job on devices, or continue it from its newest checkpoint."""
+    def start(self, job: Job, grant: Grant) -> None:
+        """Start a job on devices, or continue it from its newest checkpoint.
+
+        Raises
+        ------
+        FleetError
+            If the job is no training, or it runs already.
+        """
         ...
 
-    def stop(self, name: str) -> None:
-        """Stop a job; its devices are free when this returns, and its checkpoints stay."""
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        """Take over a job that an engine before this one started; False if it does not run any more."""
+        ...
+
+    def stop(self, names: Sequence[str]) -> None:
+        """Stop jobs; their devices are free when this returns, and their checkpoints stay."""
         ...
 
     def progress(self, name: str) -> Progress:
-        """How far a job is; it may have been stopped or not started yet."""
+        """How far a job is that was started or adopted; it may have been stopped since."""
         ...
 
     def close(self) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
 from trainyard.zoo.text import TextBatches, standard_library
 
@@ -83,6 +84,19 @@ class FixedData:
     def batch(self, step: int) -> dict[str, Tensor]:
         """The tensors by path, whatever the step."""
         return by_path(self.tensors)
+
+
+def example_data(model: Model, num_rows: int) -> tuple[Data, str]:
+    """Data to train a model of the zoo on, and what it is, in words.
+
+    For language models the source text of Python's standard library; otherwise the model's example batch, again and
+    again, which shows that training works and how fast it is.
+    """
+    if isinstance(model.batch, dict) and set(model.batch) == {"tokens", "targets"}:
+        vocab = next(m.num_embeddings for m in model.module.modules() if isinstance(m, nn.Embedding))
+        context = model.batch["tokens"].shape[1]
+        return TextData(num_rows, context, vocab), "the source of Python's standard library, byte by byte"
+    return FixedData(model.batch), "the example batch of the model, again and again"
 
 
 def by_path(batch: Any) -> dict[str, Tensor]:

@@ -124,6 +124,8 @@ class _Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "metrics.jsonl"
         self._stream = self.file.open("a" if self.config.resume else "w", buffering=1)
+        if self.file.stat().st_size and not self.file.read_bytes().endswith(b"\n"):
+            self._stream.write("\n")  # a process that was killed left half a line
 
     def close(self) -> None:
         self._stream.close()

@@ -61,9 +61,9 @@ def prepare(work: Work) -> Prepared:
         If the model, plan and data do not fit together.
     """
     plan = work.plan
-    if plan.dtype == "float16" and work.config.device == "cpu":
+    if plan.dtype == "float16":
         raise PlanError(
-            "float16 needs loss scaling and is slow on a CPU; plan with dtype bfloat16 or float32"
+            "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
     model = work.build()
     program = capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))

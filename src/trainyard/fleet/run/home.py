@@ -1,0 +1,159 @@
+"""The folder of a job: what it trains, how far it is, and all that must survive its processes and its scheduler.
+
+========================= =========================================================================================
+training.json             what to train, see `Training`
+checkpoints/              of `trainyard.job.run.checkpoint`; they say what is done for good
+log/metrics.jsonl         a line per step
+log/rank-N.log            what each process printed
+pause                     while there is such a file, the job leaves its devices after its present step
+lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
+failure.txt               why it stopped, when it should not have
+========================= =========================================================================================
+
+Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.training import Training
+
+_LOGGED_LINES = 5
+
+
+class JobHome:
+    """The folder of one job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
+        self._training, self._failure = path / "training.json", path / "failure.txt"
+
+    def set_up(self, training: Training) -> None:
+        """Make the folder, or check that it is of the same job.
+
+        Raises
+        ------
+        FleetError
+            If it holds another training.
+        """
+        if self._training.exists():
+            if self.training() != training:
+                raise FleetError(
+                    f"{self.path} belongs to another training; give the job another name, or take another folder"
+                )
+            return
+        self.logs.mkdir(parents=True, exist_ok=True)
+        partial = self._training.with_suffix(".part")
+        partial.write_text(json.dumps(training.to_dict(), indent=1))
+        partial.replace(self._training)
+
+    def training(self) -> Training:
+        """What the job trains."""
+        return Training.from_dict(json.loads(self._training.read_text()))
+
+    def allow(self) -> None:
+        """The job may run: it is neither asked to leave nor known to have failed."""
+        self.pause.unlink(missing_ok=True)
+        self._failure.unlink(missing_ok=True)
+
+    def fail(self, reason: str) -> None:
+        """Note why the job stopped; the first reason stays, others follow from it."""
+        if not self._failure.exists():
+            self._failure.write_text(reason)
+
+    def progress(self, is_over: bool) -> Progress:
+        """How far the job is.
+
+        Parameters
+        ----------
+        is_over : whether none of its processes is left.
+        """
+        if not is_over:
+            return Progress(self._reported_steps())
+        saved = self.saved_steps()
+        if saved >= self.training().steps:
+            return Progress(saved, ended=True)
+        if self.pause.exists():
+            return Progress(saved)
+        reason = self._failure.read_text() if self._failure.exists() else "its processes are gone"
+        return Progress(saved, failure=reason)
+
+    def saved_steps(self) -> int:
+        """Steps that are done for good."""
+        from trainyard.job.run.checkpoint import complete_steps
+
+        return max(complete_steps(self.checkpoints), default=0)
+
+    def _reported_steps(self) -> int:
+        """Steps that the running processes say they have done; all of it is in the last lines."""
+        file = self.logs / "metrics.jsonl"
+        if not file.exists():
+            return 0
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - 16384))
+            return max((entry["step"] + 1 for entry in _entries(stream.read())), default=0)
+
+    def losses(self) -> dict[int, float]:
+        """The loss of every step; of a step that was done again, as it was the last time."""
+        entries = _entries((self.logs / "metrics.jsonl").read_bytes())
+        return {entry["step"]: next(iter(entry["losses"].values())) for entry in entries}
+
+    def last_lines(self, rank: int = 0) -> str:
+        """The end of what a process printed."""
+        log = self.logs / f"rank-{rank}.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return "\n".join(lines[-_LOGGED_LINES:])
+
+    @contextmanager
+    def locked(self, first_rank: int) -> Iterator[int]:
+        """Hold the job on this node; yields a file descriptor: whoever inherits it holds the job too.
+
+        Raises
+        ------
+        FleetError
+            If processes of the job still run here.
+        """
+        with (self.path / f"lock-{first_rank}").open("a+") as file:
+            if _is_locked(file, fcntl.LOCK_EX):
+                raise FleetError(f"job {self.path.name!r} runs already; stop it first")
+            file.truncate(0)
+            file.write(str(os.getpgid(0)))
+            file.flush()
+            yield file.fileno()
+
+    def groups(self) -> list[int]:
+        """Process groups of the job that live on this node."""
+        found = []
+        for path in self.path.glob("lock-*"):
+            with path.open() as file:
+                if _is_locked(file, fcntl.LOCK_SH):
+                    found.append(int(file.read()))
+        return found
+
+
+def _is_locked(file: IO[str], how: int) -> bool:
+    """Whether others hold a lock on a file; if not, this process does now."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _entries(text: bytes) -> Iterator[dict[str, Any]]:
+    """Whole lines of a file of metrics; one that was cut off is left out."""
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,0 +1,96 @@
+"""What all engines share: jobs live in folders, are asked to leave by a file there, and go on from checkpoints there."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.hardware import parse_cluster
+
+_POLL_S = 0.02
+
+
+class HomeEngine(ABC):
+    """An engine whose jobs live in a folder each.
+
+    Parameters
+    ----------
+    site : whose devices are numbered in grants.
+    folder : of the jobs' folders; all nodes must see it.
+    patience_s : that a job has to end its step and to write its checkpoint; after that it is killed.
+    """
+
+    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0) -> None:
+        self.site, self.folder, self.patience_s = site, folder.resolve(), patience_s
+        for kind in site.device_types:
+            parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
+        self._known: set[str] = set()
+
+    @abstractmethod
+    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+        """Start the processes of a job."""
+
+    @abstractmethod
+    def is_over(self, name: str) -> bool:
+        """Whether none of the processes of a job is left."""
+
+    @abstractmethod
+    def kill(self, name: str) -> None:
+        """End the processes of a job at once."""
+
+    @abstractmethod
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        """Take over a job that an engine before this one started; False if it does not run any more."""
+
+    def home(self, name: str) -> JobHome:
+        """The folder of a job."""
+        return JobHome(self.folder / name)
+
+    def start(self, job: Job, grant: Grant) -> None:
+        home = self.home(job.name)
+        home.set_up(training_of(job))
+        home.allow()
+        self._known.add(job.name)
+        self.launch(job.name, home, grant)
+
+    def stop(self, names: Sequence[str]) -> None:
+        """Stop jobs at the end of their present step, with a checkpoint: nothing will be done again.
+
+        One that has just started does one step, so that a job makes progress however short its turns are.
+        """
+        for name in names:
+            self.home(name).pause.touch()
+        limit_s = time.monotonic() + self.patience_s
+        left = list(names)
+        while left and time.monotonic() < limit_s:
+            left = [name for name in left if not self.is_over(name)]
+            time.sleep(_POLL_S)
+        for name in left:
+            self.kill(name)
+        while any(not self.is_over(name) for name in left):
+            time.sleep(_POLL_S)
+
+    def progress(self, name: str) -> Progress:
+        return self.home(name).progress(self.is_over(name))
+
+    def close(self) -> None:
+        self.stop([name for name in sorted(self._known) if not self.is_over(name)])
+
+    def per_node(self, grant: Grant) -> dict[int, int]:
+        """Devices of a grant on each of its nodes, in the order of the nodes."""
+        return dict(Counter(int(self.site.node_of[device]) for device in grant.devices))
+
+    def cluster_text(self, grant: Grant) -> str:
+        """The devices of a grant, as ``parse_cluster`` reads them; ranks are in the order of the devices."""
+        hosts = self.site.hosts
+        return cluster_text(
+            [(hosts[node].device_type, count) for node, count in self.per_node(grant).items()]
+        )

@@ -1,0 +1,210 @@
+"""Jobs that are level-1 trainings: what to train, and how fast that is predicted to be on any devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Grant, Job, Spot
+
+if TYPE_CHECKING:
+    from trainyard.hardware.cluster import Cluster
+    from trainyard.job.plan import Plan
+    from trainyard.job.run.config import ModelSource
+
+THIS_MACHINE = "local"
+"""The device type of this machine: a device of it is one process."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training of a model of the zoo. Its batch is the same however many devices it has, and so is its loss curve.
+
+    Attributes
+    ----------
+    model : name in the zoo.
+    rows : of the batch of one step.
+    steps : of the whole training.
+    strategies : how it is spread over its devices, as ``parse_strategies`` reads them.
+    learning_rate, seed : of the training.
+    checkpoint_every : steps between checkpoints: what a job that dies may lose.
+    """
+
+    model: str
+    rows: int
+    steps: int
+    strategies: str = "data_parallel"
+    learning_rate: float = 1e-3
+    seed: int = 0
+    checkpoint_every: int = 5
+
+    @property
+    def source(self) -> ModelSource:
+        """Builds the model, in whatever process that is needed."""
+        from trainyard.zoo import build
+
+        return partial(build, self.model, self.rows)
+
+    def plan(self, cluster: Cluster) -> Plan:
+        """How it runs on all devices of a cluster.
+
+        Raises
+        ------
+        PlanError
+            If its strategies have no plan there.
+        """
+        from trainyard.job.catalog import parse_strategies
+        from trainyard.job.task import Setting, Task, apply
+
+        return apply(parse_strategies(self.strategies), Setting(Task(self.source()), cluster))
+
+    def sizes(self, most: int) -> tuple[int, ...]:
+        """Numbers of devices over which the batch divides."""
+        return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form, for files; ``from_dict`` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Training:
+        """Read the plain form.
+
+        Raises
+        ------
+        FleetError
+            If a field is unknown, missing, or has another type.
+        """
+        kinds: dict[str, type] = {
+            "model": str, "rows": int, "steps": int, "strategies": str, "learning_rate": float, "seed": int,
+            "checkpoint_every": int,
+        }  # fmt: skip
+        unknown = sorted(given.keys() - kinds.keys())
+        missing = [f for f in ("model", "rows", "steps") if f not in given]
+        if unknown or missing:
+            raise FleetError(
+                f"a training has the fields {', '.join(kinds)}; "
+                + (f"{unknown[0]!r} is none of them" if unknown else f"{missing[0]} is missing")
+            )
+        values = {}
+        for name, value in given.items():
+            kind = kinds[name]
+            if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+                raise FleetError(f"training: {name} is {value!r}; it takes {kind.__name__}")
+            values[name] = kind(value)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The profile that other schedulers make their users measure: the speed of a training, as level 1 predicts it.
+
+    Attributes
+    ----------
+    training : what runs.
+    steps_per_s : by number of devices, where that is known better than by prediction.
+    """
+
+    training: Training
+    steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
+
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        """Steps in a second; 0 on numbers of devices over which the batch does not divide.
+
+        Raises
+        ------
+        FleetError
+            If the type of the devices is none that level 1 knows.
+        """
+        if self.steps_per_s:
+            return grant.share * self.steps_per_s.get(spot.num_devices, 0.0)
+        if self.training.rows % spot.num_devices:
+            return 0.0
+        return grant.share * _steps_per_s(self.training, spot.device_type, spot.per_node)
+
+
+@cache
+def _steps_per_s(training: Training, device_type: str, per_node: tuple[int, ...]) -> float:
+    from trainyard.hardware import parse_cluster
+    from trainyard.job.planning import simulate
+
+    cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
+    return 1.0 / simulate(training.plan(cluster), training.source(), cluster).step_s
+
+
+def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
+    """The devices of a job as ``parse_cluster`` reads them.
+
+    Parameters
+    ----------
+    nodes : device type and number of devices of each.
+
+    Raises
+    ------
+    FleetError
+        If level 1 does not know a type.
+    """
+    from trainyard.hardware import HardwareError, device_named
+
+    if all(kind == THIS_MACHINE for kind, _ in nodes):
+        return f"{THIS_MACHINE}:{sum(count for _, count in nodes)}"
+    for kind, _ in nodes:
+        try:
+            device_named(kind)
+        except HardwareError as error:
+            raise FleetError(
+                f"a training runs on devices of a known type, or of type {THIS_MACHINE!r} (processes of this machine), "
+                f"as in 2x2x{THIS_MACHINE}: {error}"
+            ) from error
+    return "+".join(f"1x{count}x{kind}" for kind, count in nodes)
+
+
+def training_job(
+    name: str,
+    arrival_s: float,
+    num_devices: int,
+    training: Training,
+    profile: Predicted | None = None,
+    **rest: Any,
+) -> Job:
+    """A job whose work is the steps of a training.
+
+    Raises
+    ------
+    FleetError
+        If the batch does not divide over the devices.
+    """
+    if training.rows % num_devices:
+        raise FleetError(
+            f"job {name!r}: a batch of {training.rows} rows does not divide over {num_devices} devices; ask for one of "
+            f"{', '.join(map(str, training.sizes(training.rows)))}"
+        )
+    return Job(
+        name,
+        arrival_s,
+        num_devices,
+        float(training.steps),
+        profile or Predicted(training),
+        model=training.model,
+        batch_size=training.rows,
+        **rest,
+    )
+
+
+def training_of(job: Job) -> Training:
+    """What a job trains.
+
+    Raises
+    ------
+    FleetError
+        If it is a job of a trace, of which only its length is known.
+    """
+    if not isinstance(job.profile, Predicted):
+        raise FleetError(
+            f"job {job.name!r} has a length and no training, so it can only be simulated; to run it, give it a model, "
+            "a batch_size and steps"
+        )
+    return job.profile.training
