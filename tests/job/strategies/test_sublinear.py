@@ -1,6 +1,7 @@
 """Sublinear memory (arXiv 1604.06174): O(sqrt n) memory for one extra forward pass."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -78,3 +79,12 @@ def test_searched_budget_is_no_worse_than_equal_segments() -> None:
     equal = peak_bytes(planned(chain(48), "sublinear", "1x1xA100-80G")[1])
     searched = peak_bytes(planned(chain(48), "sublinear(budget_bytes=0)", "1x1xA100-80G")[1])
     assert searched <= 1.1 * equal
+
+
+def test_segments_may_be_longer_than_the_stack() -> None:
+    parts = [nn.Linear(WIDTH, WIDTH), *(nn.Tanh() for _ in range(sys.getrecursionlimit()))]
+    batch = {"x": torch.zeros(ROWS, WIDTH)}
+    model = Model("deep", nn.Sequential(*parts), lambda m, b: m(b["x"]).square().mean(), batch)
+    _, lowered = planned(model, "sublinear(segments=1)", "1x1xA100-80G")
+    again = [n for n in lowered.stages[0].segments["B"].graph.nodes if n.meta.get("recomputed")]
+    assert len(again) >= sys.getrecursionlimit()

@@ -17,7 +17,7 @@ from trainyard.job.lower.cut import Cut
 from trainyard.job.lower.shard import names_of
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.program import Program, tensor_of
+from trainyard.program.program import Input, Program, tensor_of
 
 SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "value"]
 
@@ -85,30 +85,51 @@ class SegmentWriter:
 
     def emit(self, node: fx.Node) -> fx.Node:
         """Copy one op; its arguments are taken from the segment, recomputed, or become inputs."""
-        if node not in self.copies:
-            copy = self.graph.node_copy(node, self.argument)
-            self.copies[node] = copy
-            self.emitted[node] = None
+        # A chain that is made again may be longer than Python's stack: its ops wait here for those before them.
+        waiting = [node]
+        while waiting:
+            last = waiting[-1]
+            missing = [n for n in last.all_input_nodes if n not in self.copies and self._is_made_here(n)]
+            waiting += reversed(missing)
+            if not missing:
+                waiting.pop()
+                self._copy(last, again=last is not node)
         return self.copies[node]
+
+    def _copy(self, node: fx.Node, again: bool) -> None:
+        if node in self.copies:
+            return
+        copy = self.graph.node_copy(node, self.argument)
+        if again:
+            copy.meta = {**copy.meta, "recomputed": node not in self.cut.free}
+        self.copies[node] = copy
+        self.emitted[node] = None
 
     def argument(self, node: fx.Node) -> fx.Node:
         """A node's copy in this segment: made in it, recomputed, or an input."""
+        if node not in self.copies and self._is_made_here(node):
+            copy = self.emit(node)
+            copy.meta = {**copy.meta, "recomputed": node not in self.cut.free}
         if node in self.copies:
             return self.copies[node]
         entry = self.entries.get(node)
         if entry is not None and entry.path in self.gathered:
             return self._gathered_param(node, entry.path)
-        # A buffer may have been written since this microbatch's forward pass: what that saw is a value.
-        is_new = entry is not None and entry.path in self.written and self.kind != "F"
-        if entry is not None and not is_new:
+        if entry is not None and not self._is_old(entry):
             return self._input(node, Slot(entry.kind, entry.path))
-        again = node in self.cut.free or (self.kind != "F" and self._is_recomputed(node))
-        if again:
-            copy = self.emit(node)
-            copy.meta = {**copy.meta, "recomputed": node not in self.cut.free}
-            return copy
         self.taken[node] = None
         return self._input(node, Slot("value", node.name))
+
+    def _is_old(self, entry: Input) -> bool:
+        """Whether a buffer may have been written since this microbatch's forward pass: what that saw is a value."""
+        return entry.path in self.written and self.kind != "F"
+
+    def _is_made_here(self, node: fx.Node) -> bool:
+        """Whether an argument is computed in this segment, though it was computed in another one too."""
+        entry = self.entries.get(node)
+        if entry is not None and (entry.path in self.gathered or not self._is_old(entry)):
+            return False
+        return node in self.cut.free or (self.kind != "F" and self._is_recomputed(node))
 
     def _is_recomputed(self, node: fx.Node) -> bool:
         if self.cut.stage_of.get(node) != self.stage or node.meta["phase"] != "forward":

@@ -168,9 +168,10 @@ class _Emitter:
     def _as(self, source: fx.Node, need: Placement, user: fx.Node) -> fx.Node:
         """The local node of a tensor in the placement that is needed, moved where it must be."""
         have, node = self.current[source]
-        if have == need:
-            return node
         reduced = isinstance(have, Partial)
+        # Statistics that batch normalisation does not take when it is not training have no elements.
+        if have == need or (reduced and isinstance(need, Replicate) and not source.meta["val"].numel()):
+            return node
         # What was reduced once is used again; what was gathered forward is gathered again backward, not kept.
         key = (source, need, "" if reduced else user.meta["phase"])
         if key not in self.moved:
