@@ -22,9 +22,16 @@ INTERFACE = {
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html",
     "hardware": "[CLUSTER] --json --yaml",
     "papers": "[NAME] --json",
-    "reproduce": "[NAME] --json",
+    "reproduce": "[NAME] --json --files",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "
     "--html",
+    "fleet run": "--json --trace --cluster --folder --policy --engine --limit --placement --round-s --start-s "
+    "--restart-s --html",
+    "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",
+    "fleet submit": "FILE --json --server --token-file",
+    "fleet status": "--json --server --token-file",
+    "fleet cancel": "NAME --json --server --token-file",
+    "fleet logs": "NAME --json --server --token-file --lines",
 }
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.job.catalog import CATALOG
 from trainyard.report.papers import pages, write_pages
+from trainyard.report.systems import LEVELS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "systems"
 PAGES = pages()
@@ -23,12 +23,23 @@ def test_page_is_up_to_date(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("entry", CATALOG, ids=lambda e: e.name)
-def test_page_says_what_matters(entry) -> None:
-    text = PAGES[f"{entry.name}.md"]
-    for part in (entry.paper, entry.fidelity, entry.claim_test, entry.name, *entry.variants):
+@pytest.mark.parametrize(
+    ("level", "system"), [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
+)
+def test_page_says_what_matters(level, system) -> None:
+    text = PAGES[f"{system.name}.md"]
+    for part in (
+        system.paper,
+        system.fidelity,
+        system.claim_test,
+        system.name,
+        level.title,
+        *system.variants,
+    ):
         assert part in text
-    assert f"]({entry.name}.md)" in PAGES["index.md"]
+    for table in level.tables(system.name):
+        assert table.source in text
+    assert f"]({system.name}.md)" in PAGES["index.md"]
 
 
 def test_pages_of_systems_that_are_gone_are_removed(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import tyro
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
-    from trainyard.job.catalog import Entry
+    from trainyard.published import System
+    from trainyard.report.systems import Level
 
 __all__ = ["Options", "act"]
 
@@ -25,59 +26,57 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """List, or tell."""
-    from trainyard.job.catalog import CATALOG, find
+    from trainyard.report.systems import LEVELS, find
     from trainyard.report.tables import facts_table, make_table
 
     if options.name:
-        entry = find(options.name)
-        return Outcome(_document(entry), (_about(entry), "", facts_table("", _facts(entry))))
-    rows = [(entry.name, entry.family, entry.title, entry.fidelity) for entry in CATALOG]
-    table = make_table("published systems", ("name", "family", "what it decides", "fidelity"), rows, 4)
+        level, system = find(options.name)
+        about = f"{system.name}: {system.title}"
+        return Outcome(_document(level, system), (about, "", facts_table("", _facts(level, system))))
+    known = [(level, system) for level in LEVELS for system in level.systems]
+    rows = [(str(level.number), s.name, s.title, s.fidelity) for level, s in known]
+    table = make_table("published systems", ("level", "name", "what it decides", "fidelity"), rows, 4)
     return Outcome(
-        {"systems": [_document(entry) for entry in CATALOG]}, (table, "trainyard papers NAME tells more")
+        {"systems": [_document(*pair) for pair in known]}, (table, "trainyard papers NAME tells more")
     )
 
 
-def _about(entry: Entry) -> str:
-    return f"{entry.name}: {entry.title}"
+def _facts(level: Level, system: System) -> tuple[tuple[str, str], ...]:
+    from trainyard.report.systems import options
 
-
-def _facts(entry: Entry) -> tuple[tuple[str, str], ...]:
     facts = [
-        ("paper", entry.paper),
-        ("fidelity", entry.fidelity),
-        ("left out", entry.left_out or "nothing"),
-        ("needs", ", ".join(entry.needs) or "nothing in particular"),
-        ("options", ", ".join(_options(entry)) or "none"),
-        ("runs", "on processes" if entry.runs else "in simulation only"),
-        ("claim test", entry.claim_test),
+        ("paper", system.paper),
+        ("level", f"{level.number}, {level.about}"),
+        ("kind", level.kind(system)),
+        ("fidelity", system.fidelity),
+        ("left out", system.left_out or "nothing"),
+        ("needs", ", ".join(system.needs) or "nothing in particular"),
+        ("options", ", ".join(options(system)) or "none"),
+        ("runs", level.runs(system)),
+        ("claim test", system.claim_test),
     ]
-    facts += [(f"variant: {name}", _call(entry.name, kwargs)) for name, kwargs in entry.variants.items()]
+    facts += [(f"variant: {name}", _call(system.name, kwargs)) for name, kwargs in system.variants.items()]
     return tuple(facts)
 
 
-def _options(entry: Entry) -> list[str]:
-    import inspect
-
-    parameters = inspect.signature(entry.factory).parameters.values()
-    return [f"{p.name}={p.default}" if p.default is not p.empty else p.name for p in parameters]
-
-
 def _call(name: str, kwargs: Any) -> str:
-    return f"{name}({', '.join(f'{key}={value}' for key, value in kwargs.items())})"
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in kwargs.items())})"
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(level: Level, system: System) -> dict[str, Any]:
+    from trainyard.report.systems import options
+
     return {
-        "name": entry.name,
-        "family": entry.family,
-        "title": entry.title,
-        "paper": entry.paper,
-        "fidelity": entry.fidelity,
-        "left_out": entry.left_out,
-        "needs": entry.needs,
-        "options": _options(entry),
-        "variants": entry.variants,
-        "runs": entry.runs,
-        "claim_test": entry.claim_test,
+        "name": system.name,
+        "level": level.number,
+        "kind": level.kind(system),
+        "title": system.title,
+        "paper": system.paper,
+        "fidelity": system.fidelity,
+        "left_out": system.left_out,
+        "needs": system.needs,
+        "options": options(system),
+        "variants": system.variants,
+        "runs": level.runs(system),
+        "claim_test": system.claim_test,
     }

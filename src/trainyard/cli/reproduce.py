@@ -1,9 +1,10 @@
-"""`trainyard reproduce`: a paper's headline numbers next to ours."""
+"""`trainyard reproduce`: published numbers of a system next to ours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -12,48 +13,71 @@ from rich.console import RenderableType
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
-    from trainyard.job.reproduce import PaperTable, Row
+    from trainyard.published import PaperTable, Row
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
 class Options(Common):
-    """Print a paper's headline numbers next to ours; without a name, list the papers' tables."""
+    """Print published numbers of a system next to ours; without a name, list all tables."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A system that `trainyard papers` lists."""
+    files: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Fetched files, for tables that are computed from them; without it, the commands that fetch them are printed."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Compute ours and print both, or list what there is."""
-    from trainyard.job.reproduce import paper_tables
+    from trainyard.report.systems import find
 
     if not options.name:
         return _listed()
+    level, system = find(options.name)
     body: list[RenderableType] = []
     documents = []
-    for table in paper_tables(options.name):
-        rows = _computed(table, screen)
+    for table in level.tables(system.name):
+        if table.files is not None and options.files is None:
+            body += [
+                f"{table.source}: computed from files that have to be fetched",
+                table.files.command(system.name),
+                "",
+            ]
+            documents.append({**_facts(table), "fetch": table.files.command(system.name), "rows": []})
+            continue
+        rows = _computed(table, options.files, screen)
         body += [*_body(table, rows), ""]
         documents.append({**_facts(table), "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]})
-    return Outcome({"system": options.name, "tables": documents}, tuple(body[:-1]))
+    document = {"system": system.name, "level": level.number, "tables": documents}
+    return Outcome(document, tuple(body[:-1]))
 
 
 def _listed() -> Outcome:
-    from trainyard.job.catalog import CATALOG
-    from trainyard.job.reproduce import paper_tables
+    from trainyard.report.systems import LEVELS
 
-    tables = [(entry.name, table) for entry in CATALOG for table in paper_tables(entry.name)]
-    lines = [f"{name:24}{table.source}{' (simulates: slow)' * table.is_slow}" for name, table in tables]
-    return Outcome({"tables": [{"system": name, **_facts(table)} for name, table in tables]}, lines)
+    found = [
+        (level, system.name, table)
+        for level in LEVELS
+        for system in level.systems
+        for table in level.tables(system.name)
+    ]
+    lines = [f"{level.number}  {name:24}{table.source}{_cost(table)}" for level, name, table in found]
+    documents = [{"system": name, "level": level.number, **_facts(table)} for level, name, table in found]
+    return Outcome({"tables": documents}, lines)
 
 
-def _computed(table: PaperTable, screen: Screen) -> list[Row]:
+def _cost(table: PaperTable) -> str:
+    if table.files is not None:
+        return " (from fetched files)"
+    return " (simulates: slow)" if table.is_slow else ""
+
+
+def _computed(table: PaperTable, folder: Path | None, screen: Screen) -> list[Row]:
     """The rows; on a terminal it is seen how far they are."""
     rows: list[Row] = []
     with screen.waiting(table.source) as tell:
-        for row in table.rows():
+        for row in table.computed(folder):
             rows.append(row)
             tell(f"{table.source}: {row.label} is {row.ours:.4g}")
     return rows
@@ -61,10 +85,13 @@ def _computed(table: PaperTable, screen: Screen) -> list[Row]:
 
 def _body(table: PaperTable, rows: Sequence[Row]) -> list[RenderableType]:
     from trainyard.report.tables import make_table
+    from trainyard.report.units import number_text
 
-    texts = [(row.label, f"{row.paper:g}", f"{row.ours:.4g}", f"{row.ratio:.2f}") for row in rows]
+    texts = [
+        (row.label, number_text(row.theirs, 6), number_text(row.ours, 5), f"{row.ratio:.2f}") for row in rows
+    ]
     body: list[RenderableType] = [
-        make_table(table.source, (table.unit, "paper", "ours", "ours / paper"), texts),
+        make_table(table.source, (table.unit, "theirs", "ours", "ours / theirs"), texts),
         f"ours: {table.method}",
     ]
     if table.caveat:

@@ -37,6 +37,14 @@ VERBS = MappingProxyType(
         "fleet simulate": Verb(
             "trainyard.cli.fleet.simulate", "run a trace of jobs under one or more policies"
         ),
+        "fleet run": Verb(
+            "trainyard.cli.fleet.run", "train the jobs of a file for real; predicted and measured times"
+        ),
+        "fleet serve": Verb("trainyard.cli.fleet.serve", "a daemon that takes jobs over HTTP and runs them"),
+        "fleet submit": Verb("trainyard.cli.fleet.submit", "hand the jobs of a file to the daemon"),
+        "fleet status": Verb("trainyard.cli.fleet.status", "list the daemon's jobs, and devices in use"),
+        "fleet cancel": Verb("trainyard.cli.fleet.cancel", "cancel a job"),
+        "fleet logs": Verb("trainyard.cli.fleet.logs", "print the end of a job's log"),
     }
 )
 """Verbs by name, in the order in which help lists them; those of two words are the acts of a level."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from trainyard.fleet.workload.job import Grant, Job, Pace
@@ -14,6 +16,24 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _INF = float("inf")
+
+_REAL = (
+    "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
+    "placed_s", "waiting_since_s", "first_start_s",
+)  # fmt: skip
+_WHOLE = ("serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts")
+# Where compiled functions find them in the block of their kind.
+_LEFT = _REAL.index("left")
+_RATE = _REAL.index("rate")
+_TURN = _REAL.index("turn")
+_SINCE_S = _REAL.index("since_s")
+_FINISH_S = _REAL.index("finish_s")
+_ATTAINED_S = _REAL.index("attained_s")
+_ATTAINED_DEVICE_S = _REAL.index("attained_device_s")
+_GRANTED_S = _REAL.index("granted_s")
+_WAITING_SINCE_S = _REAL.index("waiting_since_s")
+_FIRST_START_S = _REAL.index("first_start_s")
+_HELD = _WHOLE.index("held")
 
 
 class Books:
@@ -54,20 +74,21 @@ class Books:
         self._grow(16)
 
     def _grow(self, size: int) -> None:
-        for name in _REAL:
-            setattr(self, name, np.concatenate((getattr(self, name, np.zeros(0)), np.zeros(size))))
-        for name in _WHOLE:
-            setattr(
-                self,
-                name,
-                np.concatenate((getattr(self, name, np.zeros(0, np.int64)), np.zeros(size, np.int64))),
-            )
+        # One block for all columns of a kind, so that a row is cleared at once.
+        for names, block, kind in ((_REAL, "_real", np.float64), (_WHOLE, "_whole", np.int64)):
+            before = getattr(self, block, np.zeros((len(names), 0), kind))
+            grown = np.concatenate((before, np.zeros((len(names), size), kind)), axis=1)
+            setattr(self, block, grown)
+            for name, column in zip(names, grown, strict=True):
+                setattr(self, name, column)
         self._unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
         self.jobs += [None] * size
         self.grants += [None] * size
         self.paces += [None] * size
         self.reports += [None] * size
 
+    _real: Floats
+    _whole: Ints
     arrival_s: Floats
     weight: Floats
     left: Floats
@@ -99,10 +120,8 @@ class Books:
         if not self._unused:
             self._grow(len(self.jobs))
         row = self._unused.pop()
-        for name in _REAL:
-            getattr(self, name)[row] = 0.0
-        for name in _WHOLE:
-            getattr(self, name)[row] = 0
+        self._real[:, row] = 0.0
+        self._whole[:, row] = 0
         self.jobs[row], self.grants[row], self.reports[row] = job, None, None
         self.arrival_s[row], self.weight[row], self.num_devices[row] = (
             job.arrival_s,
@@ -129,23 +148,30 @@ class Books:
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
-        granted = now_s - self.granted_s[row]
-        self.attained_s[row] += granted
-        self.attained_device_s[row] += granted * self.held[row]
-        if now_s > self.since_s[row]:
-            self.left[row] = max(0.0, self.left[row] - (now_s - self.since_s[row]) * self.rate[row])
-            self.since_s[row] = now_s
-        self.granted_s[row] = now_s
+        _settle(self._real, self._whole, row, now_s)
 
-    def grant(self, row: int, grant: Grant, rate: float, now_s: float, restart_s: float) -> None:
-        """Give a job devices, or others than it has."""
-        if self.grants[row] is not None:
-            self.settle(row, now_s)
-        if np.isnan(self.first_start_s[row]):
-            self.first_start_s[row] = now_s
-        self.grants[row], self.rate[row], self.held[row] = grant, rate, grant.num_devices
-        self.granted_s[row], self.since_s[row] = now_s, now_s + restart_s
-        self._expect(row)
+    def grant(
+        self,
+        rows: Sequence[int],
+        grants: Sequence[Grant],
+        rates: Sequence[float],
+        now_s: float,
+        pauses_s: Sequence[float] | Floats,
+    ) -> None:
+        """Give jobs devices, or others than they have, and time in which they do no work."""
+        counts = []
+        for row, grant in zip(rows, grants, strict=True):
+            self.grants[row] = grant
+            counts.append(len(grant.devices))
+        _grant(
+            self._real,
+            self._whole,
+            np.array(rows, np.int64),
+            np.array(counts, np.int64),
+            np.array(rates, np.float64),
+            now_s,
+            np.asarray(pauses_s, np.float64),
+        )
 
     def adapt(self, row: int, pace: Pace | None) -> None:
         """A running job changes its pace by itself; None for one that keeps the rate of its grant."""
@@ -160,15 +186,41 @@ class Books:
         left, rate = self.left[row] - self.turn[row], self.rate[row]
         self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
 
-    def release(self, row: int, now_s: float) -> None:
-        """Take a job's devices away."""
-        self.settle(row, now_s)
-        self.grants[row], self.paces[row], self.rate[row], self.held[row] = None, None, 0.0, 0
-        self.finish_s[row], self.waiting_since_s[row] = _INF, now_s
+    def release(self, rows: Sequence[int], now_s: float) -> None:
+        """Take jobs' devices away."""
+        for row in rows:
+            self.grants[row] = self.paces[row] = None
+        _release(self._real, self._whole, np.array(rows, np.int64), now_s)
 
 
-_REAL = (
-    "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "placed_s", "waiting_since_s", "first_start_s",
-)  # fmt: skip
-_WHOLE = ("serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts")
+@njit(cache=True)
+def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
+    granted_s = now_s - real[_GRANTED_S, row]
+    real[_ATTAINED_S, row] += granted_s
+    real[_ATTAINED_DEVICE_S, row] += granted_s * whole[_HELD, row]
+    if now_s > real[_SINCE_S, row]:
+        done = (now_s - real[_SINCE_S, row]) * real[_RATE, row]
+        real[_LEFT, row] = max(0.0, real[_LEFT, row] - done)
+        real[_SINCE_S, row] = now_s
+    real[_GRANTED_S, row] = now_s
+
+
+@njit(cache=True)
+def _grant(real, whole, rows, counts, rates, now_s, pauses_s):  # type: ignore[no-untyped-def]
+    for i, row in enumerate(rows):
+        if whole[_HELD, row]:
+            _settle(real, whole, row, now_s)
+        if np.isnan(real[_FIRST_START_S, row]):
+            real[_FIRST_START_S, row] = now_s
+        whole[_HELD, row], real[_RATE, row] = counts[i], rates[i]
+        real[_GRANTED_S, row], real[_SINCE_S, row] = now_s, now_s + pauses_s[i]
+        left = real[_LEFT, row] - real[_TURN, row]
+        real[_FINISH_S, row] = real[_SINCE_S, row] + left / rates[i] if rates[i] > 0 else np.inf
+
+
+@njit(cache=True)
+def _release(real, whole, rows, now_s):  # type: ignore[no-untyped-def]
+    for row in rows:
+        _settle(real, whole, row, now_s)
+        whole[_HELD, row], real[_RATE, row] = 0, 0.0
+        real[_FINISH_S, row], real[_WAITING_SINCE_S, row] = np.inf, now_s

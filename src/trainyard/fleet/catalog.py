@@ -22,8 +22,10 @@ from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_fill
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.hived import hived
+from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
+from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Need, Policy
@@ -74,7 +76,19 @@ class Entry:
 
 
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
-_QUEUES_TEST = "tests/fleet/test_queues.py"
+
+
+def _queue(
+    name: str,
+    factory: Callable[..., Policy],
+    title: str,
+    variants: Mapping[str, Mapping[str, Any]],
+    *needs: Need,
+) -> Entry:
+    """The orders in which one queue is served."""
+    test = "tests/fleet/test_queues.py"
+    return Entry(name, factory, title, _QUEUEING, "exact", test, needs=needs, variants=variants)
+
 
 _GAVEL = 'Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020'
 _GAVEL_LEAVES_OUT = (
@@ -108,46 +122,19 @@ def _of_gavel(
 
 
 CATALOG: tuple[Entry, ...] = (
-    Entry(
-        "fifo",
-        fifo,
-        "First in, first out",
-        _QUEUEING,
-        "exact",
-        _QUEUES_TEST,
-        variants={"first fit": {"backfill": True}},
-    ),
-    Entry(
-        "sjf",
-        sjf,
-        "Shortest job first, without taking devices away",
-        _QUEUEING,
-        "exact",
-        _QUEUES_TEST,
-        needs=("length",),
-    ),
-    Entry(
+    _queue("fifo", fifo, "First in, first out", {"first fit": {"backfill": True}}),
+    _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length"),
+    _queue(
         "srtf",
         srtf,
         "Shortest remaining time first",
-        _QUEUEING,
-        "exact",
-        _QUEUES_TEST,
-        needs=("length",),
-        variants={
+        {
             "by device time": {"by_device_time": True},
             "ties as before": {"by_device_time": True, "steady": True},
         },
+        "length",
     ),
-    Entry(
-        "las",
-        las,
-        "Least attained service first",
-        _QUEUEING,
-        "exact",
-        _QUEUES_TEST,
-        variants={"by device time": {"by_device_time": True}},
-    ),
+    _queue("las", las, "Least attained service first", {"by device time": {"by_device_time": True}}),
     Entry(
         "tiresias",
         tiresias,
@@ -218,8 +205,8 @@ CATALOG: tuple[Entry, ...] = (
         'Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters", OSDI 2022',
         "simplified",
         "tests/fleet/policies/test_synergy.py",
-        left_out="calculating the effect of memory from the hit rate of the cache (section 3.1): the profile is asked; "
-        "the optimal allocation by linear programming (section 4.1), the paper's upper bound",
+        left_out="calculating the effect of memory from the hit rate of the cache: the profile is asked; "
+        "the optimal allocation by linear programming, the paper's upper bound",
         needs=("speed",),
         variants={
             "proportional": {"allocation": "fair"},
@@ -228,6 +215,19 @@ CATALOG: tuple[Entry, ...] = (
             "as published": {"as_published": True},
         },
         round_s=300.0,
+    ),
+    Entry(
+        "optimus",
+        Optimus,
+        "Devices by the time that one more saves, with convergence and speed learnt online",
+        'Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters", EuroSys 2018',
+        "simplified",
+        "tests/fleet/policies/test_optimus.py",
+        left_out="parameter servers: devices exchange gradients, so that servers and workers are one number; with them "
+        "asynchronous training, the division of parameters and data (section 5), and stragglers",
+        needs=("speed", "reports"),
+        variants={"as published": {"as_published": True}},
+        round_s=600.0,
     ),
     Entry(
         "pollux",
@@ -240,6 +240,19 @@ CATALOG: tuple[Entry, ...] = (
         "the authors' program, not of the text: devices come where some are free, jobs with least service keep theirs",
         needs=("reports",),
         variants={"sum of speedups": {"fairness": 1.0}},
+        round_s=60.0,
+    ),
+    Entry(
+        "sia",
+        Sia,
+        "One configuration of devices for every job by an integer program over goodputs on every type",
+        'Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023',
+        "simplified",
+        "tests/fleet/policies/test_sia.py",
+        left_out="jobs that are parallel in other ways than over data; reservations; the time of trials. Restarts cost "
+        "all jobs the same; with over 500 options the program is solved to 5e-4 of its optimum",
+        needs=("reports",),
+        variants={"as published": {"as_published": True}, "sum of goodputs": {"power": 1.0}},
         round_s=60.0,
     ),
     _of_gavel("gavel_max_min", max_min_fairness, "Max-min fairness over types of device", ("speed",)),

@@ -14,7 +14,7 @@ that of AdaScale: T. B. Johnson, P. Agrawal, H. Gu, C. Guestrin, "AdaScale SGD",
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -87,12 +87,20 @@ class Report:
     timings : what it measured, one for every kind of devices and local batch.
     noise : as it is now; None before the first step.
     fixed_batch : the batch size if it may not be changed, else 0.
+    limits_by_type : batch sizes on device types where they are others.
+    losses : work done and the loss there, ascending by work.
     """
 
     limits: Limits
     timings: tuple[Timing, ...] = ()
     noise: Noise | None = None
     fixed_batch: int = 0
+    limits_by_type: tuple[tuple[str, Limits], ...] = ()
+    losses: tuple[tuple[float, float], ...] = ()
+
+    def limits_on(self, device_type: str) -> Limits:
+        """Batch sizes on a device type."""
+        return dict(self.limits_by_type).get(device_type, self.limits)
 
     def theta(self, device_type: str = "") -> Theta | None:
         """The model fitted to all timings, or to those of one type; None where there are none."""
@@ -107,20 +115,19 @@ class Report:
     def with_timing(self, timing: Timing, noise: Noise) -> Report:
         """After one more measurement; of one that it has made before, only the noise is new."""
         known = any(timing[:4] == t[:4] for t in self.timings)
-        timings = self.timings if known else (*self.timings, timing)
-        return Report(self.limits, timings, noise, self.fixed_batch)
+        return replace(self, timings=self.timings if known else (*self.timings, timing), noise=noise)
 
     def batch(self, num_nodes: int, num_devices: int, device_type: str = "") -> Batch:
         """The batch that the job takes on such devices: the one of greatest goodput, as far as it can tell.
 
         It starts with the smallest.
         """
-        theta = self.theta(device_type)
+        theta, limits = self.theta(device_type), self.limits_on(device_type)
         if self.fixed_batch or theta is None or self.noise is None:
-            least = self.limits.smallest_local * num_devices
-            return divided(self.fixed_batch or max(self.limits.smallest, least), num_devices, self.limits)
+            least = limits.smallest_local * num_devices
+            return divided(self.fixed_batch or max(limits.smallest, least), num_devices, limits)
         _, local, num_passes = _best(
-            np.array(theta), *self.noise, np.array(self.limits), num_nodes > 1, num_devices
+            np.array(theta), *self.noise, np.array(limits), num_nodes > 1, num_devices
         )
         return Batch(int(local), int(num_passes))
 
@@ -164,6 +171,10 @@ class Models:
             np.array([report.noise for report in reports], np.float64),
             np.array([report.limits for report in reports], np.float64),
         )
+
+    def rows(self, which: NDArray[np.int64]) -> Models:
+        """Some of them, in any order and number."""
+        return Models(self.theta[which], self.noise[which], self.limits[which])
 
     def goodputs(self, most: NDArray[np.int64]) -> Floats:
         """At the best batch sizes, in steps at the smallest batch per second.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
-from trainyard.fleet.books import Books, Bools, Ints
-from trainyard.fleet.mechanism import chosen
+from trainyard.fleet.books import Books, Floats, Ints
+from trainyard.fleet.mechanism import walk
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.place.nodes import Placement, anywhere, consolidated
+from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
@@ -37,10 +40,10 @@ class Holdings:
     Parameters
     ----------
     preempts : whether devices may be taken from jobs that run.
-    how : placement of jobs that the policy does not place itself.
+    how : number of the placement of jobs that the policy does not place itself.
     """
 
-    def __init__(self, site: Site, preempts: bool, how: Placement, costs: Costs, notes: Recorder) -> None:
+    def __init__(self, site: Site, preempts: bool, how: int, costs: Costs, notes: Recorder) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
         self.books, self.free = Books(), FreeDevices(site)
         self.changed: list[int] = []
@@ -87,19 +90,15 @@ class Holdings:
         for number, reason in targets.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
         wanted = rows[targets.order]
-        runs, same = self._runs_and_stays(wanted, targets)
-        if self.preempts:
-            keep = np.zeros(len(self.books.held), np.bool_)
-            keep[wanted[runs]] = True
-            for row in rows[~keep[rows] & (self.books.held[rows] > 0)].tolist():
-                self.stop(row, now_s)
-        starting = np.nonzero(runs & ~same)[0].tolist()
-        moving = [p for p in starting if self.books.held[wanted[p]]]
-        for place in moving:
-            self._pause(int(wanted[place]), now_s)
-        for place in starting:
-            if not self._place(int(wanted[place]), place, targets, now_s) and not targets.backfill:
-                break
+        if targets.devices is not None:
+            starting, stopping = self._as_placed(rows, wanted, targets)
+        else:
+            room = self.site.devices_of_type if self.preempts else self.free.by_type
+            starting, stopping = walk(self.books, rows, targets, room)
+        if self.preempts and len(stopping):
+            self.stop(stopping.tolist(), now_s)
+        if len(starting):
+            self._begin(wanted[starting].tolist(), starting, targets, now_s)
         if targets.devices is not None:
             whole = _whole(targets)
             if not (whole and self.whole):
@@ -108,77 +107,80 @@ class Holdings:
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         return self.changed
 
-    def _runs_and_stays(self, wanted: Ints, targets: Targets) -> tuple[Bools, Bools]:
-        """Which entries of the order run, and which of those have already what they are to have."""
+    def _as_placed(self, rows: Ints, wanted: Ints, targets: Targets) -> tuple[Ints, Ints]:
+        """What `walk` returns, for a policy that places for itself."""
+        assert targets.devices is not None
         books = self.books
-        if targets.devices is not None:
-            runs = np.array([len(devices) > 0 for devices in targets.devices], np.bool_)
-            grants = [books.grants[row] for row in wanted.tolist()]
-            pairs = zip(grants, targets.devices, strict=True)
-            return runs, np.array([g is not None and g.devices == d for g, d in pairs], np.bool_)
-        counts = books.num_devices[wanted] if targets.num_devices is None else targets.num_devices
-        kinds = _ANY[: len(wanted)] if targets.device_type is None else targets.device_type
-        if len(kinds) < len(wanted):
-            kinds = np.full(len(wanted), -1)
-        room = self.site.devices_of_type if self.preempts else self.free.by_type
-        same = books.held[wanted] == counts
-        if targets.device_type is not None:
-            same &= books.held_type[wanted] == kinds
-        return chosen(counts, kinds, books.allowed[wanted], room, targets.backfill), same
+        runs = np.zeros(len(books.held), np.bool_)
+        starting = []
+        for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
+            if devices:
+                runs[row] = True
+                grant = books.grants[row]
+                if grant is None or grant.devices != devices:
+                    starting.append(place)
+        return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
 
-    def _place(self, row: int, place: int, targets: Targets, now_s: float) -> bool:
-        """Give a job devices; False if there is no place for it."""
+    def _begin(self, rows: list[int], places: Ints, targets: Targets, now_s: float) -> None:
+        """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
+        moving = [row for row in rows if self.books.grants[row] is not None]
+        self._pause(moving, now_s)
         if targets.devices is not None:
-            devices = targets.devices[place]
-            self.free.take_these(devices)
+            found = [targets.devices[place] for place in places.tolist()]
+            self.free.take_these(list(chain.from_iterable(found)))
         else:
-            counts = targets.num_devices
-            wanted = int(self.books.num_devices[row] if counts is None else counts[place])
-            kind = -1 if targets.device_type is None else int(targets.device_type[place])
-            how = self.how
-            if targets.consolidate is not None:
-                how = consolidated if targets.consolidate[place] else anywhere
-            found = self.free.find(wanted, kind, how, int(self.books.allowed[row]))
-            if found is None:
-                if self.books.grants[row] is not None:
-                    self._lose(row, now_s)
-                return False
-            devices = self.free.take(found)
-        self._start(row, _granted(devices, place, targets), now_s)
-        return True
+            found = self._places(rows, places, targets)
+        started = [i for i, devices in enumerate(found) if devices]
+        if len(started) < len(rows):
+            self._lose(sorted(set(moving).difference(rows[i] for i in started)), now_s)
+        extras = _extras(targets)
+        grants = [_granted(found[i], int(places[i]), extras) for i in started]
+        if grants:
+            self._start([rows[i] for i in started], grants, now_s)
+
+    def _places(self, rows: list[int], places: Ints, targets: Targets) -> list[tuple[int, ...]]:
+        """Devices for jobs that the policy does not place itself; none for those that find none."""
+        books, num = self.books, len(rows)
+        wanted = books.num_devices[rows] if targets.num_devices is None else targets.num_devices[places]
+        kinds = np.full(num, -1) if targets.device_type is None else targets.device_type[places]
+        hows = np.full(num, self.how)
+        if targets.consolidate is not None:
+            hows = np.where(targets.consolidate[places], CONSOLIDATED, ANYWHERE)
+        return self.free.place(wanted, kinds, books.allowed[rows], hows, targets.backfill)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
         self.free.take_these(grant.devices)
-        self._start(row, grant, now_s)
+        self._start([row], [grant], now_s)
 
-    def _start(self, row: int, grant: Grant, now_s: float) -> None:
-        books = self.books
-        again = not np.isnan(books.first_start_s[row])
-        restart_s = self.costs.restart_s if again else self.costs.start_s
-        self._grant(row, grant, now_s, restart_s)
-        books.num_starts[row] += 1
-        books.placed_s[row] = now_s
-        books.held_type[row] = self.site.type_of_node[self.site.node_of[grant.devices[0]]]
-        self.changed.append(row)
+    def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
+        books, free = self.books, self.free
+        began = ~np.isnan(books.first_start_s[rows])
+        self._grant(rows, grants, now_s, np.where(began, self.costs.restart_s, self.costs.start_s))
+        books.num_starts[rows] += 1
+        books.placed_s[rows] = now_s
+        books.held_type[rows] = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
+        self.changed += rows
 
-    def _grant(self, row: int, grant: Grant, now_s: float, restart_s: float) -> None:
-        """Write a grant down, with the speed that it gives."""
+    def _grant(self, rows: list[int], grants: list[Grant], now_s: float, pauses_s: Floats) -> None:
+        """Write grants down, with the speed that they give."""
+        pairs = list(zip(rows, grants, strict=True))
+        self.books.grant(rows, grants, [self._rate(*pair) for pair in pairs], now_s, pauses_s)
+        for row, _ in pairs:
+            if isinstance(self.job(row).profile, Adaptive):
+                self._adapt(row)
+                self.adaptive.add(row)
+
+    def _rate(self, row: int, grant: Grant) -> float:
+        """Work per second; of a job that adapts itself it is found out later."""
         profile = self.job(row).profile
-        if isinstance(profile, Adaptive):
-            self.books.grant(row, grant, 0.0, now_s, restart_s)
-            self._adapt(row)
-            self.adaptive.add(row)
-        else:
-            self.books.grant(row, grant, profile.work_per_s(self._spot(grant), grant), now_s, restart_s)
+        return 0.0 if isinstance(profile, Adaptive) else profile.work_per_s(self._spot(grant), grant)
 
     def _spot(self, grant: Grant) -> Spot:
-        counts: dict[int, int] = {}
-        for device in grant.devices:
-            node = self.free.node_of[device]
-            counts[node] = counts.get(node, 0) + 1
-        kind = self.site.hosts[node].device_type
-        return Spot(kind, len(grant.devices), len(counts), tuple(counts.values()))
+        node_of = self.free.node_of
+        nodes = [node_of[device] for device in grant.devices]
+        counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
+        return Spot(self.site.hosts[nodes[-1]].device_type, len(nodes), len(counts), counts)
 
     def _adapt(self, row: int) -> None:
         books, job, grant = self.books, self.job(row), self.books.grants[row]
@@ -214,15 +216,16 @@ class Holdings:
         for row, devices in zip(wanted.tolist(), targets.devices, strict=True):
             for device in devices:
                 tenants.setdefault(device, []).append(row)
+        extras = _extras(targets)
         for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
             if not devices:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}
             partners = tuple(sorted(self.job(other).name for other in others))
-            grant = replace(_granted(devices, place, targets), partners=partners)
+            grant = replace(_granted(devices, place, extras), partners=partners)
             if self.books.grants[row] != grant:
-                restarting_s = max(0.0, self.books.since_s[row] - now_s)
-                self._grant(row, grant, now_s, restarting_s)
+                restarting_s = np.maximum(0.0, self.books.since_s[[row]] - now_s)
+                self._grant([row], [grant], now_s, restarting_s)
                 self.changed.append(row)
         self._check_shares(tenants)
 
@@ -242,24 +245,28 @@ class Holdings:
         assert job is not None
         return job
 
-    def stop(self, row: int, now_s: float) -> None:
-        """Take a job's devices away; it waits."""
-        self._pause(row, now_s)
-        self._lose(row, now_s)
+    def stop(self, rows: Sequence[int], now_s: float) -> None:
+        """Take jobs' devices away; they wait."""
+        self._pause(rows, now_s)
+        self._lose(rows, now_s)
 
-    def _lose(self, row: int, now_s: float) -> None:
-        self.books.release(row, now_s)
-        self.books.num_preempted[row] += 1
+    def _lose(self, rows: Sequence[int], now_s: float) -> None:
+        self.books.release(rows, now_s)
+        self.books.num_preempted[rows] += 1
 
-    def _pause(self, row: int, now_s: float) -> None:
-        """Devices are free again; on the books the job is as it was until it has others."""
-        grant = self.books.grants[row]
-        assert grant is not None
-        placed_s = float(self.books.placed_s[row])
-        if self.notes.spans is not None and now_s > placed_s:
-            self.notes.spans.append(Span(self.job(row).name, placed_s, now_s, grant.devices))
-        self.free.give(grant.devices)
-        self.adaptive.discard(row)
+    def _pause(self, rows: Sequence[int], now_s: float) -> None:
+        """Devices are free again; on the books the jobs are as they were until they have others."""
+        left: list[int] = []
+        for row in rows:
+            grant = self.books.grants[row]
+            assert grant is not None
+            placed_s = float(self.books.placed_s[row])
+            if self.notes.spans is not None and now_s > placed_s:
+                self.notes.spans.append(Span(self.job(row).name, placed_s, now_s, grant.devices))
+            left += grant.devices
+        if left:
+            self.free.give(left)
+        self.adaptive.difference_update(rows)
 
     def finish(self, row: int, now_s: float) -> bool:
         """A job has done its work, or comes to where it changes its pace; whether it has ended."""
@@ -269,8 +276,8 @@ class Holdings:
             books.left[row] = books.turn[row]
             self._adapt(row)
             return False
-        self._pause(row, now_s)
-        books.release(row, now_s)
+        self._pause([row], now_s)
+        books.release([row], now_s)
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         self.notes.ended(
             job.name,
@@ -290,26 +297,24 @@ class Holdings:
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         job = self.job(row)
         if self.books.grants[row] is not None:
-            self.stop(row, now_s)
+            self.stop([row], now_s)
         self.notes.refused.append((job.name, reason))
         self.books.remove(row)
 
 
-_ANY = np.full(4096, -1)
-
-
 def _whole(targets: Targets) -> bool:
     """Whether jobs get devices for themselves alone, and nothing else."""
-    extras = (targets.share, targets.batch_size, targets.cpus, targets.memory_bytes)
     given = [device for devices in targets.devices or () for device in devices]
-    return all(extra is None for extra in extras) and len(set(given)) == len(given)
+    return not _extras(targets) and len(set(given)) == len(given)
 
 
-def _granted(devices: tuple[int, ...], place: int, targets: Targets) -> Grant:
-    return Grant(
-        devices,
-        1.0 if targets.share is None else float(targets.share[place]),
-        0 if targets.batch_size is None else int(targets.batch_size[place]),
-        0.0 if targets.cpus is None else float(targets.cpus[place]),
-        0.0 if targets.memory_bytes is None else float(targets.memory_bytes[place]),
-    )
+def _extras(targets: Targets) -> dict[str, Floats | Ints]:
+    """What jobs get beside devices, by its name in a grant."""
+    given = {name: getattr(targets, name) for name in ("share", "batch_size", "cpus", "memory_bytes")}
+    return {name: values for name, values in given.items() if values is not None}
+
+
+def _granted(devices: tuple[int, ...], place: int, extras: Mapping[str, Floats | Ints]) -> Grant:
+    if not extras:
+        return Grant(devices)
+    return Grant(devices, **{name: values[place].item() for name, values in extras.items()})

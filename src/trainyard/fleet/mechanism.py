@@ -4,50 +4,107 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy import bool_, int64, zeros
+from numpy import bool_, empty, int64, zeros
 from numpy.typing import NDArray
+
+from trainyard.fleet.books import Books
+from trainyard.fleet.policy import Targets
 
 Ints = NDArray[np.int64]
 
+_NONE = np.zeros(0, np.int64)
 
-def chosen(wanted: Ints, kinds: Ints, allowed: Ints, room: Ints, backfill: bool) -> NDArray[np.bool_]:
-    """Which jobs fit, taken in order.
+
+def walk(books: Books, rows: Ints, targets: Targets, room: Ints) -> tuple[Ints, Ints]:
+    """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
     ----------
-    wanted : devices of every job, most urgent first; 0 for a job that is to wait.
-    kinds : index of the pool that each needs; -1 for the first in which it fits.
-    allowed : pools that each can run on, as bits.
+    rows : of the snapshot that the targets are for.
+    targets : of a policy that does not place for itself.
     room : devices of every pool that can be given out.
-    backfill : whether jobs after one that does not fit are tried.
+
+    Returns
+    -------
+    Places in ``targets.order`` of the jobs that fit and do not have what they are to have, most urgent first; rows of
+    the jobs that run and do not fit.
     """
-    found: NDArray[np.bool_] = _chosen(
-        wanted.astype(int64), kinds.astype(int64), allowed, room.astype(int64), backfill
+    counts = _NONE if targets.num_devices is None else np.asarray(targets.num_devices, np.int64)
+    kinds = _NONE if targets.device_type is None else np.asarray(targets.device_type, np.int64)
+    order = np.asarray(targets.order, np.int64)
+    asked, held, held_type = books.num_devices, books.held, books.held_type
+    starting, stopping = _walk(
+        order, rows, counts, kinds, asked, held, held_type, books.allowed, room, targets.backfill
     )
+    return starting, stopping
+
+
+def fitting(wanted: Ints, allowed: Ints, room: Ints) -> NDArray[np.bool_]:
+    """Which gangs fit, taken in order.
+
+    Parameters
+    ----------
+    wanted : devices of each.
+    allowed : pools in which it can run, as bits.
+    room : devices of every pool.
+    """
+    found: NDArray[np.bool_] = _fitting(wanted, allowed, room)
     return found
 
 
 @njit(cache=True)
-def _chosen(wanted, kinds, allowed, room, backfill):  # type: ignore[no-untyped-def]
-    left = room.copy()
-    runs = zeros(len(wanted), bool_)
+def _fitting(wanted, allowed, room):  # type: ignore[no-untyped-def]
+    left, fits = room.copy(), zeros(len(wanted), bool_)
     total = left.sum()
     for i in range(len(wanted)):
         if total == 0:
             break
-        n = wanted[i]
+        pool = _pool(left, wanted[i], -1, allowed[i])
+        if pool >= 0:
+            left[pool] -= wanted[i]
+            total -= wanted[i]
+            fits[i] = True
+    return fits
+
+
+@njit(cache=True)
+def _pool(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
+    """The pool of a kind if it has room, of any kind the first that has; -1 for none."""
+    if kind >= 0:
+        return kind if left[kind] >= wanted else -1
+    for pool in range(len(left)):
+        if left[pool] >= wanted and (allowed >> pool) & 1:
+            return pool
+    return -1
+
+
+@njit(cache=True)
+def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, backfill):  # type: ignore[no-untyped-def]
+    left = room.copy()
+    total = left.sum()
+    runs = zeros(len(rows), int64)
+    starting, stopping = empty(len(order), int64), empty(len(rows), int64)
+    num_starting = num_stopping = 0
+    for i in range(len(order)):
+        if total == 0:
+            break
+        row = rows[order[i]]
+        n = counts[i] if len(counts) else asked[row]
         if n == 0:
             continue
-        pool = kinds[i]
-        if pool < 0:
-            for p in range(len(left)):
-                if left[p] >= n and (allowed[i] >> p) & 1:
-                    pool = p
-                    break
-        if pool >= 0 and left[pool] >= n:
+        kind = kinds[i] if len(kinds) else -1
+        pool = _pool(left, n, kind, allowed[row])
+        if pool >= 0:
             left[pool] -= n
             total -= n
-            runs[i] = True
+            runs[order[i]] = 1
+            if held[row] != n or (kind >= 0 and held_type[row] != kind):
+                starting[num_starting] = i
+                num_starting += 1
         elif not backfill:
             break
-    return runs
+    for number in range(len(rows)):
+        if not runs[number] and held[rows[number]] > 0:
+            stopping[num_stopping] = rows[number]
+            num_stopping += 1
+    return starting[:num_starting], stopping[:num_stopping]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -102,6 +102,11 @@ class Snapshot:
         return self.held > 0
 
     @cached_property
+    def is_restarting(self) -> Bools:
+        """Whether every job has devices and does no work yet."""
+        return self.is_running & (self._books.since_s[self.rows] > self.now_s)
+
+    @cached_property
     def attained_s(self) -> Floats:
         """Time for which every job had devices."""
         return self._books.attained_s[self.rows] + self._stint_s
@@ -132,13 +137,24 @@ class Snapshot:
     @cached_property
     def num_restarts(self) -> Ints:
         """How often every job got devices again, or others."""
-        return np.maximum(0, self._books.num_starts[self.rows] - 1)
+        return np.maximum(0, self.num_starts - 1)
+
+    @cached_property
+    def num_starts(self) -> Ints:
+        """How often every job got devices, or others."""
+        return self._books.num_starts[self.rows]
 
     @cached_property
     def reports(self) -> tuple[Any, ...]:
-        """What every job last reported of itself, None for those that did not; needs "reports"."""
+        """What every job last reported of itself, or knew before it ran, or None; needs "reports"."""
         self._require("reports")
-        return tuple(self._books.reports[row] for row in self.rows)
+        return tuple(self._report(row) for row in self.rows)
+
+    def _report(self, row: int) -> Any:
+        report, job = self._books.reports[row], self._books.jobs[row]
+        if report is None and job is not None and isinstance(job.profile, Adaptive):
+            return job.profile.known
+        return report
 
     @cached_property
     def left(self) -> Floats:
@@ -160,11 +176,30 @@ class Snapshot:
     def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
         """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
         self._require("speed")
+        return self.job(number).profile.work_per_s(self._spot(grant, device_type), grant)
+
+    def rest_s(self, number: int, grant: Grant, device_type: int = 0, from_next: bool = False) -> float:
+        """Time that a job would still take with a grant, placed as for `speed`; needs "speed" and "length".
+
+        Parameters
+        ----------
+        from_next : count from where the job next changes its pace, such as the end of an epoch.
+        """
+        self._require("speed")
+        left, job, spot = float(self.left[number]), self.job(number), self._spot(grant, device_type)
+        if not isinstance(job.profile, Adaptive):
+            speed = job.profile.work_per_s(spot, grant)
+            return left / speed if speed > 0 else float("inf")
+        done = job.work - left
+        if from_next:
+            done = job.profile.pace(spot, grant, done, None).until
+        return job.profile.rest_s(spot, grant, done, job.work)
+
+    def _spot(self, grant: Grant, device_type: int) -> Spot:
         size = int(self.site.devices_per_node[self.site.type_of_node == device_type].max())
         whole, rest = divmod(grant.num_devices, size)
         per_node = (size,) * whole + ((rest,) if rest else ())
-        spot = Spot(self.site.device_types[device_type], grant.num_devices, len(per_node), per_node)
-        return self.job(number).profile.work_per_s(spot, grant)
+        return Spot(self.site.device_types[device_type], grant.num_devices, len(per_node), per_node)
 
     def gang_speeds(self, number: int) -> Floats:
         """Work per second of a job's gang by device type, 0 where it cannot run; needs "speed"."""
@@ -311,4 +346,6 @@ class Priority:
         else:
             order = key.argsort(kind="stable")
         ask_again_s = snapshot.now_s + self.quantum_s
+        if self.quantum_s < float("inf") and snapshot.is_running.all():
+            ask_again_s = float("inf")  # where nobody waits, another order changes nothing
         return Targets(order, backfill=self.backfill, ask_again_s=ask_again_s), state

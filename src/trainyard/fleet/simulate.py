@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 
 from trainyard.fleet.holdings import Costs, Holdings
-from trainyard.fleet.place.nodes import Placement, placement
+from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
@@ -56,7 +56,7 @@ class _Simulator:
         jobs: Iterable[Job],
         site: Site,
         policy: Policy,
-        how: Placement,
+        how: int,
         rounds: Rounds | None,
         costs: Costs,
         keep_spans: bool,

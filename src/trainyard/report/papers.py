@@ -1,4 +1,4 @@
-"""A page per published system, made from its catalog entry and its docstrings."""
+"""A page per published system of every level, made from its catalog entry and its docstrings."""
 
 from __future__ import annotations
 
@@ -8,46 +8,52 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from trainyard.job.catalog import CATALOG, Entry
-from trainyard.job.reproduce import PaperTable, paper_tables
+from trainyard.published import PaperTable, System
+from trainyard.report.systems import LEVELS, Level, options
+from trainyard.report.units import number_text
 
 _HEADINGS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
 
 
-def page(entry: Entry) -> str:
+def page(level: Level, system: System) -> str:
     """The page of one system, in Markdown."""
-    parts = [f"# {entry.title}", f"`{entry.name}` ({entry.family})", entry.paper + "."]
-    parts.append(f"**Fidelity: {entry.fidelity}.** " + _sentence(entry.left_out, "Left out: "))
-    if entry.needs:
-        parts.append(f"**Needs** {', '.join(entry.needs)}.")
-    runs = "on PyTorch processes and in simulation" if entry.runs else "in simulation only"
-    parts.append(f"Runs {runs}. Its claim is tested in `{entry.claim_test}`.")
-    parts.append(f"## The file\n\n{_notes(entry)}")
-    parts.append(
-        f"## Use\n\n```\ntrainyard plan gpt-tiny --cluster 1x4xA100-80G --strategies '{usage(entry)}'\n```"
-    )
-    parts.append(_signature(entry))
-    parts.append(_HEADINGS.sub(r"**\1**\n", _escaped(inspect.getdoc(entry.factory) or "")))
-    if entry.variants:
-        parts.append("## Variants\n\n" + _table(("variant", "options"), _variants(entry)))
+    parts = [
+        f"# {system.title}",
+        f"`{system.name}` ({level.title}: {level.kind(system)})",
+        system.paper + ".",
+    ]
+    parts.append(f"**Fidelity: {system.fidelity}.** " + _sentence(system.left_out, "Left out: "))
+    if system.needs:
+        parts.append(f"**Needs** {', '.join(system.needs)}.")
+    parts.append(f"Runs {level.runs(system)}. Its claim is tested in `{system.claim_test}`.")
+    parts.append(f"## The file\n\n{_notes(system)}")
+    parts.append(f"## Use\n\n```\n{level.command(system)}\n```")
+    parts.append(f"## Options\n\n`{system.name}({', '.join(options(system))})`")
+    parts.append(_bold_headings(_escaped(inspect.getdoc(system.factory) or "")))
+    if system.variants:
+        parts.append("## Variants\n\n" + _table(("variant", "options"), _variants(system)))
     parts.append("## Beside the paper")
-    parts += [_reproduction(entry.name, table) for table in paper_tables(entry.name)]
+    parts += [_reproduction(system.name, table) for table in level.tables(system.name)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def index() -> str:
-    """The table of all systems, in Markdown."""
-    rows = [
-        (f"[{e.name}]({e.name}.md)", e.title, _year(e), e.family, e.fidelity, "yes" if e.runs else "no")
-        for e in CATALOG
-    ]
-    head = ("system", "what it decides", "paper", "family", "fidelity", "runs")
-    return f"# The published systems of level 1\n\n{_table(head, rows)}\n"
+    """The tables of all systems, in Markdown."""
+    parts = ["# The published systems"]
+    head = ("system", "what it decides", "paper", "kind", "fidelity", "runs")
+    for level in LEVELS:
+        rows = [
+            (f"[{s.name}]({s.name}.md)", s.title, s.paper, level.kind(s), s.fidelity, level.runs(s))
+            for s in level.systems
+        ]
+        parts.append(f"## {level.title.capitalize()}: {level.about}\n\n{_table(head, rows)}")
+    return "\n\n".join(parts) + "\n"
 
 
 def pages() -> dict[str, str]:
     """Text of every page by file name."""
-    return {"index.md": index(), **{f"{entry.name}.md": page(entry) for entry in CATALOG}}
+    found = {f"{system.name}.md": page(level, system) for level in LEVELS for system in level.systems}
+    return {"index.md": index(), **found}
 
 
 def write_pages(folder: Path) -> None:
@@ -61,21 +67,13 @@ def write_pages(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def usage(entry: Entry) -> str:
-    """How the system is named on the command line, with what it needs before it."""
-    return f"{entry.after} + {entry.name}" if entry.after else entry.name
+def _notes(system: System) -> str:
+    notes = inspect.getdoc(import_module(system.module)) or ""
+    return f"`{system.module}`\n\n{_bold_headings(notes)}"
 
 
-def _notes(entry: Entry) -> str:
-    notes = inspect.getdoc(import_module(entry.module)) or ""
-    return f"`{entry.module}`\n\n{notes}"
-
-
-def _signature(entry: Entry) -> str:
-    options = ", ".join(
-        f"{p.name}={p.default!r}" for p in inspect.signature(entry.factory).parameters.values()
-    )
-    return f"## Options\n\n`{entry.name}({options})`"
+def _bold_headings(text: str) -> str:
+    return _HEADINGS.sub(r"**\1**\n", text)
 
 
 def _escaped(text: str) -> str:
@@ -87,32 +85,31 @@ def _escaped(text: str) -> str:
     return f"{body}Examples\n--------\n\n```python\n{examples}\n```" if examples else body
 
 
-def _variants(entry: Entry) -> list[tuple[str, str]]:
+def _variants(system: System) -> list[tuple[str, str]]:
     return [
         (name, ", ".join(f"`{k}={v!r}`" for k, v in options.items()))
-        for name, options in entry.variants.items()
+        for name, options in system.variants.items()
     ]
 
 
 def _reproduction(name: str, table: PaperTable) -> str:
-    """The table, or, where it takes long, what the command line makes of it."""
+    """The table, or, where it takes long or files that are not here, how the command line makes it."""
     text = f"{table.source}; {table.unit}. Ours: {table.method}."
-    if table.is_slow:
+    if table.files is not None:
+        text += (
+            f" It is computed from files that have to be fetched:\n\n```\n{table.files.command(name)}\n```"
+        )
+    elif table.is_slow:
         text += f" `trainyard reproduce {name}` simulates it and prints both."
     else:
-        rows = [(row.label, f"{row.paper:g}", f"{row.ours:.4g}") for row in table.rows()]
-        text += f"\n\n{_table(('', 'paper', 'ours'), rows)}"
+        rows = [(row.label, number_text(row.theirs, 6), number_text(row.ours, 5)) for row in table.computed()]
+        text += f"\n\n{_table(('', 'theirs', 'ours'), rows)}"
     return text + (f"\n\n{_sentence(table.caveat)}" if table.caveat else "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _year(entry: Entry) -> str:
-    found = re.findall(r"arXiv \d{4}\.\d{5}", entry.paper)
-    return ", ".join(found)
 
 
 def _sentence(text: str, before: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["bytes_text", "duration_text", "percent_text", "rate_text", "seconds_text"]
+__all__ = ["bytes_text", "duration_text", "number_text", "percent_text", "rate_text", "seconds_text"]
 
 
 def seconds_text(seconds: float) -> str:
@@ -48,6 +48,11 @@ def rate_text(per_s: float, unit: str) -> str:
 def percent_text(share: float) -> str:
     """A share of one: ``41.5 %``."""
     return f"{100 * share:.1f} %"
+
+
+def number_text(value: float, digits: int) -> str:
+    """A number of any unit to so many digits, and never with an exponent where it is large: ``2952852``."""
+    return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
 
 
 def _three_digits(value: float) -> str:

@@ -20,7 +20,7 @@ def times(run: FleetRun) -> dict[str, float]:
 
 
 def test_six_jobs_share_four_devices_in_turns() -> None:
-    """Section 3.1: with suspend and resume, as many devices as there are are shared evenly over time."""
+    """Section 4.1: with suspend and resume, as many devices as there are are shared evenly over time."""
     jobs = [declared_job(str(i), 0, 1, 600) for i in range(6)]
     run = simulate_fleet(jobs, Site.uniform(1, 4), Gandiva(pack=False), keep_spans=True)
     by_900_s = {
@@ -57,21 +57,21 @@ def pair(crowded: float) -> list[Job]:
 
 
 def test_packing_light_jobs_beats_turns() -> None:
-    """Section 4.2: two jobs that use little of a device are sooner done together."""
+    """Section 4.2.2: two jobs that use little of a device are sooner done together."""
     site = Site.uniform(1, 1)
     packed, sliced = (simulate_fleet(pair(0.9), site, Gandiva(pack=p)) for p in (True, False))
     assert packed.makespan_s < 0.75 * sliced.makespan_s
 
 
 def test_packing_that_hurts_is_undone() -> None:
-    """Section 4.2: if together they do less than in turns, they go back to turns, and lose one slice by it."""
+    """Section 4.2.2: if together they do less than in turns, they go back to turns, and lose one slice by it."""
     site = Site.uniform(1, 1)
     packed, sliced = (simulate_fleet(pair(0.2), site, Gandiva(pack=p)) for p in (True, False))
     assert packed.makespan_s == pytest.approx(sliced.makespan_s, abs=2 * 60)
 
 
 def test_a_job_moves_to_idle_devices() -> None:
-    """Section 3.1, migration: two nodes, both jobs of one device on the first; when the second empties, one moves."""
+    """Section 4.1, migration: two nodes, both jobs of one device on the first; when the second empties, one moves."""
     jobs = [
         declared_job("a", 0, 2, 2000),
         declared_job("b", 0, 2, 300),
@@ -84,7 +84,7 @@ def test_a_job_moves_to_idle_devices() -> None:
 
 
 def test_elastic_jobs_grow_on_idle_devices_and_shrink() -> None:
-    """Section 3.1, grow-shrink."""
+    """Section 4.1, grow-shrink."""
     jobs = [declared_job("elastic", 0, 1, 1200, max_devices=4), declared_job("rigid", 120, 3, 120)]
     run = simulate_fleet(jobs, Site.uniform(1, 4), Gandiva(pack=False), keep_spans=True)
     sizes = [len(s.devices) for s in run.spans if s.job == "elastic"]

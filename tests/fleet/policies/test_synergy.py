@@ -74,7 +74,7 @@ def test_who_has_more_than_a_share_gives_it_back() -> None:
 @pytest.mark.parametrize("first_fit", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_full_nodes_are_shared_out(seed: int, first_fit: bool) -> None:
-    """Every device is in use, no node gives out more than it has, and everybody's share suffices (section 4.2)."""
+    """Every device is in use, no node gives out more than it has, and everybody's share suffices."""
     draw, site = np.random.default_rng(seed), nodes(4)
     packing, left, wanted = Packing(site, first_fit), 32, []
     while left:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
+from numpy import empty, int64, where, zeros
 
-from trainyard.fleet.place.nodes import Ints, Placement
+from trainyard.fleet.place.nodes import Ints, nodes_for
 from trainyard.fleet.site import Site
 
 
@@ -15,75 +17,89 @@ class FreeDevices:
 
     Attributes
     ----------
-    by_node, by_type, total : numbers of free devices.
-    node_of : node of every device.
+    by_node, by_type : numbers of free devices.
+    node_of, type_of : node of every device, and index of the type of every node.
     """
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.by_node = site.devices_per_node.copy()
         self.by_type = site.devices_of_type.copy()
-        self.total = site.num_devices
         self.node_of: list[int] = site.node_of.tolist()
-        self._devices = [
-            list(range(first, last))
-            for first, last in zip(site.first_device, site.first_device[1:], strict=False)
-        ]
-        self._type_of: list[int] = site.type_of_node.tolist()
-        # By type: 1 at its nodes and 0 elsewhere, and the devices that they have.
-        self._own = [(site.type_of_node == kind).astype(np.int64) for kind in range(len(self.by_type))]
-        self._sizes = [site.devices_per_node * own for own in self._own]
-        self._tenants = [0] * site.num_devices
+        self.type_of: list[int] = site.type_of_node.tolist()
+        self._tenants = np.zeros(site.num_devices, np.int64)
+        self._count = (self._tenants, self.by_node, self.by_type, site.node_of, site.type_of_node)
 
-    def find(self, wanted: int, device_type: int, how: Placement, allowed: int = -1) -> Ints | None:
-        """How many devices to take of every node, all of one type; None if there is no place.
+    @property
+    def total(self) -> int:
+        return int(self.by_type.sum())
+
+    def place(
+        self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, goes_on: bool
+    ) -> list[tuple[int, ...]]:
+        """Take devices for jobs, one after the other; none for a job that has no place.
 
         Parameters
         ----------
-        device_type : index of the type; -1 for the first of those that are ``allowed``, as bits.
+        wanted : devices of each, all of one type.
+        kinds : index of the type; -1 for the first of those that are ``allowed``, as bits.
+        hows : placement of each.
+        goes_on : whether jobs after one that has no place are tried.
         """
-        if len(self.by_type) == 1:
-            enough = self.total >= wanted
-            return how(self.by_node, wanted, self.site.devices_per_node) if enough else None
-        for kind in range(len(self.by_type)) if device_type < 0 else (device_type,):
-            if self.by_type[kind] < wanted or (device_type < 0 and not (allowed >> kind) & 1):
-                continue
-            found = how(self.by_node * self._own[kind], wanted, self._sizes[kind])
-            if found is not None:
-                return found
-        return None
+        site = self.site
+        devices, ends = _place(
+            wanted, kinds, allowed, hows, goes_on, site.first_device, site.devices_per_node, *self._count
+        )
+        flat, found, first = devices.tolist(), [], 0
+        for end in ends.tolist():
+            found.append(tuple(flat[first:end]))
+            first = end
+        return found
 
-    def take(self, counts: Ints) -> tuple[int, ...]:
-        """Take so many of every node; returns the devices, ascending."""
-        taken: list[int] = []
-        for node in counts.nonzero()[0].tolist():
-            count = int(counts[node])
-            taken += [heapq.heappop(self._devices[node]) for _ in range(count)]
-            self._count(node, -count)
-        for device in taken:
-            self._tenants[device] = 1
-        return tuple(sorted(taken))
-
-    def take_these(self, devices: tuple[int, ...]) -> None:
+    def take_these(self, devices: Sequence[int]) -> None:
         """Take the devices named; one that others have already is shared with them."""
-        for device in devices:
-            self._tenants[device] += 1
-            if self._tenants[device] == 1:
-                node = self.node_of[device]
-                self._devices[node].remove(device)
-                heapq.heapify(self._devices[node])
-                self._count(node, -1)
+        _change(np.array(devices, np.int64), 1, *self._count)
 
-    def give(self, devices: tuple[int, ...]) -> None:
-        """A job leaves devices, which are free when the last one does."""
-        for device in devices:
-            self._tenants[device] -= 1
-            if not self._tenants[device]:
-                node = self.node_of[device]
-                heapq.heappush(self._devices[node], device)
-                self._count(node, 1)
+    def give(self, devices: Sequence[int]) -> None:
+        """Jobs leave devices, which are free when the last one does."""
+        _change(np.array(devices, np.int64), -1, *self._count)
 
-    def _count(self, node: int, change: int) -> None:
-        self.by_node[node] += change
-        self.by_type[self._type_of[node]] += change
-        self.total += change
+
+@njit(cache=True)
+def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
+    for device in devices:
+        was_free = tenants[device] == 0
+        tenants[device] += change
+        freed = int(tenants[device] == 0) - int(was_free)
+        node = node_of[device]
+        by_node[node] += freed
+        by_type[type_of[node]] += freed
+
+
+@njit(cache=True)
+def _place(wanted, kinds, allowed, hows, goes_on, first, sizes, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
+    devices, ends = empty(wanted.sum(), int64), zeros(len(wanted), int64)
+    count = 0
+    for i in range(len(wanted)):
+        taken = empty(0, int64)
+        for kind in range(len(by_type)):
+            suits = kind == kinds[i] if kinds[i] >= 0 else (allowed[i] >> kind) & 1
+            if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
+                own = type_of == kind
+                taken = nodes_for(hows[i], where(own, by_node, 0), wanted[i], where(own, sizes, 0))
+        begun = count
+        for node in range(len(taken)):
+            device = first[node]
+            for _ in range(taken[node]):
+                while tenants[device]:
+                    device += 1
+                tenants[device] = 1
+                devices[count] = device
+                count += 1
+            by_node[node] -= taken[node]
+            by_type[type_of[node]] -= taken[node]
+        ends[i] = count
+        if count == begun and not goes_on:
+            ends[i:] = count
+            break
+    return devices[:count], ends

@@ -1,94 +1,32 @@
 """Placement: which free devices a job gets, once it is decided that it runs.
 
-A placement is a function from free devices by node to devices by node. Nodes that are not of the asked type are offered
-as having none free.
+A placement goes from free devices by node to devices by node. Nodes that are not of the asked type are offered as having
+none free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
+from numba import njit
+from numpy import arange, argmax, argsort, empty, int64, zeros
 from numpy.typing import NDArray
 
 from trainyard.fleet.site import FleetError
 
 Ints = NDArray[np.int64]
 
-Placement = Callable[[Ints, int, Ints], Ints | None]
-"""From devices free in every node, devices wanted, and devices of every node in all: how many to take of every node,
-or None if there is no place that suits."""
+ANYWHERE, CONSOLIDATED, PACKED, SPREAD = range(4)
 
-
-def anywhere(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
-    """Whatever is free, in the order of the nodes: devices are alike wherever they are."""
-    upto = free.cumsum()
-    if not len(upto) or upto[-1] < wanted:
-        return None
-    # Of every node what is still wanted after the nodes before it.
-    return np.minimum(np.maximum(wanted - (upto - free), 0), free)
-
-
-def consolidated(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
-    """On as few nodes as a job of that size can lie on: it waits rather than be spread over more.
-
-    A job that fits in a node gets the node with the fewest devices free that still suffice; a larger one gets whole
-    nodes, and what is left of it again the fullest that suffices.
-    """
-    size = int(sizes.max())
-    whole, rest = divmod(wanted, size)
-    if whole and np.any(sizes[free > 0] < size):
-        return packed(free, wanted, sizes)
-    taken = np.zeros_like(free)
-    if whole:
-        empty = np.nonzero(free == size)[0][:whole]
-        if len(empty) < whole:
-            return None
-        taken[empty] = size
-    if rest:
-        left = np.where(taken > 0, 0, free)
-        suits = np.nonzero(left >= rest)[0]
-        if not len(suits):
-            return None
-        taken[suits[np.argmin(left[suits])]] = rest
-    return taken
-
-
-def packed(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
-    """On the nodes with most devices free, but a node that suffices alone is the one with fewest."""
-    suits = np.nonzero(free >= wanted)[0]
-    taken = np.zeros_like(free)
-    if len(suits):
-        taken[suits[np.argmin(free[suits])]] = wanted
-        return taken
-    order = np.argsort(-free, kind="stable")
-    found = anywhere(free[order], wanted, sizes[order])
-    if found is None:
-        return None
-    taken[order] = found
-    return taken
-
-
-def spread(free: Ints, wanted: int, sizes: Ints) -> Ints | None:
-    """One device after the other from the node that has most free: on as many nodes as there are."""
-    left, taken = free.copy(), np.zeros_like(free)
-    if int(free.sum()) < wanted:
-        return None
-    for _ in range(wanted):
-        node = int(np.argmax(left))
-        left[node] -= 1
-        taken[node] += 1
-    return taken
-
-
-PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
-    {"anywhere": anywhere, "consolidated": consolidated, "packed": packed, "spread": spread}
+PLACEMENTS: Mapping[str, int] = MappingProxyType(
+    {"anywhere": ANYWHERE, "consolidated": CONSOLIDATED, "packed": PACKED, "spread": SPREAD}
 )
 """Placements by name."""
 
 
-def placement(name: str) -> Placement:
+def placement(name: str) -> int:
     """A placement by its name.
 
     Raises
@@ -99,3 +37,103 @@ def placement(name: str) -> Placement:
     if name not in PLACEMENTS:
         raise FleetError(f"unknown placement {name!r}; the known ones are {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]
+
+
+def packed(free: Ints, wanted: int) -> Ints | None:
+    """How many devices of every node the placement ``packed`` takes; None if there are not enough."""
+    taken: Ints = _packed(free, wanted)
+    return taken if len(taken) else None
+
+
+@njit(cache=True)
+def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
+    """How many devices to take of every node; of no node at all (an empty array) if there is no place.
+
+    Parameters
+    ----------
+    how : placement.
+    free : devices free in every node.
+    wanted : devices.
+    sizes : devices of every node in all.
+    """
+    if how == CONSOLIDATED:
+        return _consolidated(free, wanted, sizes)
+    if how == PACKED:
+        return _packed(free, wanted)
+    if how == SPREAD:
+        return _spread(free, wanted)
+    return _in_order(free, wanted, arange(len(free)))
+
+
+@njit(cache=True)
+def _in_order(free, wanted, nodes):  # type: ignore[no-untyped-def]
+    """Whatever is free, in the order of the nodes: devices are alike wherever they are."""
+    taken = zeros(len(free), int64)
+    for node in nodes:
+        taken[node] = min(wanted, free[node])
+        wanted -= taken[node]
+        if wanted == 0:
+            return taken
+    return empty(0, int64)
+
+
+@njit(cache=True)
+def _fullest(free, taken, wanted):  # type: ignore[no-untyped-def]
+    """The node with fewest devices free that suffices, of those of which none is taken; -1 if there is none."""
+    best = -1
+    for node in range(len(free)):
+        if taken[node] == 0 and free[node] >= wanted and (best < 0 or free[node] < free[best]):
+            best = node
+    return best
+
+
+@njit(cache=True)
+def _packed(free, wanted):  # type: ignore[no-untyped-def]
+    """On the nodes with most devices free, but a node that suffices alone is the one with fewest."""
+    taken = zeros(len(free), int64)
+    best = _fullest(free, taken, wanted)
+    if best < 0:
+        return _in_order(free, wanted, argsort(-free, kind="mergesort"))
+    taken[best] = wanted
+    return taken
+
+
+@njit(cache=True)
+def _consolidated(free, wanted, sizes):  # type: ignore[no-untyped-def]
+    """On as few nodes as a job of that size can lie on: it waits rather than be spread over more.
+
+    A job that fits in a node gets the node with the fewest devices free that still suffice; a larger one gets whole
+    nodes, and what is left of it again the fullest that suffices.
+    """
+    size = sizes.max()
+    whole, rest = wanted // size, wanted % size
+    taken = zeros(len(free), int64)
+    if whole:
+        for node in range(len(free)):
+            if free[node] > 0 and sizes[node] < size:
+                return _packed(free, wanted)
+        for node in range(len(free)):
+            if whole and free[node] == size:
+                taken[node] = size
+                whole -= 1
+        if whole:
+            return empty(0, int64)
+    if rest:
+        best = _fullest(free, taken, rest)
+        if best < 0:
+            return empty(0, int64)
+        taken[best] = rest
+    return taken
+
+
+@njit(cache=True)
+def _spread(free, wanted):  # type: ignore[no-untyped-def]
+    """One device after the other from the node that has most free: on as many nodes as there are."""
+    if free.sum() < wanted:
+        return empty(0, int64)
+    left, taken = free.copy(), zeros(len(free), int64)
+    for _ in range(wanted):
+        node = argmax(left)
+        left[node] -= 1
+        taken[node] += 1
+    return taken

@@ -3,7 +3,7 @@
 References
 ----------
 J. Mohan, A. Phanishayee, J. Kulkarni, V. Chidambaram. "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters",
-OSDI 2022, section 4.2: TUNE.
+OSDI 2022: TUNE.
 """
 
 from __future__ import annotations

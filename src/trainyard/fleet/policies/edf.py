@@ -6,7 +6,7 @@ References
 ----------
 C. L. Liu, J. W. Layland. "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", JACM 1973: the
 order of deadlines. D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning",
-ASPLOS 2023, section 6.1: elastic jobs scale out as far as they can.
+ASPLOS 2023, baselines of its evaluation: elastic jobs scale out as far as they can.
 
 Notes
 -----

@@ -13,7 +13,7 @@ References
 ----------
 D. Gu, Y. Zhao, Y. Zhong, Y. Xiong, Z. Han, P. Cheng, F. Yang, G. Huang, X. Jin, X. Liu. "ElasticFlow: An Elastic
 Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023. Section 4.1: shares and admission (algorithm 1);
-4.2: elastic allocation (algorithm 2); 4.3: buddy placement with migration.
+after it elastic allocation (algorithm 2), and buddy placement with migration.
 
 Notes
 -----

@@ -2,8 +2,8 @@
 
 References
 ----------
-W. Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018. Section 3.1: suspend and resume,
-packing, migration, grow-shrink. Section 4.1, algorithm 1: where a new job goes (reactive mode). Section 4.2: packing,
+W. Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018. Section 4.1: suspend and
+resume, packing, migration, grow-shrink. Section 4.2.1: where a new job goes (reactive mode). Section 4.2.2: packing,
 migration and grow-shrink while jobs run (introspective mode).
 
 Fidelity: simplified.
@@ -133,7 +133,7 @@ class _Slice:
             self._grow()
 
     def _load(self, node: int) -> float:
-        """Height of a node: devices asked for by its jobs, over those it has (section 4.1)."""
+        """Height of a node: devices asked for by its jobs, over those it has (section 4.2.1)."""
         jobs = self.snapshot.jobs
         asked = sum(
             j.num_devices / len(self.homes[j.name]) for j in jobs if node in self.homes.get(j.name, ())
@@ -195,7 +195,7 @@ class _Slice:
         return True
 
     def _pack(self, i: int) -> None:
-        """Put a job of one device beside the least busy one of its node (section 4.2), if both were seen alone."""
+        """Put a job of one device beside the least busy one of its node (section 4.2.2), if both were seen alone."""
         jobs, alone, undone = self.snapshot.jobs, self.before.alone, self.before.undone
         if jobs[i].num_devices != 1 or jobs[i].name not in alone:
             return

@@ -7,13 +7,13 @@ no job is ever slower than with a proportional share, and no device idles for wa
 cluster do not say that they have is not given out.
 
 Fidelity: simplified. Profiles are asked, not measured: that the effect of memory is calculated from the hit rate of the
-cache (section 3.1) is the profile's affair; the optimal allocation by linear programming (section 4.1), the paper's upper
+cache is the profile's affair; the optimal allocation by linear programming, the paper's upper
 bound, is left out.
 
 References
 ----------
 J. Mohan, A. Phanishayee, J. Kulkarni, V. Chidambaram. "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters",
-OSDI 2022. Section 3: demands from optimistic profiles. Section 4: proportional allocation and TUNE.
+OSDI 2022: demands from optimistic profiles, proportional allocation, and TUNE.
 
 Notes
 -----

@@ -36,7 +36,7 @@ import numpy as np
 from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
-from trainyard.fleet.mechanism import chosen
+from trainyard.fleet.mechanism import fitting
 from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
 from trainyard.fleet.site import FleetError, Site
 
@@ -124,7 +124,7 @@ class Tiresias:
         jobs[order, _PLACE] = np.arange(num)
         runs = np.zeros(num, np.bool_)
         room = snapshot.site.devices_of_type
-        runs[order] = chosen(gangs[order], np.full(num, -1), snapshot.allowed[order], room, True)
+        runs[order] = fitting(gangs[order], snapshot.allowed[order], room)
         # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
         wait_s = _INF
         if self.as_published or not runs.all():

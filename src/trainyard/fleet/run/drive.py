@@ -13,6 +13,7 @@ from trainyard.fleet.policy import Policy, Snapshot
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
@@ -27,7 +28,7 @@ class Patience:
 
     Attributes
     ----------
-    max_failures : of one job; it is started again from its checkpoint until then.
+    max_failures : of one job; it is started again from its checkpoint until then, and given up after that.
     limit_s : of the whole run.
     """
 
@@ -45,14 +46,14 @@ def run_fleet(
     place: str = "consolidated",
     rounds: Rounds | None = None,
     patience: Patience | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Callable[[Event], None] = lambda _: None,
 ) -> FleetRun:
     """Run a workload to its end on an engine.
 
     Parameters
     ----------
     jobs : in the order of arrival, which is waited for.
-    tell : hears what is started, stopped and ended.
+    tell : hears what happens to jobs, before the engine does.
 
     Raises
     ------
@@ -74,6 +75,8 @@ def run_fleet(
             while coming and coming[-1].arrival_s <= now_s:
                 driver.submit(coming.pop(), now_s)
             driver.step(now_s)
+            if driver.given_up:
+                raise FleetError(next(iter(driver.given_up.values())))
             time.sleep(POLL_S)
         return driver.notes.result(name, site)
     finally:
@@ -85,12 +88,13 @@ class Driver:
 
     Parameters
     ----------
-    tell : hears in one line what is started, stopped and ended.
+    tell : hears what happens to jobs before the engine does, but for cancelling, of which it hears when that is done.
 
     Attributes
     ----------
     running : what the engine has been told to run.
     waiting : reasons of jobs that wait, by name, of the last decision.
+    given_up : how jobs failed that failed too often, by name.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class Driver:
         place: str = "consolidated",
         rounds: Rounds | None = None,
         patience: Patience | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self.site, self.policy, self.engine, self.rounds = site, policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
@@ -112,6 +116,7 @@ class Driver:
         self.running: dict[int, Grant] = {}
         self.waiting: dict[str, str] = {}
         self.failures: dict[str, int] = {}
+        self.given_up: dict[str, str] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
         self._changed = False
@@ -120,6 +125,15 @@ class Driver:
     def names(self) -> list[str]:
         """Jobs that are neither ended nor refused."""
         return [self.holdings.job(row).name for row in self.books.active.tolist()]
+
+    def done(self) -> dict[str, tuple[float, float]]:
+        """Work done, and devices times time had, of every job by name, at the last step."""
+        books = self.books
+        jobs = {row: self.holdings.job(row) for row in books.active.tolist()}
+        return {
+            job.name: (job.work - float(books.left[row]), float(books.attained_device_s[row]))
+            for row, job in jobs.items()
+        }
 
     def submit(self, job: Job, now_s: float) -> None:
         """A job arrives.
@@ -132,23 +146,40 @@ class Driver:
         training_of(job)
         self.holdings.enter(job, now_s)
         self._changed = True
-        self.tell(f"{now_s:7.1f} s  {job.name} arrives and asks for {job.num_devices} devices")
+        self.tell(Event(now_s, job, Happening.ARRIVES))
 
-    def restore(self, job: Job, now_s: float, grant: Grant | None, attained_device_s: float) -> None:
+    def restore(
+        self,
+        job: Job,
+        now_s: float,
+        grant: Grant | None,
+        attained_device_s: float,
+        done: float = 0.0,
+        first_start_s: float = math.nan,
+    ) -> None:
         """A job comes back that a driver before this one had; where it still runs, it goes on.
 
         Parameters
         ----------
-        grant : what it had; None if it waited.
+        grant : what it had; None if it waited. A job that was to leave its devices and did not hear of it is stopped.
         attained_device_s : devices times time that it had so far.
+        done : work that it had done.
+        first_start_s : when it first had devices; NaN if it never had.
         """
-        self.submit(job, now_s)
-        row = int(self.books.active[-1])
-        self.books.attained_device_s[row] = attained_device_s
-        if grant is not None and self.engine.adopt(job, grant):
+        training_of(job)
+        self.holdings.enter(job, now_s)
+        self._changed = True
+        row, books = int(self.books.active[-1]), self.books
+        books.attained_device_s[row], books.first_start_s[row] = attained_device_s, first_start_s
+        books.left[row] = max(0.0, job.work - done)
+        runs = self.engine.adopt(job, grant or Grant(()))
+        if grant is None:
+            if runs:
+                self.engine.stop([job.name])
+        elif runs or self.engine.progress(job.name).ended:
             self.holdings.take_over(row, grant, now_s)
             self.running[row] = grant
-            self.tell(f"{now_s:7.1f} s  {job.name} still runs on devices {_text(grant)}")
+            self.tell(Event(now_s, job, Happening.STAYS, grant))
 
     def cancel(self, name: str, now_s: float) -> None:
         """Stop a job and forget it.
@@ -161,12 +192,13 @@ class Driver:
         row = next((r for r in self.books.active.tolist() if self.holdings.job(r).name == name), None)
         if row is None:
             raise FleetError(f"there is no job {name!r} that waits or runs")
-        if self.running.pop(row, None) is not None:
+        job, grant = self.holdings.job(row), self.running.pop(row, None)
+        if grant is not None:
             self.engine.stop([name])
-            self.holdings.stop(row, now_s)
+            self.holdings.stop([row], now_s)
         self.books.remove(row)
         self._changed = True
-        self.tell(f"{now_s:7.1f} s  {name} is cancelled")
+        self.tell(Event(now_s, job, Happening.CANCELLED, grant))
 
     def step(self, now_s: float) -> None:
         """Take note of what jobs did; decide, if it is time to."""
@@ -184,7 +216,7 @@ class Driver:
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
             if progress.ended:
-                self.tell(f"{now_s:7.1f} s  {job.name} ends")
+                self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
                 self.holdings.finish(row, now_s)
                 some = True
@@ -194,16 +226,19 @@ class Driver:
         return some
 
     def _again(self, job: Job, row: int, failure: str, now_s: float) -> None:
-        """A job failed: it loses its devices, and waits as one that was preempted."""
-        self.failures[job.name] = self.failures.get(job.name, 0) + 1
-        if self.failures[job.name] > self.patience.max_failures:
-            raise FleetError(
-                f"job {job.name!r} failed {self.failures[job.name]} times, the last time with: {failure}"
-            )
-        self.tell(f"{now_s:7.1f} s  {job.name} fails ({failure}) and will continue from its checkpoint")
+        """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
+        count = self.failures[job.name] = self.failures.get(job.name, 0) + 1
+        grant = self.running.pop(row)
+        if count > self.patience.max_failures:
+            why = f"job {job.name!r} failed {count} times, the last time with: {failure}"
+            self.given_up[job.name] = why
+            self.tell(Event(now_s, job, Happening.GIVEN_UP, grant, why))
+        else:
+            self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
         self.engine.stop([job.name])
-        del self.running[row]
-        self.holdings.stop(row, now_s)
+        self.holdings.stop([row], now_s)
+        if job.name in self.given_up:
+            self.books.remove(row)
 
     def _decide(self, now_s: float) -> None:
         self.wake_s = _INF
@@ -218,31 +253,34 @@ class Driver:
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
         targets, self.state = self.policy.decide(snapshot, self.state)
         self.notes.num_decisions += 1
+        if targets.fraction is not None:
+            raise FleetError(
+                "the policy gives fractions of time, which only the simulator brings about; run jobs for real under "
+                "another one, such as srtf, tiresias or antman"
+            )
         self.wake_s = min(self.wake_s, targets.ask_again_s)
-        names = {row: self.holdings.job(row).name for row in rows.tolist()}
-        self.waiting = {names[int(rows[number])]: reason for number, reason in targets.reasons.items()}
+        jobs = {row: self.holdings.job(row) for row in rows.tolist()}
+        self.waiting = {jobs[int(rows[number])].name: reason for number, reason in targets.reasons.items()}
+        for number, why in targets.refused.items():
+            self.tell(Event(now_s, jobs[int(rows[number])], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
-        self._bring_about(names, now_s)
+        self._bring_about(jobs, now_s)
 
-    def _bring_about(self, names: dict[int, str], now_s: float) -> None:
+    def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
-        wanted = {row: grant for row in names if (grant := self.books.grants[row]) is not None}
+        wanted = {row: grant for row in jobs if (grant := self.books.grants[row]) is not None}
         moved = [
-            r for r, grant in self.running.items() if r in names and _place(wanted.get(r)) != _place(grant)
+            r for r, grant in self.running.items() if r in jobs and _place(wanted.get(r)) != _place(grant)
         ]
         for row in moved:
-            self.tell(f"{now_s:7.1f} s  {names[row]} leaves devices {_text(self.running.pop(row))}")
-        self.engine.stop([names[row] for row in moved])
+            self.tell(Event(now_s, jobs[row], Happening.LEAVES, self.running.pop(row)))
+        self.engine.stop([jobs[row].name for row in moved])
         for row, grant in wanted.items():
             if row not in self.running:
-                self.tell(f"{now_s:7.1f} s  {names[row]} runs on devices {_text(grant)}")
-                self.engine.start(self.holdings.job(row), grant)
+                self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))
+                self.engine.start(jobs[row], grant)
             self.running[row] = grant
 
 
 def _place(grant: Grant | None) -> tuple[object, ...] | None:
     return None if grant is None else (grant.devices, grant.batch_size)
-
-
-def _text(grant: Grant) -> str:
-    return ", ".join(map(str, grant.devices))

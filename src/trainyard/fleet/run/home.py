@@ -18,6 +18,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
 
 _LOGGED_LINES = 5
+_TRIES, _RETRY_S = 10, 0.02
 
 
 class JobHome:
@@ -36,7 +39,7 @@ class JobHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
-        self._training, self._failure = path / "training.json", path / "failure.txt"
+        self._training, self.failure = path / "training.json", path / "failure.txt"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -53,7 +56,8 @@ class JobHome:
                 )
             return
         self.logs.mkdir(parents=True, exist_ok=True)
-        partial = self._training.with_suffix(".part")
+        # Nodes may do this at the same time.
+        partial = self.path / f".training-{socket.gethostname()}-{os.getpid()}.part"
         partial.write_text(json.dumps(training.to_dict(), indent=1))
         partial.replace(self._training)
 
@@ -64,12 +68,12 @@ class JobHome:
     def allow(self) -> None:
         """The job may run: it is neither asked to leave nor known to have failed."""
         self.pause.unlink(missing_ok=True)
-        self._failure.unlink(missing_ok=True)
+        self.failure.unlink(missing_ok=True)
 
     def fail(self, reason: str) -> None:
         """Note why the job stopped; the first reason stays, others follow from it."""
-        if not self._failure.exists():
-            self._failure.write_text(reason)
+        if not self.failure.exists():
+            self.failure.write_text(reason)
 
     def progress(self, is_over: bool) -> Progress:
         """How far the job is.
@@ -80,12 +84,14 @@ class JobHome:
         """
         if not is_over:
             return Progress(self._reported_steps())
+        if not self._training.exists():
+            return Progress(0, failure="it was never started")
         saved = self.saved_steps()
         if saved >= self.training().steps:
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
-        reason = self._failure.read_text() if self._failure.exists() else "its processes are gone"
+        reason = self.failure.read_text() if self.failure.exists() else "its processes are gone"
         return Progress(saved, failure=reason)
 
     def saved_steps(self) -> int:
@@ -124,7 +130,12 @@ class JobHome:
             If processes of the job still run here.
         """
         with (self.path / f"lock-{first_rank}").open("a+") as file:
-            if _is_locked(file, fcntl.LOCK_EX):
+            # Who looks whether it is locked holds it for a moment.
+            for _ in range(_TRIES):
+                if not _is_locked(file, fcntl.LOCK_EX):
+                    break
+                time.sleep(_RETRY_S)
+            else:
                 raise FleetError(f"job {self.path.name!r} runs already; stop it first")
             file.truncate(0)
             file.write(str(os.getpgid(0)))
@@ -136,8 +147,11 @@ class JobHome:
         found = []
         for path in self.path.glob("lock-*"):
             with path.open() as file:
-                if _is_locked(file, fcntl.LOCK_SH):
-                    found.append(int(file.read()))
+                # Who has just locked it writes next who it is.
+                while _is_locked(file, fcntl.LOCK_SH):
+                    if text := path.read_text():
+                        found.append(int(text))
+                        break
         return found
 
 

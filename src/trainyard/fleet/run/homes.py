@@ -10,7 +10,8 @@ from pathlib import Path
 
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.site import Site
+from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import cluster_text, training_of
 from trainyard.hardware import parse_cluster
@@ -55,6 +56,8 @@ class HomeEngine(ABC):
         return JobHome(self.folder / name)
 
     def start(self, job: Job, grant: Grant) -> None:
+        if not self.is_over(job.name):
+            raise FleetError(f"job {job.name!r} runs already; stop it first")
         home = self.home(job.name)
         home.set_up(training_of(job))
         home.allow()
@@ -94,3 +97,44 @@ class HomeEngine(ABC):
         return cluster_text(
             [(hosts[node].device_type, count) for node, count in self.per_node(grant).items()]
         )
+
+    def ranks(self, grant: Grant, master: str) -> dict[int, Ranks]:
+        """What to start on each node of a grant, by its number; the first has rank 0, and is where ``master`` is."""
+        cluster, placed = self.cluster_text(grant), {}
+        first = 0
+        for node, count in self.per_node(grant).items():
+            placed[node] = Ranks(first, count, grant.num_devices, master, cluster)
+            first += count
+        return placed
+
+
+def require_whole(name: str, grant: Grant, engine: str) -> None:
+    """Check that a grant shares no device.
+
+    Raises
+    ------
+    FleetError
+        If it does; cluster managers that count devices give them to one job at a time.
+    """
+    if grant.share < 1.0:
+        raise FleetError(
+            f"job {name!r} is to have {grant.share:g} of each of its devices, but {engine} gives whole devices; "
+            "take a policy that does not share them, or the local engine"
+        )
+
+
+def require_fit(site: Site, nodes: Sequence[Host], engine: str) -> None:
+    """Check that the hosts of a site, in order, are at most what the nodes of a cluster manager have.
+
+    Raises
+    ------
+    FleetError
+        If there are fewer nodes, or one has fewer devices.
+    """
+    for number, host in enumerate(site.hosts):
+        there = nodes[number].num_devices if number < len(nodes) else 0
+        if host.num_devices > there:
+            raise FleetError(
+                f"cluster {site.name!r} has {host.num_devices} devices on node {number}, {engine} has {there} there; "
+                f"it has nodes with {', '.join(str(node.num_devices) for node in nodes) or 'no'} devices"
+            )

@@ -5,38 +5,41 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
+import time
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
-from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.job.run.processes import context
 
 __all__ = ["LocalEngine"]
 
+_POLL_S = 0.02
+
 
 class LocalEngine(HomeEngine):
-    """Trains jobs in processes of this machine; they go on when the engine dies, and another one may adopt them."""
+    """Trains jobs in processes of this machine; they go on when the engine dies, and another one may adopt them.
+
+    They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two.
+    """
 
     def __init__(self, site: Site, folder: Path, patience_s: float = 120.0) -> None:
         super().__init__(site, folder, patience_s)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, BaseProcess] = {}
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         count = grant.num_devices
         visible = ",".join(map(str, grant.devices))
         ranks = Ranks(0, count, count, f"127.0.0.1:{_free_port()}", self.cluster_text(grant), visible)
-        with (home.logs / "node.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                ranks.command(home.path),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # what stops the engine does not stop its jobs
-            )
+        process = self._processes[name] = context().Process(target=run_apart, args=(home, ranks))
+        process.start()
+        while process.exitcode is None and not home.groups():
+            time.sleep(_POLL_S)
 
     def adopt(self, job: Job, grant: Grant) -> bool:
         self._known.add(job.name)
@@ -44,12 +47,12 @@ class LocalEngine(HomeEngine):
 
     def is_over(self, name: str) -> bool:
         process = self._processes.get(name)
-        return (process is None or process.poll() is not None) and not self.home(name).groups()
+        return (process is None or process.exitcode is not None) and not self.home(name).groups()
 
     def kill(self, name: str) -> None:
         process = self._processes.get(name)
         groups = set(self.home(name).groups())
-        if process is not None and process.poll() is None:
+        if process is not None and process.exitcode is None and process.pid:
             groups.add(process.pid)
         for group in groups:
             with suppress(ProcessLookupError):

@@ -1,25 +1,30 @@
 """The processes of a job on one node: started together, and when one dies the others do.
 
-Every engine starts this on every node of a job, ``python -m trainyard.fleet.run.node HOME --first ...``: it is small,
-imports nothing heavy, and holds the lock that keeps a job from running twice.
+Every engine starts this on every node of a job, ``python -m trainyard.fleet.run.node HOME --first ...``: it holds the
+lock that keeps a job from running twice, and loads once what all processes need.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.training import Training
 
+NODE_MODULE = "trainyard.fleet.run.node"
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 
@@ -47,7 +52,7 @@ class Ranks:
     def command(self, home: Path) -> list[str]:
         """What to start on the node."""
         options = [f"--{name}={value}" for name, value in vars(self).items() if value != ""]
-        return [sys.executable, "-m", "trainyard.fleet.run.node", str(home), *options]
+        return [sys.executable, "-m", NODE_MODULE, str(home), *options]
 
     def environment(self, rank: int) -> dict[str, str]:
         """The variables of one process."""
@@ -71,40 +76,44 @@ def run(home: JobHome, ranks: Ranks) -> int:
     FleetError
         If the job runs here already.
     """
-    with home.locked(ranks.first) as lock:
-        processes = [_start(home, ranks, ranks.first + i, lock) for i in range(ranks.count)]
+    with home.locked(ranks.first):
+        # Loaded once, and forked with all that it loads: the processes hold the lock too, and start at once.
+        from trainyard.fleet.run.rank import be_rank
+
+        fork, parent = get_context("fork"), os.getpid()
+        processes = {}
+        for rank in range(ranks.first, ranks.first + ranks.count):
+            arguments = (home, ranks.cluster, rank, ranks.environment(rank), partial(_die_with, parent))
+            processes[rank] = fork.Process(target=be_rank, args=arguments)
+            processes[rank].start()
         try:
-            return _wait(home, ranks, processes)
+            return _wait(home, processes)
         finally:
-            for process in processes:
+            for process in processes.values():
                 process.kill()
 
 
-def _start(home: JobHome, ranks: Ranks, rank: int, lock: int) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
+def run_apart(home: JobHome, ranks: Ranks) -> None:
+    """The same, in a process that has been started for it: what stops the one that did does not stop this."""
+    from trainyard.job.run.attempt import print_to
 
-    def die_with_parent() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    with (home.logs / f"rank-{rank}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "trainyard.fleet.run.rank", str(home.path), ranks.cluster],
-            env=os.environ | ranks.environment(rank),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(lock,),
-            preexec_fn=die_with_parent,
-        )
+    os.setsid()
+    print_to(home.logs / "node.log")
+    sys.exit(run(home, ranks))
 
 
-def _wait(home: JobHome, ranks: Ranks, processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    running = dict(enumerate(processes, ranks.first))
+def _die_with(parent: int) -> None:
+    """Be killed when the parent dies, and now if it has died already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _wait(home: JobHome, processes: Mapping[int, ForkProcess]) -> int:
+    running = dict(processes)
     while running:
         for rank, process in list(running.items()):
-            code = process.poll()
+            code = process.exitcode
             if code:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 home.fail(f"rank {rank} {how}")
@@ -124,9 +133,16 @@ def main() -> int:
     parser.add_argument("--master", required=True)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--devices", default="")
+    parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
+    parser.add_argument("--training", help="as JSON, where no engine has set up the folder")
     given = vars(parser.parse_args())
-    home = JobHome(given.pop("home"))
+    if parent := given.pop("parent"):
+        _die_with(parent)
+    home, training = JobHome(given.pop("home")), given.pop("training")
     try:
+        if training:
+            home.set_up(Training.from_dict(json.loads(training)))
+            home.allow()
         return run(home, Ranks(**given))
     except FleetError as error:
         print(error, file=sys.stderr)

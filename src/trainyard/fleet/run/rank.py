@@ -1,15 +1,17 @@
-"""One process of a job: ``python -m trainyard.fleet.run.rank HOME CLUSTER``, under the variables that launchers set."""
+"""One process of a job, under the variables that launchers set."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import torch
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.hardware import parse_cluster
+from trainyard.job.run.attempt import print_to
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.data import example_data
 from trainyard.job.run.optimizer import OptimizerConfig
@@ -34,17 +36,20 @@ def train_in(home: JobHome, cluster: str) -> None:
     train(training.source, training.plan(parse_cluster(cluster)), data, config)
 
 
-def main() -> int:
-    """Run; an error is kept in the folder."""
-    home = JobHome(Path(sys.argv[1]))
+def be_rank(
+    home: JobHome,
+    cluster: str,
+    rank: int,
+    environment: Mapping[str, str],
+    die_with_parent: Callable[[], None],
+) -> None:
+    """What a process of a job runs; an error is kept in the folder."""
+    die_with_parent()
+    os.environ |= environment
+    print_to(home.logs / f"rank-{rank}.log")
     try:
-        train_in(home, sys.argv[2])
+        train_in(home, cluster)
     except Exception as error:
         traceback.print_exc()
         home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,9 +35,11 @@ class Application:
     limits : batch sizes.
     epoch_ends : work done at the end of every epoch, in steps at the smallest batch.
     batch_sizes, square, variance : of the gradients, [batch size] and [batch size, epoch].
+    loss : after every epoch, [batch size, epoch]: what lacks in quality.
     by_placement : devices on each node, and [measurement, (local batch, step_s, sync_s)].
     elsewhere : step_s and sync_s by (nodes, devices, local batch).
     most_nodes, most_devices : that were measured.
+    device_type : on which it was measured; empty for any.
     """
 
     name: str
@@ -46,10 +48,12 @@ class Application:
     batch_sizes: Floats
     square: Floats
     variance: Floats
+    loss: Floats
     by_placement: Mapping[tuple[int, ...], Floats]
     elsewhere: Tetrahedra
     most_nodes: int
     most_devices: int
+    device_type: str = ""
 
     def step_s(self, per_node: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         """Seconds of a pass without and with synchronisation.
@@ -67,6 +71,11 @@ class Application:
         return Noise(
             *(float(np.interp(batch_size, sizes, x[:, epoch])) for x in (self.square, self.variance))
         )
+
+    def losses(self, batch_size: int, epoch: int) -> tuple[tuple[float, float], ...]:
+        """Work done and loss after every epoch so far."""
+        nearest = int(np.abs(np.log(self.batch_sizes / batch_size)).argmin())
+        return tuple(zip(self.epoch_ends[:epoch].tolist(), self.loss[nearest, :epoch].tolist(), strict=True))
 
     @property
     def work(self) -> float:
@@ -86,14 +95,43 @@ class SelfTuned(Adaptive):
     Attributes
     ----------
     batch_size : fixed; 0 to adapt it.
+    elsewhere : the same application, measured on other device types. Then the job tries one device of each before it
+        first runs.
     """
 
     application: Application
     batch_size: int = 0
+    elsewhere: tuple[Application, ...] = ()
+
+    @property
+    def known(self) -> Report | None:
+        return self._first if self.elsewhere else None
+
+    @cached_property
+    def _first(self) -> Report:
+        """Its report before it first runs, with trials at every local batch size in the tables."""
+        apps = (self.application, *self.elsewhere) if self.elsewhere else ()
+        trials = tuple(
+            Timing(app.device_type, 1, 1, int(local), step_s - sync_s, step_s)
+            for app in apps
+            for local, step_s, sync_s in app.by_placement[(1,)].tolist()
+            if local <= app.limits.largest_local
+        )
+        limits = tuple((app.device_type, app.limits) for app in apps)
+        return Report(self.application.limits, trials, fixed_batch=self.batch_size, limits_by_type=limits)
+
+    def _on(self, device_type: str) -> Application:
+        """The application on a device type; raises FleetError where it was not measured."""
+        for app in (self.application, *self.elsewhere):
+            if not self.elsewhere or app.device_type == device_type:
+                return app
+        raise FleetError(
+            f"application {self.application.name!r} was not measured on {device_type!r}; read it"
+        )
 
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
-        app = self.application
-        known = report if isinstance(report, Report) else Report(app.limits, fixed_batch=self.batch_size)
+        app = self._on(spot.device_type)
+        known = report if isinstance(report, Report) else self._first
         if grant.batch_size:
             local, passes = divided(grant.batch_size, spot.num_devices, app.limits)
         else:
@@ -103,31 +141,44 @@ class SelfTuned(Adaptive):
         noise = app.noise(size, epoch)
         speed = gain(noise, size / app.limits.smallest) / (step_s + (passes - 1) * compute_s)
         timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
-        until = float(app.epoch_ends[epoch])
-        return Pace(grant.share * speed, until, known.with_timing(timing, noise), size)
+        learnt = known.with_timing(timing, noise)
+        if len(learnt.losses) < epoch:
+            learnt = replace(learnt, losses=app.losses(size, epoch))
+        return Pace(grant.share * speed, float(app.epoch_ends[epoch]), learnt, size)
+
+    def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:
+        if not self.batch_size:
+            return super().rest_s(spot, grant, done, work)
+        # At one batch size, a step takes the same time in every epoch.
+        first = self.pace(spot, grant, 0.0, None)
+        ends, steps = _steps(self._on(spot.device_type), first.batch_size)
+        step_s = ends[1] / steps[1] / first.work_per_s
+        return float(np.interp(work, ends, steps) - np.interp(done, ends, steps)) * float(step_s)
 
 
-def read_application(folder: Path, largest_local: int = 0) -> Application:
+def read_application(folder: Path, largest_local: int = 0, device_type: str = "") -> Application:
     """Read ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv`` of a folder.
 
     Parameters
     ----------
     largest_local : samples of a pass on a device; by default the most that were measured.
+    device_type : read ``placements-<device type>.csv`` and ``scalability-<device type>.csv`` instead.
 
     Raises
     ------
     FleetError
         If a file is not there, or not readable as what it is.
     """
-    placed, spread = (read_step_times(folder / f"{name}.csv") for name in ("placements", "scalability"))
+    suffix = f"-{device_type}.csv" if device_type else ".csv"
+    placed, spread = (read_step_times(folder / (name + suffix)) for name in ("placements", "scalability"))
     paths = {int(path.stem.split("-")[1]): path for path in folder.glob("validation-*.csv")}
     if not paths:
         raise FleetError(
-            f"folder {str(folder)!r} has no validation-<batch size>.csv; give one file per batch size"
+            f"folder {str(folder)!r} has no validation-<batch size>.csv; give one per batch size"
         )
     sizes = sorted(paths)
     runs = [_epochs(paths[size]) for size in sizes]
-    ends, square, variance = np.stack([run[:, : min(r.shape[1] for r in runs)] for run in runs], 1)
+    ends, square, variance, loss = np.stack([run[:, : min(r.shape[1] for r in runs)] for run in runs], 1)
     local = placed.local_batch_size
     limits = Limits(sizes[0], sizes[-1], int(local.min()), largest_local or int(local.max()))
     rows = np.stack([local, placed.step_s, placed.sync_s], 1)
@@ -147,10 +198,12 @@ def read_application(folder: Path, largest_local: int = 0) -> Application:
         np.array(sizes, np.float64),
         square,
         variance,
+        loss,
         by_placement,
         between(points, values),
         most_nodes,
         most_devices,
+        device_type,
     )
 
 
@@ -158,6 +211,7 @@ def adaptive(
     jobs: Iterable[Job],
     applications: Mapping[str, Application],
     fixed: Mapping[str, int] = MappingProxyType({}),
+    elsewhere: Mapping[str, tuple[Application, ...]] = MappingProxyType({}),
 ) -> Iterator[Job]:
     """Jobs that choose their batch sizes and can run on any number of devices, whatever was asked for.
 
@@ -165,12 +219,13 @@ def adaptive(
     ----------
     jobs : with the name of an application as ``model``.
     fixed : applications that keep a batch size, by name, and run on one device.
+    elsewhere : the same applications on other device types, by name.
     """
     for job in jobs:
         app = _application(job, applications)
-        size = fixed.get(app.name, 0)
-        most = 1 if size else min(app.limits.most_devices, app.most_devices)
-        tuned = SelfTuned(app, size)
+        size, others = fixed.get(app.name, 0), elsewhere.get(app.name, ())
+        most = 1 if size else max(min(a.limits.most_devices, a.most_devices) for a in (app, *others))
+        tuned = SelfTuned(app, size, others)
         yield replace(
             job, profile=tuned, work=app.work, num_devices=1, min_devices=1, max_devices=most, batch_size=size
         )
@@ -181,6 +236,15 @@ def tuned(jobs: Iterable[Job], applications: Mapping[str, Application]) -> Itera
     for job in jobs:
         app = _application(job, applications)
         yield replace(job, profile=SelfTuned(app, job.batch_size), work=app.work)
+
+
+def elastic(jobs: Iterable[Job], applications: Mapping[str, Application]) -> Iterator[Job]:
+    """Jobs with the batch sizes that their owners chose, on any number of devices."""
+    for job in jobs:
+        app = _application(job, applications)
+        most = max(1, min(job.batch_size // app.limits.smallest_local, app.most_devices))
+        own = SelfTuned(app, job.batch_size)
+        yield replace(job, profile=own, work=app.work, num_devices=1, min_devices=1, max_devices=most)
 
 
 def _application(job: Job, applications: Mapping[str, Application]) -> Application:
@@ -197,12 +261,24 @@ def _where(times: StepTimes) -> NDArray[np.int64]:
 
 
 def _epochs(path: Path) -> Floats:
-    """[3, epoch]: progress, and squared mean and variance of the gradients."""
-    names = ("progress", "grad_sqr", "grad_var")
+    """[4, epoch]: progress, squared mean and variance of the gradients, and loss."""
+    names = ("progress", "grad_sqr", "grad_var", "metric")
     rows = [[row.number(name) for name in names] for row in Table(path, names).rows()]
     if not rows:
         raise FleetError(f"table {str(path)!r} has no rows; give one per epoch")
-    return np.array(rows).T
+    columns = np.array(rows).T
+    if columns[3, -1] > columns[3, 0]:  # What rises is a part of 1 or of 100.
+        columns[3] = (1 if columns[3].max() <= 1 else 100) - columns[3]
+    return columns
+
+
+@lru_cache(maxsize=1 << 10)
+def _steps(app: Application, batch_size: int) -> tuple[Floats, Floats]:
+    """Work, and steps at a batch size in which it is done, at the beginning and after every epoch."""
+    scale = batch_size / app.limits.smallest
+    gains = [gain(app.noise(batch_size, epoch), scale) for epoch in range(len(app.epoch_ends))]
+    steps = np.cumsum(np.diff(app.epoch_ends, prepend=0.0) / gains)
+    return np.append(0.0, app.epoch_ends), np.append(0.0, steps)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -89,8 +89,25 @@ class Adaptive(ABC):
         report : its last one; None before the first.
         """
 
+    @property
+    def known(self) -> Any:
+        """What it knows of itself before it first runs, from short trials; None for nothing."""
+        return None
+
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         return self.pace(spot, grant, 0.0, None).work_per_s
+
+    def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:
+        """Time in which it would do the rest of its work."""
+        total_s, report = 0.0, None
+        while done < work:
+            pace = self.pace(spot, grant, done, report)
+            if pace.work_per_s <= 0:
+                return float("inf")
+            until, report = min(pace.until, work), pace.report
+            total_s += (until - done) / pace.work_per_s
+            done = until
+        return total_s
 
 
 @dataclass(frozen=True)

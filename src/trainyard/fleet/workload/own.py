@@ -1,7 +1,7 @@
 """Trainyard's own form of a workload, to bring one and to keep one: data, never code.
 
-A CSV file with a header, one job per line. Only the first three columns must be there, and ``length_s`` or ``work`` and
-``speeds``; an empty field is the default.
+A CSV file with a header, one job per line. Only the first three columns must be there, and ``length_s``, or ``work`` and
+``speeds``, or ``steps``; an empty field is the default.
 
 =================== ================================================================================ =================
 column              meaning                                                                          default
@@ -9,9 +9,14 @@ column              meaning                                                     
 name                of the job, unique
 arrival_s           when it is submitted, seconds
 num_devices         of its gang
-length_s            seconds that it runs on its gang                                                 see work
+length_s            seconds that it runs on its gang                                                 see work, steps
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
                     ``TYPE:DEVICES=PER_S``, separated by spaces
+steps               to be trained of ``model``, a name in the zoo, each of ``batch_size`` rows:      see length_s
+                    it is predicted how fast that is, and only such jobs can run for real
+strategies          how that is spread over its devices, as ``trainyard plan`` takes them            data_parallel
+learning_rate, seed of the training                                                                  0.001, 0
+checkpoint_every    steps between checkpoints; 0 is one at the end                                   5
 min_devices         the fewest and the most devices that it can run on                               num_devices
 max_devices
 device_types        that it can run on, separated by spaces                                          all
@@ -26,7 +31,7 @@ pinned_cell         reserved part of the cluster that it must run in            
 yields              ``yes``: it goes on without guarantee when one of higher priority takes it       no
 cpus, memory_bytes  that it asks for, in all                                                         a proportional share
 busy                share of a device that it keeps busy, in (0, 1]                                  1
-model, batch_size   what it trains, and samples of one step
+model, batch_size   what it trains, and samples (rows) of one step
 =================== ================================================================================ =================
 
 A YAML file has the same names: ``jobs:`` and a list of mappings, each to one text or number. It is held as a whole; CSV
@@ -45,13 +50,16 @@ import yaml
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile
+from trainyard.fleet.workload.own_training import OPTIONS, read_training, refuse_options, training_values
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
+from trainyard.fleet.workload.training import Predicted
 
 _NEEDED = ("name", "arrival_s", "num_devices")
+_LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
-    *_NEEDED, "length_s", "work", "speeds", "min_devices", "max_devices", "device_types", "user", "virtual_cluster",
+    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "virtual_cluster",
     "weight", "deadline_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus", "memory_bytes", "busy",
     "model", "batch_size",
 )  # fmt: skip
@@ -126,8 +134,14 @@ def _gang(row: Row, size: int) -> tuple[int, ...]:
 
 
 def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
-    if ("length_s" in row.fields) == ("work" in row.fields):
-        raise row.error("length_s", "either length_s, or work and speeds")
+    if sum(name in row.fields for name in ("length_s", "work", "steps")) != 1:
+        raise row.error(
+            "length_s",
+            "either length_s, or work and speeds, or steps with model and batch_size, and only one of them",
+        )
+    if "steps" in row.fields:
+        return read_training(row, size)
+    refuse_options(row)
     if "length_s" in row.fields:
         return row.number("length_s"), Declared(size, busy)
     try:
@@ -136,32 +150,65 @@ def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
         raise row.error("speeds", str(error)) from error
 
 
-def _yaml_rows(path: Path) -> Iterator[Row]:
+def read_form(text: str, source: Path) -> Job:
+    """One job from a mapping as YAML or JSON, in this form; it arrives at 0 unless it says when.
+
+    Parameters
+    ----------
+    source : what errors call the text.
+
+    Raises
+    ------
+    FleetError
+        If it is no job; the message says where in the text, and what is allowed.
+    """
+    node = _composed(text, source)
+    if node is None:
+        raise FleetError(f"{source}, line 1: nothing there; a job is a mapping of {', '.join(COLUMNS)}")
+    row = _yaml_row(node, source)
+    row.fields["arrival_s"] = row.fields["arrival_s"] or "0"
+    return _job(row.number("arrival_s"), row)
+
+
+def _composed(text: str, path: Path) -> yaml.Node | None:
+    """The nodes of a YAML text; nothing is made of them."""
     try:
-        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        found: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise FleetError(f"{path}, line {line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise FleetError(f"{path}, line 1: not YAML: {error}") from error
+    return found
+
+
+def _yaml_rows(path: Path) -> Iterator[Row]:
+    root = _composed(path.read_text(), path)
     entries = root.value if isinstance(root, yaml.MappingNode) else []
     lists = [value for key, value in entries if key.value == "jobs" and isinstance(value, yaml.SequenceNode)]
     if not lists:
         raise FleetError(f"{path}, line 1: no list 'jobs:'; a workload is 'jobs:' and a list of mappings")
     for node in lists[0].value:
-        line = node.start_mark.line + 1
-        if not isinstance(node, yaml.MappingNode) or not all(
-            isinstance(v, yaml.ScalarNode) for _, v in node.value
-        ):
-            raise FleetError(
-                f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
-            )
-        given = {key.value: "" if value.value in ("~", "null") else value.value for key, value in node.value}
-        yield Row(path, line, dict.fromkeys(_NEEDED, "") | given)
+        yield _yaml_row(node, path)
+
+
+def _yaml_row(node: yaml.Node, path: Path) -> Row:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode) or not all(
+        isinstance(part, yaml.ScalarNode) for pair in node.value for part in pair
+    ):
+        raise FleetError(
+            f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
+        )
+    given = {key.value: "" if value.value in ("~", "null") else value.value for key, value in node.value}
+    return Row(path, line, dict.fromkeys(_NEEDED, "") | given)
 
 
 def write_jobs(jobs: Iterable[Job], path: Path) -> int:
     """Write jobs in this form, as CSV or, if the file is named so, as YAML; return how many.
 
-    Jobs of which only the length is known and jobs with `Speeds` can be written; `tabulated` makes the latter of others.
+    Jobs of which only the length is known, jobs with `Speeds` and trainings can be written; `tabulated` makes jobs with
+    `Speeds` of others.
 
     Raises
     ------
@@ -173,19 +220,25 @@ def write_jobs(jobs: Iterable[Job], path: Path) -> int:
         if path.suffix in (".yaml", ".yml"):
             file.write("jobs:\n")
             for job in jobs:
-                file.write(yaml.safe_dump([_values(job)], sort_keys=False, width=1000))
+                file.write(yaml.safe_dump([values_of(job)], sort_keys=False, width=1000))
                 count += 1
             return count
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
         for job in jobs:
-            writer.writerow(_values(job))
+            writer.writerow(values_of(job))
             count += 1
     return count
 
 
-def _values(job: Job) -> dict[str, Any]:
-    """What is not the default, by column."""
+def values_of(job: Job) -> dict[str, Any]:
+    """A job in this form: what is not the default, by column.
+
+    Raises
+    ------
+    FleetError
+        If it runs in a way that is not a table.
+    """
     values: dict[str, Any] = {
         "name": job.name,
         "arrival_s": float(job.arrival_s),
@@ -195,12 +248,14 @@ def _values(job: Job) -> dict[str, Any]:
         values["length_s"] = float(job.work)
     elif isinstance(job.profile, Speeds):
         values |= {"work": float(job.work), "speeds": str(job.profile)}
+    elif isinstance(job.profile, Predicted):
+        values |= training_values(job.profile.training)
     else:
         raise FleetError(
             f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
             "device_types, num_devices) instead"
         )
-    for name in COLUMNS[6:]:
+    for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
         value = getattr(job, name)
         if value != _DEFAULTS[name]:
             values[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value

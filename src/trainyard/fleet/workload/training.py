@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainyard.fleet.site import FleetError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
+_CAPTURING = Lock()  # capture changes PyTorch for all threads of a process
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Training:
         from trainyard.job.catalog import parse_strategies
         from trainyard.job.task import Setting, Task, apply
 
-        return apply(parse_strategies(self.strategies), Setting(Task(self.source()), cluster))
+        with _CAPTURING:
+            return apply(parse_strategies(self.strategies), Setting(Task(self.source()), cluster))
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""
@@ -112,7 +115,7 @@ class Predicted:
     steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        """Steps in a second; 0 on numbers of devices over which the batch does not divide.
+        """Steps in a second; 0 on devices over which the batch does not divide, or for which there is no plan.
 
         Raises
         ------
@@ -129,10 +132,17 @@ class Predicted:
 @cache
 def _steps_per_s(training: Training, device_type: str, per_node: tuple[int, ...]) -> float:
     from trainyard.hardware import parse_cluster
+    from trainyard.job.plan import PlanError
     from trainyard.job.planning import simulate
+    from trainyard.job.schedule import ScheduleError
 
     cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
-    return 1.0 / simulate(training.plan(cluster), training.source(), cluster).step_s
+    try:
+        plan = training.plan(cluster)
+    except (PlanError, ScheduleError):
+        return 0.0
+    with _CAPTURING:
+        return 1.0 / simulate(plan, training.source(), cluster).step_s
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:

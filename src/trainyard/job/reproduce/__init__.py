@@ -10,9 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from trainyard.job.catalog import find
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable
 
-__all__ = ["PaperTable", "Row", "paper_tables"]
+__all__ = ["paper_tables"]
 
 
 def paper_tables(name: str) -> tuple[PaperTable, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import build
 
 # The paper has 32 GPUs in four machines.

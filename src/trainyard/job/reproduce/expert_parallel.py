@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import moe
 
 # Table 1: experts of each mixture, layers of encoder and decoder together, billions of weights.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.job.reproduce.table import PaperTable, Row
 from trainyard.job.schedules import dry_run, make_schedule
+from trainyard.published import PaperTable, Row
 
 # Table 2, Transformer-48 on TPUs: throughput over that of 2 partitions (K) and 1 microbatch (M).
 _TABLE_2 = {

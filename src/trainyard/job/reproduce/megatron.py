@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import gpt
 
 _VOCAB, _SEQUENCE = 51200, 2048

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import build
 from trainyard.zoo.registry import ENTRIES
 

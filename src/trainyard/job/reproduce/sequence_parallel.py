@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import gpt
 from trainyard.zoo.registry import ENTRIES
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from trainyard.job.reproduce.simulated import setting_of, simulated
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 from trainyard.zoo import resnet
 
 # The abstract: memory without and with the plan, and the additional running time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.job.footprint import ADAM_MIXED, model_state_bytes
-from trainyard.job.reproduce.table import PaperTable, Row
+from trainyard.published import PaperTable, Row
 
 TABLE_1: tuple[tuple[float, int, tuple[float, float, float]], ...] = (
     (7.5e9, 4, (52.5, 41.3, 30)),

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Prices = tuple[tuple[str, float], ...]
 
 CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
-"""Dollars per hour of one device on demand at Google Cloud, as in table 1 of the paper."""
+"""Dollars per hour of one device on demand at Google Cloud."""
 
 
 def least_cost(prices: Prices = CLOUD_PRICES, slo: bool = False, as_published: bool = False) -> Gavel:

@@ -1,6 +1,6 @@
 """Gavel, water filling: max-min fairness that goes on where the poorest can have no more, on one level or on two.
 
-Narayanan et al., OSDI 2020, section 4.3 and appendix A.1. Jobs belong to entities (virtual clusters) with weights. An
+Narayanan et al., OSDI 2020, section 4.3. Jobs belong to entities (virtual clusters) with weights. An
 entity's weight is split among its jobs that can still grow, by their weights ("fairness"), or goes to the first of them
 ("fifo"). All jobs' normalised throughputs grow at once in proportion to what they got; those that can grow no more are
 the bottleneck and stay, the weights are split again, and so on, until nobody can grow.

@@ -21,7 +21,7 @@ Objective = Callable[[Problem, Any], tuple[Floats, Any]]
 """Fractions of every job on every type, from what is known and what the last decision left to remember."""
 
 _ROUND_S = 360.0
-"""The length of a round in the paper, six minutes (section 7.1)."""
+"""The length of a round in the paper, six minutes."""
 
 
 @dataclass(frozen=True, eq=False)

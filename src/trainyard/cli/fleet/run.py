@@ -1,0 +1,110 @@
+"""`trainyard fleet run`: train the jobs of a file for real, and put what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.screen import Common, Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Run the trainings of a file for real under a policy; each arrives when the file says, counted from the start."""
+
+    trace: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """Jobs with steps, model and batch_size, in Trainyard's own form (see the guide)."""
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
+    policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
+    """Policy, with options in parentheses."""
+    engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
+    """What starts the processes: local, slurm or ray."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Take only the first jobs."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    """Decide every so many seconds, instead of as the policy's paper does."""
+    start_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
+    """For the prediction: time that a job needs to start before its first step."""
+    restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
+    """For the prediction: time that a job loses when it gets other devices, or devices again."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write a page with figures of both."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Predict, run, compare."""
+    from dataclasses import replace
+    from itertools import islice
+
+    from trainyard.fleet.holdings import Costs
+    from trainyard.fleet.run.drive import run_fleet
+    from trainyard.fleet.run.engines import check_runnable, make_engine
+    from trainyard.fleet.run.setting import setting_of
+    from trainyard.fleet.simulate import simulate_fleet
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.read import read_workload
+    from trainyard.report.fleet_league import run_document
+    from trainyard.report.fleet_measured import measured_table, measurement_document
+
+    site, setting = (
+        Site.parse(options.cluster),
+        setting_of(options.policy, options.placement, options.round_s),
+    )
+    jobs = tuple(islice(read_workload(options.trace), options.limit))
+    check_runnable(jobs, site)
+    with screen.waiting("predicting"):
+        predicted = simulate_fleet(
+            jobs,
+            site,
+            setting.policy,
+            name=f"{setting.text}, predicted",
+            costs=Costs(options.restart_s, options.start_s),
+            keep_spans=options.html is not None,
+            place=setting.place,
+            rounds=setting.rounds,
+        )
+    screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
+    engine = make_engine(options.engine, site, options.folder)
+    measured = run_fleet(
+        jobs,
+        site,
+        setting.policy,
+        engine,
+        name=setting.text,
+        place=setting.place,
+        rounds=setting.rounds,
+        tell=lambda event: screen.say(str(event)),
+    )
+    title = f"{options.trace.name} on {site.name} under {setting.text}: predicted and measured"
+    if options.html is not None:
+        from trainyard.report.fleet_page import fleet_page
+
+        facts = {
+            "trace": options.trace.name,
+            "cluster": site.name,
+            "policy": setting.text,
+            "engine": options.engine,
+        }
+        runs = [replace(measured, policy=f"{setting.text}, measured"), predicted]
+        options.html.write_text(fleet_page(title, runs, facts))
+        screen.say(f"page written to {options.html}")
+    document = {
+        "trace": str(options.trace),
+        "cluster": site.name,
+        "policy": setting.text,
+        "engine": options.engine,
+        "jobs": measurement_document(predicted, measured),
+        "predicted": run_document(predicted),
+        "measured": run_document(measured),
+    }
+    return Outcome(document, (measured_table(title, predicted, measured),))

@@ -1,0 +1,82 @@
+"""`trainyard fleet serve`: a daemon that takes jobs over HTTP and runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.screen import Common, Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+
+@dataclass(frozen=True)
+class Options(Common):
+    """Take jobs over HTTP and run them under a policy, until interrupted; jobs that run then go on.
+
+    Started again on the same folder, after a crash too, it finds every job again: those that still run are left to run,
+    the others go on from their checkpoints.
+    """
+
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Of the jobs and, unless --state says otherwise, of the state; all nodes must see it."""
+    policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
+    """Policy, with options in parentheses."""
+    engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
+    """What starts the processes: local, slurm or ray."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    """Decide every so many seconds, instead of as the policy's paper does."""
+    state: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Database of the state, such as postgresql://USER@HOST/NAME; by default a file of SQLite in the folder."""
+    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
+    """Address to listen on; one that other machines reach needs --token-file."""
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8470
+    """Port to listen on; 0 takes one that is free."""
+    token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Who may submit jobs: lines 'user:token'. Without it, everybody on this machine."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Serve."""
+    try:
+        from trainyard.fleet.serve.daemon import Daemon, only_daemon
+        from trainyard.fleet.serve.server import serve
+        from trainyard.fleet.serve.store import Store
+        from trainyard.fleet.serve.users import Users
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"`trainyard fleet serve` needs {error.name!r}, which is not installed: pip install 'trainyard[serve]'"
+        ) from error
+    from trainyard.fleet.run.engines import make_engine
+    from trainyard.fleet.run.setting import setting_of
+    from trainyard.fleet.site import Site
+
+    site, setting = (
+        Site.parse(options.cluster),
+        setting_of(options.policy, options.placement, options.round_s),
+    )
+    users, folder = Users.read(options.token_file), options.folder.resolve()
+    users.check_host(options.host)
+    with only_daemon(folder):
+        engine = make_engine(options.engine, site, folder / "jobs")
+        store = Store(options.state or f"sqlite:///{folder / 'state.sqlite'}")
+        store.claim(folder=str(folder), cluster=site.name, engine=options.engine)
+        daemon = Daemon(site, setting, engine, store, folder / "jobs")
+        try:
+            serve(
+                daemon,
+                users,
+                options.host,
+                options.port,
+                lambda url: screen.say(f"serving on {url}; it has a page too"),
+            )
+        finally:
+            screen.say("no more is scheduled; jobs that run go on, and the same command finds them again")
+    return Outcome({})

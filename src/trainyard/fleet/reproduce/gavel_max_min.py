@@ -1,0 +1,18 @@
+"""Gavel's max-min fairness: what the authors' program prints."""
+
+from __future__ import annotations
+
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.reproduce.small_trace import large_table, small_table
+
+_AWARE = max_min_fairness(as_published=True)
+
+TABLES = (
+    small_table(_AWARE, "max_min_fairness_perf", 276.897, 769.659),
+    large_table(
+        {
+            "max_min_fairness": (max_min_fairness(aware=False, as_published=True), 19989.255),
+            "max_min_fairness_perf": (_AWARE, 14622.820),
+        }
+    ),
+)

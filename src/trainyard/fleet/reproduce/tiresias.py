@@ -1,0 +1,13 @@
+"""Tiresias: what the authors' simulator prints for its two-dimensional queues."""
+
+from __future__ import annotations
+
+from trainyard.fleet.policies.tiresias import tiresias
+from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table
+
+_QUEUES = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
+
+TABLES = (
+    sixty_jobs_table({"dlas-gpu": (_QUEUES, 190.683, 3271.0)}),
+    cluster_table({"dlas-gpu": (_QUEUES, 15623.572, 2952852.0)}),
+)

@@ -1,0 +1,98 @@
+"""The engines by name, and what jobs must be to run on one."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import MappingProxyType
+
+from trainyard.fleet.holdings import Costs, Holdings
+from trainyard.fleet.place.nodes import ANYWHERE
+from trainyard.fleet.records import Recorder
+from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.hardware import parse_cluster
+from trainyard.job.plan import PlanError
+from trainyard.job.schedule import ScheduleError
+
+ENGINES = MappingProxyType(
+    {
+        "local": "trainyard.fleet.run.local:LocalEngine",
+        "slurm": "trainyard.fleet.run.slurm:SlurmEngine",
+        "ray": "trainyard.fleet.run.ray_engine:RayEngine",
+    }
+)
+"""Where each engine's factory is, imported only when it is wanted; it takes a site and the folder of the jobs."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+
+
+def make_engine(name: str, site: Site, folder: Path) -> Engine:
+    """An engine by name.
+
+    Parameters
+    ----------
+    folder : of the jobs' folders, made if it is not there.
+
+    Raises
+    ------
+    FleetError
+        If there is none of this name, or what it needs is not installed.
+    """
+    if name not in ENGINES:
+        raise FleetError(f"no engine {name!r}; there are {', '.join(ENGINES)}")
+    module, _, factory = ENGINES[name].partition(":")
+    try:
+        make: Callable[[Site, Path], Engine] = getattr(importlib.import_module(module), factory)
+    except ModuleNotFoundError as error:
+        raise FleetError(
+            f"engine {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    return make(site, folder)
+
+
+def check_runnable(jobs: Iterable[Job], site: Site) -> None:
+    """Whether jobs can run for real on a site.
+
+    Raises
+    ------
+    FleetError
+        If one has no training, asks for more than there is or for what its strategies have no plan for, or has a name
+        that no folder can have or that another one has.
+    """
+    holdings = Holdings(site, False, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    seen: set[str] = set()
+    for job in jobs:
+        if not _NAME.fullmatch(job.name):
+            raise FleetError(
+                f"a job that runs has a folder of its name: {job.name!r} is not at most 100 letters, digits, and . _ - "
+                "after the first"
+            )
+        if job.name in seen:
+            raise FleetError(f"there are two jobs {job.name!r}; give each a name of its own")
+        seen.add(job.name)
+        holdings.enter(job, job.arrival_s)
+        _check_plan(job, site)
+
+
+def _check_plan(job: Job, site: Site) -> None:
+    """Whether a training can be spread over the devices that it asks for, on as few nodes of a type as can hold them."""
+    training, problem = training_of(job), ""
+    for kind in job.device_types or site.device_types:
+        size = max((host.num_devices for host in site.hosts if host.device_type == kind), default=0)
+        if not size:
+            continue
+        whole, rest = divmod(job.num_devices, size)
+        cluster = parse_cluster(cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0)))
+        try:
+            training.plan(cluster)
+        except (PlanError, ScheduleError) as error:
+            problem = str(error)
+        else:
+            return
+    raise FleetError(f"job {job.name!r}: no plan for {training.model} by {training.strategies}: {problem}")

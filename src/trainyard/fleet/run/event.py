@@ -1,0 +1,59 @@
+"""What happens to the jobs of a run, as whoever watches it hears it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainyard.fleet.workload.job import Grant, Job
+
+
+class Happening(StrEnum):
+    """What can happen to a job."""
+
+    ARRIVES = "arrives"
+    STAYS = "stays"  # a driver that was started anew found it running
+    RUNS = "runs"
+    LEAVES = "leaves"
+    FAILS = "fails"
+    ENDS = "ends"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to a job. It is told before the engine hears of it, so that it can be written down first.
+
+    Attributes
+    ----------
+    now_s : when, on the driver's clock.
+    grant : what the job gets or keeps, or has had until now.
+    why : in words, of a failure or a refusal.
+    """
+
+    now_s: float
+    job: Job
+    what: Happening
+    grant: Grant | None = None
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """What happens to the job, in words that follow its name."""
+        devices = "" if self.grant is None else ", ".join(map(str, self.grant.devices))
+        return {
+            Happening.ARRIVES: f"arrives and asks for {self.job.num_devices} devices",
+            Happening.STAYS: f"still runs on devices {devices}",
+            Happening.RUNS: f"runs on devices {devices}",
+            Happening.LEAVES: f"leaves devices {devices}",
+            Happening.FAILS: f"fails ({self.why}) and will continue from its checkpoint",
+            Happening.ENDS: "ends",
+            Happening.CANCELLED: "is cancelled",
+            Happening.REFUSED: f"is refused: {self.why}",
+            Happening.GIVEN_UP: f"is given up: {self.why}",
+        }[self.what]
+
+    def __str__(self) -> str:
+        return f"{self.now_s:7.1f} s  {self.job.name} {self.text}"

@@ -1,0 +1,167 @@
+"""Ray as an engine: a job is a detached actor that has a placement group and an actor on each node of the job.
+
+The placement group is had as a whole or not at all, and its bundles are on the nodes of the grant. It belongs to the
+job's actor, as the actors of the nodes do: when that one ends, fails or is killed, Ray takes all of it away, so that no
+device stays with a job that is gone. The driver may end meanwhile, and another one finds the job by its actor's name.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from os import getpid
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.homes import HomeEngine, require_fit, require_whole
+from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Job
+
+__all__ = ["RayEngine"]
+
+_FRESH_S = 0.25
+
+
+class RayEngine(HomeEngine):
+    """Trains jobs in actors of Ray.
+
+    Parameters
+    ----------
+    site : whose nodes are, in order, those of Ray; ``ray_site()``, or a smaller one.
+    folder : of the jobs' folders, on a file system that all nodes have.
+    patience_s : that a job has to write its checkpoint when it is to leave.
+    address : of the cluster, as ``ray.init`` takes it.
+
+    Raises
+    ------
+    FleetError
+        If there is no cluster, or it has not the devices of the site.
+    """
+
+    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, address: str = "auto") -> None:
+        connect(address)
+        self._nodes = ray_nodes()
+        require_fit(site, [node.host for node in self._nodes], "Ray")
+        super().__init__(site, folder, patience_s)
+        self._gangs: frozenset[str] = frozenset()
+        self._asked_s = float("-inf")
+
+    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+        require_whole(name, grant, "Ray")
+        parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]
+        # It lives and dies with the node of rank 0.
+        where = NodeAffinitySchedulingStrategy(parts[0][0].number, soft=False)
+        options = {"name": str(home.path), "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+        ray.remote(_Gang).options(**options, scheduling_strategy=where).remote(home.path, parts)
+        self._asked_s = float("-inf")
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        self._known.add(job.name)
+        return not self.is_over(job.name)
+
+    def is_over(self, name: str) -> bool:
+        home = self.home(name)
+        return str(home.path) not in self._living() and not home.groups()
+
+    def kill(self, name: str) -> None:
+        try:
+            ray.kill(ray.get_actor(str(self.home(name).path), namespace=NAMESPACE))
+        except ValueError:  # it has ended meanwhile
+            return
+        finally:
+            self._asked_s = float("-inf")
+
+    def _living(self) -> frozenset[str]:
+        """Names of the actors of all jobs; asked at once, and not more often than makes sense."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s > _FRESH_S:
+            actors = list_named_actors(all_namespaces=True)
+            self._gangs = frozenset(actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
+            self._asked_s = now_s
+        return self._gangs
+
+
+class _Gang:
+    """All processes of a job; what it has goes when it goes."""
+
+    def __init__(self, path: Path, parts: Sequence[tuple[RayNode, Ranks]]) -> None:
+        self._home, self._parts = JobHome(path), parts
+        # Asked by itself, not by the driver, which may be gone before it runs.
+        ray.get_runtime_context().current_actor.run.remote()
+
+    def run(self) -> None:
+        """Wait for the devices, start the processes, and end with the first that fails or the last that ends."""
+        try:
+            running = self._start()
+            while running:
+                (done,), running = ray.wait(running)
+                if ray.get(done):
+                    break
+        except RayError as error:
+            self._home.fail(f"a node is lost: {error}".splitlines()[0])
+        finally:
+            ray.actor.exit_actor()
+
+    def _start(self) -> list[Any]:
+        bundles = [_bundle(node, ranks.count) for node, ranks in self._parts]
+        group = placement_group(
+            bundles,
+            strategy="PACK",
+            bundle_label_selector=[{"ray.io/node-id": node.number} for node, _ in self._parts],
+        )
+        ray.get(group.ready())
+        self._actors: list[Any] = [  # those that nobody holds are ended
+            ray.remote(_Node)
+            .options(
+                num_cpus=bundle.get("CPU", 0),
+                num_gpus=bundle["GPU"],
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
+            )
+            .remote()
+            for number, bundle in enumerate(bundles)
+        ]
+        master = f"{self._parts[0][0].address}:{ray.get(self._actors[0].free_port.remote())}"
+        return [
+            actor.run.remote(self._home.path, replace(ranks, master=master))
+            for actor, (_, ranks) in zip(self._actors, self._parts, strict=True)
+        ]
+
+
+class _Node:
+    """The processes of a job on one node."""
+
+    def free_port(self) -> int:
+        """A port that nobody has."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def run(self, path: Path, ranks: Ranks) -> int:
+        """Start them and wait for them; returns their exit status."""
+        home = JobHome(path)
+        with (home.logs / "node.log").open("ab") as log:
+            return subprocess.Popen(
+                [*ranks.command(path), f"--parent={getpid()}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            ).wait()
+
+
+def _bundle(node: RayNode, count: int) -> dict[str, float]:
+    """What a job takes of a node: devices, and their share of the processors, so that others fit beside it."""
+    cpus = int(node.host.cpus * count / node.host.num_devices)
+    return {"GPU": float(count)} | ({"CPU": float(cpus)} if cpus else {})

@@ -1,0 +1,176 @@
+"""Slurm as an engine: a job is a batch job, and all its devices are had at once or none.
+
+Slurm decides nothing here: the nodes and devices are those of the grant, and a policy that takes them away does so
+through the job's folder or with ``scancel``. Slurm may still do as its administrators want: a job that it preempts and
+requeues starts again with the same script and goes on from its newest checkpoint. Which account, partition and time
+limit jobs have is said to Slurm as always, in the variables ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and so on.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.homes import HomeEngine, require_fit, require_whole
+from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant, Job
+
+__all__ = ["SlurmEngine"]
+
+_MIB = 2**20
+# Ports that neither services nor outgoing connections take; if one is in use nevertheless, the job fails and is
+# started again with another.
+_PORTS = (20000, 32000)
+
+
+class SlurmEngine(HomeEngine):
+    """Trains jobs as batch jobs of Slurm.
+
+    Parameters
+    ----------
+    site : whose nodes are, in order, those of Slurm; ``slurm_site()``, or a smaller one.
+    folder : of the jobs' folders, on a file system that all nodes have.
+    patience_s : that a job has to write its checkpoint when it is to leave.
+    nodes : of Slurm; ``slurm_nodes()`` if they are not given.
+
+    Raises
+    ------
+    FleetError
+        If there is no Slurm, or it has not the devices of the site.
+    """
+
+    def __init__(
+        self, site: Site, folder: Path, patience_s: float = 120.0, nodes: Sequence[SlurmNode] | None = None
+    ) -> None:
+        self._nodes = tuple(nodes or slurm_nodes())
+        require_fit(site, [node.host for node in self._nodes], "Slurm")
+        super().__init__(site, folder, patience_s)
+        self._queue = _Queue()
+
+    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+        require_whole(name, grant, "Slurm")
+        master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
+        parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, master).items()]
+        slurm(*submission(home, parts), given=script(home, parts))
+        self._queue.forget()
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        self._known.add(job.name)
+        return not self.is_over(job.name)
+
+    def is_over(self, name: str) -> bool:
+        return str(self.home(name).path) not in self._queue.jobs()
+
+    def stop(self, names: Sequence[str]) -> None:
+        """Stop jobs; those that Slurm has not started yet leave at once."""
+        jobs = self._queue.jobs() if names else {}
+        if ids := [number for name in names for number in jobs.get(str(self.home(name).path), ())]:
+            slurm("scancel", "--state=PENDING", *ids)
+            self._queue.forget()
+        super().stop(names)
+
+    def kill(self, name: str) -> None:
+        if ids := self._queue.jobs().get(str(self.home(name).path)):
+            slurm("scancel", *ids)
+            self._queue.forget()
+
+
+class _Queue:
+    """What Slurm has of this user's jobs: one question for all of them, and not more often than makes sense."""
+
+    _FRESH_S, _PATIENCE_S = 0.5, 300.0
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[str, ...]] = {}
+        self._asked_s = self._answered_s = float("-inf")
+
+    def forget(self) -> None:
+        """Ask again next time."""
+        self._asked_s = float("-inf")
+
+    def jobs(self) -> dict[str, tuple[str, ...]]:
+        """Numbers of the jobs that wait, run or leave, by the folder that is their comment.
+
+        Raises
+        ------
+        FleetError
+            If Slurm does not answer for minutes, or never did.
+        """
+        now_s = time.monotonic()
+        if now_s - self._asked_s < self._FRESH_S:
+            return self._jobs
+        try:
+            listing = slurm("squeue", "--noheader", "--me", "--format=%i|%k")
+        except FleetError:
+            if now_s - self._answered_s > self._PATIENCE_S:  # a controller that restarts is away for a while
+                raise
+        else:
+            found: dict[str, set[str]] = {}
+            for line in listing.splitlines():
+                number, _, comment = line.partition("|")
+                found.setdefault(comment, set()).add(number.partition("+")[0])
+            self._jobs = {comment: tuple(sorted(numbers)) for comment, numbers in found.items()}
+            self._answered_s = now_s
+        self._asked_s = now_s
+        return self._jobs
+
+
+Part = tuple[SlurmNode, Ranks]
+
+
+def submission(home: JobHome, parts: Sequence[Part]) -> list[str]:
+    """The command that submits a job: nodes with equally many devices are one component, several start together.
+
+    Parameters
+    ----------
+    parts : each node of the job, with its ranks.
+    """
+    output = str(home.logs / "slurm.log").replace("%", "%%")
+    command = [
+        "sbatch", "--parsable", f"--job-name={home.path.name}", f"--comment={home.path}", "--requeue",
+        "--open-mode=append", f"--output={output}",
+    ]  # fmt: skip
+    for number, (needs, nodes) in enumerate(_components(parts).items()):
+        command += [":"] * (number > 0)
+        command += [f"--nodes={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}", *needs]
+    return command
+
+
+def script(home: JobHome, parts: Sequence[Part]) -> str:
+    """The batch script of a job: a step for each node, and the first that fails ends all.
+
+    A failure that is noted from before Slurm requeued the job is no longer one.
+    """
+    components = _components(parts)
+    lines = ["#!/bin/bash", f"rm -f {shlex.quote(str(home.failure))}"]
+    for node, ranks in parts:
+        needs = _needs(node, ranks.count)
+        step = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={node.name}"]
+        step += [need for need in needs if need.startswith("--cpus-per-task")]
+        if len(components) > 1:
+            step.append(f"--het-group={list(components).index(needs)}")
+        lines.append(shlex.join([*step, *ranks.command(home.path)]) + " &")
+    lines.append(f"for _ in $(seq {len(parts)}); do wait -n || exit 1; done")
+    return "\n".join(lines) + "\n"
+
+
+def _components(parts: Sequence[Part]) -> dict[tuple[str, ...], list[str]]:
+    """Names of the nodes by what the job needs there."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for node, ranks in parts:
+        found.setdefault(_needs(node, ranks.count), []).append(node.name)
+    return found
+
+
+def _needs(node: SlurmNode, count: int) -> tuple[str, ...]:
+    """What a job asks for on a node: devices, and their share of the rest of it, so that others fit beside it."""
+    share = count / node.host.num_devices
+    memory_mib = int(node.host.memory_bytes * share / _MIB)
+    needs = (f"--gres={node.gres}:{count}", f"--cpus-per-task={max(1, int(node.host.cpus * share))}")
+    return (*needs, f"--mem={memory_mib}M") if memory_mib else needs

@@ -1,0 +1,126 @@
+"""The devices that Slurm has: which nodes of a partition are usable, and with how many devices of which type each."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.fleet.site import FleetError, Host, Site
+
+_MIB = 2**20
+_PATIENCE_S = 60.0
+_FIELD = re.compile(r"(\w+)=(\S*)")
+_GRES = re.compile(r"(gpu)(?::([A-Za-z][^:(,]*))?:(\d+)")
+_UNUSABLE = frozenset({"DOWN", "DRAIN", "FAIL", "INVAL", "MAINT", "NOT_RESPONDING", "UNKNOWN"})
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """The devices of one type of a node.
+
+    Attributes
+    ----------
+    name, address : of the node, for Slurm and for processes on other nodes.
+    gres : what to ask for, ``"gpu:a100"``.
+    host : how many devices, with their part of the processors and of the memory.
+    """
+
+    name: str
+    address: str
+    gres: str
+    host: Host
+
+
+def slurm(*command: str, given: str = "") -> str:
+    """What a command of Slurm prints.
+
+    Raises
+    ------
+    FleetError
+        If there is no Slurm here, or the command fails.
+    """
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_PATIENCE_S)
+    except FileNotFoundError as error:
+        raise FleetError(
+            f"there is no {command[0]} here: run this where jobs are submitted to Slurm, or install its commands "
+            "(on Debian or Ubuntu: apt-get install slurm-client)"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
+    if done.returncode:
+        raise FleetError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def slurm_nodes(types: Mapping[str, str] | None = None) -> tuple[SlurmNode, ...]:
+    """Usable nodes with GPUs, in Slurm's order; of the partition in ``SBATCH_PARTITION``, else of the default one.
+
+    Parameters
+    ----------
+    types : device type of each GRES type, where that is not its name: ``{"a100": "A100-80G", "": "V100"}``, the last
+        for GPUs that have no type in Slurm.
+
+    Raises
+    ------
+    FleetError
+        If there is no Slurm, or no such node.
+    """
+    partition = os.environ.get("SBATCH_PARTITION", "")
+    rows = [row.split("|") for row in slurm("sinfo", "--Node", "--noheader", "--format=%N|%P").splitlines()]
+    names = [name for name, of in rows if (of.rstrip("*") == partition if partition else of.endswith("*"))]
+    found: list[SlurmNode] = []
+    if names:
+        listing = slurm("scontrol", "--oneliner", "show", "node", ",".join(names))
+        for line in listing.splitlines():
+            found += _devices(dict(_FIELD.findall(line)), types or {})
+    if not found:
+        known = ", ".join(sorted({of.rstrip("*") for _, of in rows})) or "none"
+        which = f"partition {partition!r}" if partition else "its default partition"
+        raise FleetError(
+            f"Slurm has no usable node with GPUs in {which}; set SBATCH_PARTITION to one that has some "
+            f"(there are: {known})"
+        )
+    return tuple(found)
+
+
+def slurm_site(nodes: Sequence[SlurmNode] | None = None) -> Site:
+    """The cluster that Slurm has, to be given to policies.
+
+    Parameters
+    ----------
+    nodes : of ``slurm_nodes``, which is asked if they are not given.
+
+    Raises
+    ------
+    FleetError
+        If there is no Slurm, or no node with GPUs.
+    """
+    return Site("slurm", tuple(node.host for node in nodes or slurm_nodes()))
+
+
+def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNode]:
+    """The devices of one node, by type, from what ``scontrol show node`` says of it."""
+    state = node["State"]
+    if state.endswith("*") or not _UNUSABLE.isdisjoint(state.split("+")):
+        return []
+    groups = [
+        (f"{kind}:{type_}".rstrip(":"), type_, int(n)) for kind, type_, n in _GRES.findall(node["Gres"])
+    ]
+    total = sum(count for *_, count in groups)
+    # Cores and memory that are kept for the system are not to be had.
+    cpus = float(node.get("CPUEfctv", node["CPUTot"]))
+    memory_mib = int(node["RealMemory"]) - int(node.get("MemSpecLimit", 0))
+    memory_bytes = float(memory_mib * _MIB) if memory_mib > 1 else 0.0  # 1 where nobody told Slurm
+    return [
+        SlurmNode(
+            node["NodeName"],
+            node["NodeAddr"],
+            gres,
+            Host(types.get(type_, type_ or "gpu"), count, cpus * count / total, memory_bytes * count / total),
+        )
+        for gres, type_, count in groups
+    ]

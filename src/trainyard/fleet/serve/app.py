@@ -1,0 +1,208 @@
+"""The HTTP interface of the daemon.
+
+======================= ===============================================================================================
+POST /jobs              submit one job: a mapping in the own form of workloads, as JSON or YAML
+GET /jobs               all jobs, as they were submitted; ``?last=N`` of them
+GET /jobs/NAME          one job
+DELETE /jobs/NAME       cancel a job
+GET /jobs/NAME/log      its last steps and what its processes printed, as text; ``?lines=N``
+GET /events             what happened, the newest first; ``?last=N``
+GET /cluster            nodes, devices, and who has them
+GET /metrics            for Prometheus
+GET /, /healthz         a page to watch all this; whether the daemon schedules. These two need no token
+======================= ===============================================================================================
+
+Answers that are no success are ``{"error": "what was asked for, and what is allowed"}``.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from trainyard.fleet.serve.daemon import Daemon
+from trainyard.fleet.serve.log import log_text
+from trainyard.fleet.serve.metrics import metrics_text
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.tables import Record, State
+from trainyard.fleet.serve.users import Users
+from trainyard.fleet.site import FleetError
+
+_MOST_BYTES = 65_536
+_FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
+_PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+class Api:
+    """What can be asked of a daemon.
+
+    Parameters
+    ----------
+    users : who may ask.
+    """
+
+    def __init__(self, daemon: Daemon, users: Users) -> None:
+        self.daemon, self.users = daemon, users
+
+    def app(self) -> FastAPI:
+        """The application for a server."""
+        app = FastAPI(title="Trainyard", docs_url=None, redoc_url=None, openapi_url=None)
+        for method, path, act in (
+            ("POST", "/jobs", self.submit),
+            ("GET", "/jobs", self.jobs),
+            ("GET", "/jobs/{name}", self.job),
+            ("DELETE", "/jobs/{name}", self.cancel),
+            ("GET", "/jobs/{name}/log", self.log),
+            ("GET", "/events", self.events),
+            ("GET", "/cluster", self.cluster),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/", self.page),
+            ("GET", "/healthz", self.health),
+        ):
+            app.add_api_route(path, act, methods=[method])
+        for kind, status in (
+            (Refusal, 0),
+            (FleetError, 422),
+            (HTTPException, 0),
+            (RequestValidationError, 422),
+        ):
+            app.add_exception_handler(kind, _answer(status))
+        if not self.users.by_token:
+            # A page of somebody else, open in a browser here, must not get in under a name of its own.
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
+        return app
+
+    def _user(self, request: Request) -> str:
+        return self.users.of(request.headers.get("authorization", ""))
+
+    async def submit(self, request: Request) -> Response:
+        """POST /jobs."""
+        user = self._user(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _FORMS:  # also keeps forms of other pages out, which cannot send such types
+            raise Refusal(415, f"a job comes as {', '.join(_FORMS)}, not as {kind or 'nothing'!r}")
+        form = bytearray()
+        async for part in request.stream():
+            form += part
+            if len(form) > _MOST_BYTES:
+                raise Refusal(413, f"a job has at most {_MOST_BYTES} bytes")
+        try:
+            text = form.decode()
+        except UnicodeDecodeError as error:
+            raise Refusal(422, f"a job is text in UTF-8: {error}") from error
+        record = await run_in_threadpool(self.daemon.submit, text, user)
+        return JSONResponse(job_document(record), 201)
+
+    def jobs(self, request: Request, last: int = 1000) -> Response:
+        """GET /jobs."""
+        self._user(request)
+        return JSONResponse(
+            {"jobs": [job_document(record) for record in self.daemon.store.jobs(last=max(0, last))]}
+        )
+
+    def job(self, request: Request, name: str) -> Response:
+        """GET /jobs/NAME."""
+        self._user(request)
+        return JSONResponse(job_document(self.daemon.job(name)))
+
+    def cancel(self, request: Request, name: str) -> Response:
+        """DELETE /jobs/NAME."""
+        return JSONResponse(job_document(self.daemon.cancel(name, self._user(request))), 202)
+
+    def log(self, request: Request, name: str, lines: int = 100) -> Response:
+        """GET /jobs/NAME/log."""
+        record = self.daemon.own_job(name, self._user(request))
+        return PlainTextResponse(log_text(self.daemon.home(record.name), lines))
+
+    def events(self, request: Request, last: int = 50) -> Response:
+        """GET /events."""
+        self._user(request)
+        return JSONResponse({"events": self.daemon.store.events(max(0, last))})
+
+    def cluster(self, request: Request) -> Response:
+        """GET /cluster."""
+        self._user(request)
+        return JSONResponse(cluster_document(self.daemon))
+
+    def metrics(self, request: Request) -> Response:
+        """GET /metrics."""
+        self._user(request)
+        text = metrics_text(self.daemon.store, self.daemon.site)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def page(self) -> Response:
+        """GET /."""
+        text = resources.files("trainyard.fleet.serve").joinpath("page.html").read_text("utf-8")
+        return HTMLResponse(text, headers={"Content-Security-Policy": _PAGE_RULES})
+
+    def health(self) -> Response:
+        """GET /healthz."""
+        problem = self.daemon.problem
+        return PlainTextResponse(
+            "ok\n" if problem is None else f"{problem}\n", 200 if problem is None else 503
+        )
+
+
+def job_document(record: Record) -> dict[str, Any]:
+    """A job as JSON has it."""
+    return {
+        "name": record.name,
+        "user": record.owner,
+        "state": record.state,
+        "reason": record.reason,
+        "model": record.model,
+        "num_devices": record.num_devices,
+        "devices": list(record.grant.devices) if record.grant else [],
+        "steps": int(record.work),
+        "steps_done": int(record.done),
+        "attained_device_s": record.attained_device_s,
+        "arrival_s": record.arrival_s,
+        "first_start_s": record.first_start_s,
+        "finish_s": record.finish_s,
+    }
+
+
+def cluster_document(daemon: Daemon) -> dict[str, Any]:
+    """The nodes, and which jobs have which devices."""
+    site, tenants = daemon.site, dict[int, list[str]]()
+    for record in daemon.store.jobs(State.RUNNING, State.CANCELLING):
+        for device in record.grant.devices if record.grant else ():
+            tenants.setdefault(device, []).append(record.name)
+    nodes = [
+        {
+            "node": number,
+            "device_type": host.device_type,
+            "devices": [
+                {"device": device, "jobs": tenants.get(device, [])}
+                for device in range(int(site.first_device[number]), int(site.first_device[number + 1]))
+            ],
+        }
+        for number, host in enumerate(site.hosts)
+    ]
+    return {
+        "cluster": site.name,
+        "policy": daemon.setting.text,
+        "num_devices": site.num_devices,
+        "num_devices_in_use": len(tenants),
+        "nodes": nodes,
+    }
+
+
+def _answer(status: int) -> Any:
+    """What makes an answer of an error; a status of 0 is the error's own."""
+
+    def answer(request: Request, error: Any) -> JSONResponse:
+        code = status or getattr(error, "status", 0) or error.status_code
+        text = str(getattr(error, "detail", "")) or str(error)
+        if isinstance(error, RequestValidationError):
+            text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+        return JSONResponse({"error": text}, code, {"WWW-Authenticate": "Bearer"} if code == 401 else None)
+
+    return answer

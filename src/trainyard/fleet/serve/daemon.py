@@ -1,0 +1,209 @@
+"""The daemon itself: takes jobs in, and lets a policy drive an engine in a thread beside the server.
+
+It may be killed at any moment. What it knows is in the store, and the jobs are processes of their own: the next daemon
+finds both, adopts the jobs that still run, and starts the others from their checkpoints.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainyard.fleet.run.drive import POLL_S, Driver
+from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.engines import check_runnable
+from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.setting import Setting
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.store import Store
+from trainyard.fleet.serve.tables import FINAL, Record, State
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.own import read_form
+
+_SETTLE_S = 1.0
+
+
+class Daemon:
+    """Jobs of several users on one cluster.
+
+    Parameters
+    ----------
+    folder : of the jobs' folders, as the engine has it.
+
+    Attributes
+    ----------
+    problem : why scheduling came to an end, when it should not have.
+    """
+
+    def __init__(self, site: Site, setting: Setting, engine: Engine, store: Store, folder: Path) -> None:
+        self.site, self.setting, self.store, self.folder = site, setting, store, folder
+        self.driver = Driver(
+            site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=self._hear
+        )
+        self.problem: Exception | None = None
+        self._news, self._stopping = threading.Event(), threading.Event()
+        self._news.set()
+        self._settled_s = 0.0
+
+    # What users ask for; called from threads of the server, which see and change only the store.
+
+    def submit(self, form: str, user: str) -> Record:
+        """Take a job in; once this returns, it will not be lost.
+
+        Parameters
+        ----------
+        form : a mapping in the own form of workloads, as YAML or JSON.
+
+        Raises
+        ------
+        FleetError
+            If it is no job that can run here.
+        Refusal
+            If it names another user, or there was one of its name.
+        """
+        job = read_form(form, Path("the job"))
+        if job.arrival_s:
+            raise FleetError("a job arrives when it is submitted; leave arrival_s out")
+        if job.user not in ("", user):
+            raise Refusal(
+                403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
+            )
+        check_runnable([job], self.site)
+        self.store.add(job, user, form, time.time())
+        self._news.set()
+        return self.job(job.name)
+
+    def job(self, name: str) -> Record:
+        """A job.
+
+        Raises
+        ------
+        Refusal
+            If there is none of this name.
+        """
+        record = self.store.job(name)
+        if record is None:
+            raise Refusal(
+                404, f"there is no job {name!r}; `trainyard fleet status` lists those that there are"
+            )
+        return record
+
+    def own_job(self, name: str, user: str) -> Record:
+        """A job of a user.
+
+        Raises
+        ------
+        Refusal
+            If there is none of this name, or it is another user's.
+        """
+        record = self.job(name)
+        if record.owner != user:
+            raise Refusal(
+                403, f"job {name!r} is of user {record.owner!r}; only they may cancel it or read its log"
+            )
+        return record
+
+    def cancel(self, name: str, user: str) -> Record:
+        """Stop a job for good, soon after this returns; its checkpoints stay.
+
+        Raises
+        ------
+        Refusal
+            As `own_job`, or if it has ended.
+        """
+        record = self.own_job(name, user)
+        if self.store.cancel(name) in FINAL:
+            raise Refusal(409, f"job {name!r} is over already: {self.job(name).state}")
+        self._news.set()
+        return self.job(record.name)
+
+    def home(self, name: str) -> JobHome:
+        """The folder of a job."""
+        return JobHome(self.folder / name)
+
+    # What the daemon does, in a thread of its own.
+
+    def run(self, failed: Callable[[], None]) -> None:
+        """Schedule until told to stop.
+
+        Parameters
+        ----------
+        failed : called if that comes to an end for another reason; ``problem`` says for which.
+        """
+        try:
+            while not self._stopping.wait(POLL_S):
+                self.turn()
+        except Exception as error:
+            self.problem = error
+            failed()
+
+    def turn(self) -> None:
+        """Do what is to be done now."""
+        if self._news.is_set():
+            self._news.clear()
+            self._take_in()
+        self.driver.step(time.time())
+        self._settle(time.time())
+
+    def stop(self) -> None:
+        """Schedule no more; jobs that run go on."""
+        self._stopping.set()
+
+    def _take_in(self) -> None:
+        """Have the driver do what the store says that users want; of a new daemon, restore what the last one had."""
+        known = set(self.driver.names)
+        for record in self.store.jobs(State.WAITING, State.RUNNING, State.CANCELLING):
+            if record.name not in known:
+                self._restore(record)
+            if record.state is State.CANCELLING:
+                self.driver.cancel(record.name, time.time())
+
+    def _restore(self, record: Record) -> None:
+        now_s, had_s = time.time(), record.attained_device_s
+        if record.grant is not None:
+            # It may have run while there was no daemon.
+            had_s += record.grant.num_devices * (now_s - record.settled_s)
+        first_start_s = math.nan if record.first_start_s is None else record.first_start_s
+        self.driver.restore(record.job, now_s, record.grant, had_s, record.done, first_start_s)
+
+    def _hear(self, event: Event) -> None:
+        self.store.hear(event, self.driver.done().get(event.job.name))
+
+    def _settle(self, now_s: float) -> None:
+        if now_s < self._settled_s + _SETTLE_S:
+            return
+        self._settled_s, driver = now_s, self.driver
+        free = driver.holdings.free.total
+        running = {driver.holdings.job(row).name for row in driver.running}
+        waiting = {
+            name: driver.waiting.get(name, f"others are before it; {free} devices are free")
+            for name in driver.names
+            if name not in running
+        }
+        self.store.settle(driver.done(), waiting, now_s)
+
+
+@contextmanager
+def only_daemon(folder: Path) -> Iterator[None]:
+    """Be the only daemon of a folder.
+
+    Raises
+    ------
+    FleetError
+        If there is another one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "daemon.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FleetError(
+                f"a daemon runs in {folder} already; stop it, or give another --folder"
+            ) from error
+        yield

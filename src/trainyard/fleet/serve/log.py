@@ -1,0 +1,48 @@
+"""The log of a job, as its user reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.fleet.run.home import JobHome
+
+_BYTES_PER_LINE = 1024
+_MOST_LINES = 10_000
+
+
+def log_text(home: JobHome, num_lines: int) -> str:
+    """The last steps of a job, and the last that each of its processes printed.
+
+    Parameters
+    ----------
+    num_lines : of each of them.
+    """
+    num_lines = max(1, min(num_lines, _MOST_LINES))
+    parts = ["\n".join(_steps(_tail(home.logs / "metrics.jsonl", num_lines)))]
+    for log in sorted(home.logs.glob("*.log")):
+        printed = _tail(log, num_lines)
+        if printed:
+            parts.append("\n".join([f"--- {log.stem} printed", *printed]))
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _steps(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # cut off: it is being written, or its process was killed
+        losses = "  ".join(
+            f"{name.rpartition(':')[2] or name} {value:.4f}" for name, value in entry["losses"].items()
+        )
+        yield f"step {entry['step'] + 1}  {losses}  {entry['seconds']:.3f} s"
+
+
+def _tail(path: Path, num_lines: int) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - num_lines * _BYTES_PER_LINE))
+        return file.read().decode(errors="replace").splitlines()[-num_lines:]

@@ -1,0 +1,225 @@
+"""What the daemon must not forget, in a database: SQLite in a file, or PostgreSQL.
+
+What happens to a job is written here before the engine hears of it. So after a crash the database never knows less than
+what runs: at most a job was not started that it says runs, or not stopped that it says waits. `Driver.restore` sets both
+right. Of a cancelled job the wish is written first, and the deed when it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.tables import ABOUT, EVENTS, JOBS, TABLES, Record, State, record_of
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Job
+
+_LIVES = JOBS.c.finish_s.is_(None)
+
+
+class Store:
+    """The tables.
+
+    Parameters
+    ----------
+    url : as SQLAlchemy reads it; tables are made where there are none.
+
+    Raises
+    ------
+    FleetError
+        If there is no such database.
+    """
+
+    def __init__(self, url: str) -> None:
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        try:
+            self._engine = sql.create_engine(url, pool_pre_ping=True)
+            if self._engine.dialect.name == "sqlite":
+                # Readers do not wait for the writer.
+                sql.event.listen(self._engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
+            TABLES.create_all(self._engine)
+        except (SQLAlchemyError, ModuleNotFoundError) as error:
+            raise FleetError(
+                f"the state cannot be kept in {url!r}: {str(error).splitlines()[0]}; give --state as "
+                "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+            ) from error
+
+    def claim(self, **about: str) -> None:
+        """Note what this state is of, such as the folder and the cluster.
+
+        Raises
+        ------
+        FleetError
+            If it is of another one.
+        """
+        with self._engine.begin() as connection:
+            known = {row.name: row.text for row in connection.execute(sql.select(ABOUT))}
+            for name, text in about.items():
+                if known.get(name, text) != text:
+                    raise FleetError(
+                        f"this state is of the {name} {known[name]}, not {text}; start the daemon as before, or give it "
+                        "another --state"
+                    )
+                if name not in known:
+                    connection.execute(ABOUT.insert().values(name=name, text=text))
+
+    def add(self, job: Job, owner: str, form: str, now_s: float) -> None:
+        """A job is submitted; it waits.
+
+        Raises
+        ------
+        Refusal
+            If there is or was one of its name.
+        """
+        arrival = Event(now_s, job, Happening.ARRIVES)
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(
+                    JOBS.insert().values(
+                        name=job.name,
+                        owner=owner,
+                        form=form,
+                        model=job.model,
+                        num_devices=job.num_devices,
+                        work=job.work,
+                        state=State.WAITING,
+                        arrival_s=now_s,
+                        settled_s=now_s,
+                    )
+                )
+                _write(connection, arrival)
+        except IntegrityError as error:
+            raise Refusal(
+                409, f"there is or was a job {job.name!r} already; give this one another name"
+            ) from error
+
+    def cancel(self, name: str) -> State | None:
+        """Note that a job is to be cancelled; its state until now, None if there is no such job."""
+        with self._engine.begin() as connection:
+            state = connection.execute(sql.select(JOBS.c.state).where(JOBS.c.name == name)).scalar()
+            connection.execute(
+                JOBS.update().where(JOBS.c.name == name, _LIVES).values(state=State.CANCELLING)
+            )
+        return None if state is None else State(state)
+
+    def hear(self, event: Event, done: tuple[float, float] | None) -> None:
+        """Write down what happens to a job.
+
+        Parameters
+        ----------
+        done : work done and devices times time had; None leaves them.
+        """
+        if event.what is Happening.ARRIVES:
+            return  # written when it was submitted
+        values = _consequences(event)
+        if done is not None:
+            values = {"done": done[0], "attained_device_s": done[1], "settled_s": event.now_s} | values
+        with self._engine.begin() as connection:
+            connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
+            _write(connection, event)
+
+    def settle(
+        self, done: Mapping[str, tuple[float, float]], reasons: Mapping[str, str], now_s: float
+    ) -> None:
+        """Write down how far jobs are, and why those wait that do.
+
+        Parameters
+        ----------
+        done : work done, and devices times time had, by name.
+        """
+        rows = [
+            {
+                "job": name,
+                "done": work,
+                "attained_device_s": had,
+                "reason": reasons.get(name, ""),
+                "settled_s": now_s,
+            }
+            for name, (work, had) in done.items()
+        ]
+        if rows:
+            update = JOBS.update().where(JOBS.c.name == sql.bindparam("job"), _LIVES)
+            with self._engine.begin() as connection:
+                connection.execute(update, rows)
+
+    def job(self, name: str) -> Record | None:
+        """One job; None if there is none of this name."""
+        found = self._records(JOBS.c.name == name)
+        return found[0] if found else None
+
+    def jobs(self, *states: State, last: int | None = None) -> Sequence[Record]:
+        """Jobs in any of some states, all if none are named, as they were submitted; only the last so many."""
+        return self._records(JOBS.c.state.in_(states) if states else sql.true(), last)
+
+    def _records(self, where: sql.ColumnElement[bool], last: int | None = None) -> Sequence[Record]:
+        query = sql.select(JOBS).where(where).order_by(JOBS.c.number.desc()).limit(last)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [record_of(row) for row in reversed(rows)]
+
+    def counts(self) -> dict[State, int]:
+        """Number of jobs in every state."""
+        query = sql.select(JOBS.c.state, sql.func.count()).group_by(JOBS.c.state)
+        with self._engine.connect() as connection:
+            found = {State(state): int(count) for state, count in connection.execute(query)}
+        return {state: found.get(state, 0) for state in State}
+
+    def totals(self) -> tuple[float, float, float]:
+        """Sums over the jobs that ended: of completion times, of times before the first devices, and of device times."""
+        c = JOBS.c
+        sums = (c.finish_s - c.arrival_s, c.first_start_s - c.arrival_s, c.attained_device_s)
+        query = sql.select(*(sql.func.coalesce(sql.func.sum(each), 0.0) for each in sums))
+        with self._engine.connect() as connection:
+            jct_s, queueing_s, device_s = connection.execute(query.where(c.state == State.ENDED)).one()
+        return float(jct_s), float(queueing_s), float(device_s)
+
+    def events(self, last: int, job: str | None = None) -> list[dict[str, Any]]:
+        """The last events, the newest first; of one job, if it is named."""
+        query = sql.select(EVENTS).order_by(EVENTS.c.number.desc()).limit(last)
+        if job is not None:
+            query = query.where(EVENTS.c.job == job)
+        with self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _write(connection: sql.Connection, event: Event) -> None:
+    connection.execute(
+        EVENTS.insert().values(at_s=event.now_s, job=event.job.name, what=str(event.what), text=event.text)
+    )
+
+
+def _consequences(event: Event) -> dict[str, Any]:
+    """What an event changes in the row of its job."""
+    now_s, c = event.now_s, JOBS.c
+    over = {"granted": None, "reason": event.why, "finish_s": now_s}
+    match event.what:
+        case Happening.RUNS | Happening.STAYS:
+            assert event.grant is not None
+            granted = json.dumps(asdict(event.grant))
+            first_start_s = sql.func.coalesce(c.first_start_s, now_s)
+            return _unless_cancelling(State.RUNNING) | {
+                "granted": granted,
+                "first_start_s": first_start_s,
+                "reason": "",
+            }
+        case Happening.LEAVES | Happening.FAILS:
+            return _unless_cancelling(State.WAITING) | {"granted": None, "reason": event.why}
+        case Happening.ENDS:
+            return over | {"state": State.ENDED, "done": event.job.work}
+        case Happening.CANCELLED:
+            return over | {"state": State.CANCELLED}
+        case Happening.REFUSED:
+            return over | {"state": State.REFUSED}
+        case _:
+            return over | {"state": State.FAILED}
+
+
+def _unless_cancelling(state: State) -> dict[str, Any]:
+    return {"state": sql.case((JOBS.c.state == State.CANCELLING, State.CANCELLING), else_=state)}

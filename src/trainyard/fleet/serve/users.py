@@ -1,0 +1,101 @@
+"""Who may do what: every token names a user, and only they may cancel their jobs and read what these print."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.site import FleetError
+
+_FORM = "a token file has lines 'user:token'; empty lines and such that begin with # say nothing"
+_TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Users:
+    """The users of a daemon.
+
+    Attributes
+    ----------
+    by_token : name of each. Without any, everybody who reaches the daemon may do everything, as the user "".
+    """
+
+    by_token: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Users:
+        """Read a file of tokens.
+
+        Raises
+        ------
+        FleetError
+            If a line does not read so, or there is none.
+        """
+        found: dict[str, str] = {}
+        for number, line in enumerate(path.read_text().splitlines() if path else (), 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            user, _, token = (part.strip() for part in text.partition(":"))
+            if not user or not _TOKEN.fullmatch(token):
+                raise FleetError(
+                    f"{path}, line {number}: {_FORM}; a token is at least 8 letters, digits or ._~+/=-"
+                )
+            if token in found:
+                raise FleetError(
+                    f"{path}, line {number}: this token is {found[token]}'s; give {user} another one"
+                )
+            found[token] = user
+        if path and not found:
+            raise FleetError(f"{path} has no tokens: {_FORM}")
+        return cls(found)
+
+    def check_host(self, host: str) -> None:
+        """Whether the daemon may listen there.
+
+        Raises
+        ------
+        FleetError
+            If others than this machine reach it, and it knows no users.
+        """
+        if not self.by_token and not is_loopback(host):
+            raise FleetError(
+                f"without tokens everybody who reaches {host} could run jobs: give --token-file FILE, with lines "
+                "'user:token', or listen on 127.0.0.1"
+            )
+
+    def of(self, authorization: str) -> str:
+        """The user of an ``Authorization`` header.
+
+        Raises
+        ------
+        Refusal
+            If it has no token that is known.
+        """
+        if not self.by_token:
+            return ""
+        scheme, _, given = authorization.partition(" ")
+        # All are compared, and each in the same time, so that the time taken says nothing.
+        same = [
+            user
+            for token, user in self.by_token.items()
+            if hmac.compare_digest(token.encode(), given.strip().encode())
+        ]
+        if scheme.lower() != "bearer" or not same:
+            raise Refusal(
+                401, "a token is needed, as 'Authorization: Bearer TOKEN'; this one is not known here"
+            )
+        return same[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,66 @@
+"""Jobs of the own form that say what they train, instead of how long they take; their speed is predicted by level 1."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from trainyard.fleet.workload.job import Profile
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.training import Predicted, Training
+
+OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
+"""Columns that only such jobs have, beside ``steps``; they are fields of `Training`, and so are their defaults."""
+_DEFAULTS = {field.name: field.default for field in fields(Training)}
+
+
+def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
+    """Work and profile of a job that has ``steps``; empty fields are left out of the row.
+
+    Raises
+    ------
+    FleetError
+        If what it trains cannot be; the message says where that stands.
+    """
+    from trainyard.job.catalog import parse_strategies
+    from trainyard.job.plan import PlanError
+    from trainyard.zoo import names
+
+    given = row.fields
+    if given.get("model") not in names():
+        raise row.error("model", f"a model of the zoo: {', '.join(names())}")
+    if "batch_size" not in given:
+        raise row.error("batch_size", "the number of rows of a step")
+    rest: dict[str, Any] = {name: row.count(name) for name in ("seed", "checkpoint_every") if name in given}
+    if "learning_rate" in given:
+        rest["learning_rate"] = row.number("learning_rate")
+    if "strategies" in given:
+        rest["strategies"] = given["strategies"]
+        try:
+            parse_strategies(given["strategies"])
+        except PlanError as error:
+            raise row.error("strategies", str(error)) from error
+    training = Training(given["model"], row.count("batch_size", 1), row.count("steps", 1), **rest)
+    if training.rows % num_devices:
+        sizes = ", ".join(map(str, training.sizes(training.rows)))
+        raise row.error("num_devices", f"one over which a batch of {training.rows} rows divides: {sizes}")
+    return float(training.steps), Predicted(training)
+
+
+def training_values(training: Training) -> dict[str, Any]:
+    """What is not the default, by column; ``model`` and ``batch_size`` are columns of every job."""
+    values = {name: getattr(training, name) for name in OPTIONS}
+    return {"steps": training.steps} | {n: value for n, value in values.items() if value != _DEFAULTS[n]}
+
+
+def refuse_options(row: Row) -> None:
+    """A job without ``steps`` has none of the columns that say how to train.
+
+    Raises
+    ------
+    FleetError
+        If it has.
+    """
+    for name in OPTIONS:
+        if name in row.fields:
+            raise row.error(name, "nothing where no steps are given")

@@ -1,0 +1,112 @@
+"""The published systems of all levels, seen alike: for pages, lists and the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.fleet import catalog as fleet_catalog
+from trainyard.fleet import reproduce as fleet_reproduce
+from trainyard.job import catalog as job_catalog
+from trainyard.job import reproduce as job_reproduce
+from trainyard.naming import Names
+from trainyard.published import PaperTable, System
+
+_DECLARED = {"needs", "preempts"}
+"""What a policy says of itself, and nobody sets."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of the product, and its systems.
+
+    Attributes
+    ----------
+    number, about : which one.
+    systems : of its catalog.
+    tables : of others' numbers beside ours, by the name of a system.
+    kind : of a system, in a few words.
+    command : that uses a system.
+    runs : where a system runs.
+    """
+
+    number: int
+    about: str
+    systems: Sequence[System]
+    tables: Callable[[str], tuple[PaperTable, ...]]
+    kind: Callable[[Any], str]
+    command: Callable[[Any], str]
+    runs: Callable[[Any], str]
+
+    @property
+    def title(self) -> str:
+        return f"level {self.number}"
+
+
+def usage(entry: job_catalog.Entry) -> str:
+    """How a strategy is named on the command line, with what it needs before it."""
+    return f"{entry.after} + {entry.name}" if entry.after else entry.name
+
+
+def _kind(entry: fleet_catalog.Entry) -> str:
+    when = f"every {entry.round_s:g} s" if entry.round_s else "at every event"
+    return f"decides {when}, {'shares devices' if entry.shares else 'whole devices'}"
+
+
+LEVELS: tuple[Level, ...] = (
+    Level(
+        1,
+        "one model on many devices",
+        job_catalog.CATALOG,
+        job_reproduce.paper_tables,
+        lambda entry: str(entry.family),
+        lambda entry: f"trainyard plan gpt-tiny --cluster 1x4xA100-80G --strategies '{usage(entry)}'",
+        lambda entry: "on PyTorch processes and in simulation" if entry.runs else "in simulation only",
+    ),
+    Level(
+        2,
+        "many jobs on one cluster",
+        fleet_catalog.CATALOG,
+        fleet_reproduce.paper_tables,
+        _kind,
+        lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
+        lambda entry: "in simulation" if entry.shares else "in simulation and for real trainings",
+    ),
+)
+"""All levels that have systems."""
+
+_NAMES: Names[Any] = Names(
+    [system for level in LEVELS for system in level.systems],
+    "system",
+    "systems",
+    "zero",
+    ValueError,
+    (),
+    "nothing",
+)
+
+
+def find(name: str) -> tuple[Level, System]:
+    """A system of any level, by name.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists the known names, close ones first.
+    """
+    _NAMES.find(name)
+    return next((level, system) for level in LEVELS for system in level.systems if system.name == name)
+
+
+def options(system: System) -> list[str]:
+    """Keywords of a system with their defaults, as code."""
+    parameters = inspect.signature(system.factory).parameters.values()
+    return [_option(p) for p in parameters if p.name not in _DECLARED]
+
+
+def _option(parameter: inspect.Parameter) -> str:
+    # The default that a dataclass makes anew every time is not in its signature.
+    made = parameter.default is parameter.empty or repr(parameter.default) == "<factory>"
+    return parameter.name if made else f"{parameter.name}={parameter.default!r}"

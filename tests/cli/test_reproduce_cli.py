@@ -1,0 +1,39 @@
+"""`trainyard papers` and `trainyard reproduce` over both levels."""
+
+import json
+
+from trainyard.cli import main as cli
+
+
+def printed(capsys, *arguments: str) -> str:
+    assert cli.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_papers_lists_both_levels(capsys) -> None:
+    systems = json.loads(printed(capsys, "papers", "--json"))["systems"]
+    levels = {system["name"]: system["level"] for system in systems}
+    assert (levels["zero"], levels["tiresias"]) == (1, 2)
+
+
+def test_a_policy_is_told_about(capsys) -> None:
+    out = printed(capsys, "papers", "edf")
+    assert "2, many jobs on one cluster" in out
+    assert "edf(as_published=True)" in out
+    assert "frozenset" not in out
+
+
+def test_a_table_without_its_files_says_how_to_fetch_them(capsys) -> None:
+    out = printed(capsys, "reproduce", "edf")
+    assert "2 s every 4 s" in out
+    assert "git clone" in out
+    assert "trainyard reproduce edf --files ElasticFlow/ElasticFlow" in out
+    first, second = json.loads(printed(capsys, "reproduce", "edf", "--json"))["tables"]
+    assert first["rows"]
+    assert not second["rows"]
+    assert "git clone" in second["fetch"]
+
+
+def test_a_folder_without_the_files_is_refused(capsys, tmp_path) -> None:
+    assert cli.main(("reproduce", "edf", "--files", str(tmp_path))) == 2
+    assert f"error: {tmp_path} has no traces_for_ElasticFlow" in capsys.readouterr().err

@@ -1,0 +1,22 @@
+"""What the tests of all engines compare with."""
+
+from __future__ import annotations
+
+import pytest
+from engine_trials import trial_training
+
+from trainyard.fleet.policies.queues import srtf
+from trainyard.fleet.run.drive import Patience, run_fleet
+from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.training import training_job
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses of the training of all trials by step, alone on one device."""
+    site = Site.uniform(1, 1, "local")
+    alone = LocalEngine(site, tmp_path_factory.mktemp("alone"))
+    job = training_job("alone", 0.0, 1, trial_training(24))
+    run_fleet([job], site, srtf(), alone, patience=Patience(limit_s=240))
+    return alone.home("alone").losses()

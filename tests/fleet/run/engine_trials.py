@@ -1,0 +1,117 @@
+"""What every engine must be able to do with real trainings on four devices, whatever starts the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+import psutil
+import pytest
+
+from trainyard.fleet.policies.queues import srtf
+from trainyard.fleet.run.drive import Patience, run_fleet
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.node import NODE_MODULE
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.training import Predicted, Training, training_job
+
+_LIMIT_S = 400.0
+
+
+def trial_training(steps: int) -> Training:
+    """The training of all trials; the longer ones go on where the shorter ones end."""
+    return Training("gpt-tiny", 4, steps, checkpoint_every=4)
+
+
+def five_jobs() -> list[Job]:
+    """A wide and long job has all devices, and loses them to four shorter ones that come while it starts."""
+    shape = [(0.0, 4, 24), (2.0, 2, 8), (2.0, 1, 8), (4.0, 1, 12), (4.0, 2, 16)]
+    jobs = []
+    for number, (arrival_s, num_devices, steps) in enumerate(shape):
+        speeds = Predicted(trial_training(steps), {1: 10.0, 2: 12.0, 4: 14.0})
+        jobs.append(training_job(f"job{number}", arrival_s, num_devices, trial_training(steps), speeds))
+    return jobs
+
+
+def check_workload(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
+    """Five jobs under a preempting policy end, with the losses of a run that nobody disturbs."""
+    jobs = five_jobs()
+    told: list[Event] = []
+    run = run_fleet(jobs, engine.site, srtf(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append)
+    assert sorted(run.names) == [job.name for job in jobs], told
+    assert run.num_preemptions >= 1, told
+    assert Happening.FAILS not in {event.what for event in told}
+    for job in jobs:
+        check_losses(engine.home(job.name), undisturbed, int(job.work))
+
+
+def check_recovery(
+    engine: HomeEngine, another: Callable[[], HomeEngine], undisturbed: Mapping[int, float]
+) -> None:
+    """A job over two nodes cannot run twice, can be adopted, ends as one when a process is killed, and goes on."""
+    job = training_job("victim", 0.0, 2, trial_training(400))
+    over_two_nodes = Grant((0, engine.site.num_devices - 1))
+    engine.start(job, over_two_nodes)
+    wait_for(lambda: engine.progress("victim").steps >= 6)
+    with pytest.raises(FleetError, match="runs already"):
+        another().start(job, Grant((1,)))
+    second = another()
+    assert second.adopt(job, over_two_nodes)
+    assert second.progress("victim").failure is None
+    assert not another().adopt(training_job("nobody", 0.0, 1, trial_training(8)), Grant((0,)))
+    pids = rank_processes(engine.home("victim"))
+    assert len(pids) == 2
+    os.kill(pids[1], signal.SIGKILL)
+    wait_for(lambda: second.is_over("victim"))
+    assert not rank_processes(engine.home("victim"))
+    progress = second.progress("victim")
+    assert progress.failure is not None
+    assert progress.steps >= 4
+    second.start(job, Grant((1,)))
+    wait_for(lambda: second.progress("victim").steps >= progress.steps + 2)
+    second.close()
+    assert not rank_processes(engine.home("victim"))
+    assert second.progress("victim").steps > progress.steps
+    check_losses(engine.home("victim"), undisturbed, 6)
+
+
+def check_sharing_is_refused(engine: HomeEngine) -> None:
+    """Cluster managers count devices; a part of one is none of their words."""
+    with pytest.raises(FleetError, match=r"'half' is to have 0\.5 of each .* gives whole devices"):
+        engine.start(training_job("half", 0.0, 1, trial_training(8)), Grant((0,), share=0.5))
+
+
+def check_losses(home: JobHome, undisturbed: Mapping[int, float], steps: int) -> None:
+    """The losses of the first steps are those of an undisturbed run."""
+    losses = home.losses()
+    expected = {step: undisturbed[step] for step in range(steps)}
+    assert {step: losses.get(step) for step in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def rank_processes(home: JobHome) -> list[int]:
+    """Processes that train a job: children of those that engines start on its nodes."""
+    with_parents = {
+        process.pid: process.info["ppid"]
+        for process in psutil.process_iter(["name", "cmdline", "ppid"])
+        if process.info["name"].startswith("python")
+        and {NODE_MODULE, str(home.path)} <= set(process.info["cmdline"] or ())
+    }
+    return [pid for pid, parent in with_parents.items() if parent in with_parents]
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    limit_s = time.monotonic() + _LIMIT_S
+    while not happened():
+        assert time.monotonic() < limit_s, "waited in vain"
+        time.sleep(0.05)
+
+
+def site_of(*devices_per_node: int) -> Site:
+    """Nodes of this machine."""
+    return Site.of_pools([("local", 1, count) for count in devices_per_node])

@@ -1,0 +1,104 @@
+"""Engines by name, what can run on one, and `trainyard fleet run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.fleet.run import engines
+from trainyard.fleet.run.engines import check_runnable, make_engine
+from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.run.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.training import Training, training_job
+
+SITE = Site.parse("2x2xlocal")
+
+
+def test_an_engine_has_a_folder(tmp_path: Path) -> None:
+    engine = make_engine("local", SITE, tmp_path / "a" / "b")
+    assert isinstance(engine, LocalEngine)
+    assert engine.folder.is_dir()
+
+
+def test_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="no engine 'lokal'; there are local, slurm, ray"):
+        make_engine("lokal", SITE, tmp_path)
+
+
+def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "ENGINES", {"ray": "trainyard.is_not_here:RayEngine"})
+    with pytest.raises(
+        FleetError, match=r"engine 'ray' needs 'trainyard.is_not_here', which is not installed: pip install"
+    ):
+        make_engine("ray", SITE, tmp_path)
+
+
+def named(name: str = "a", num_devices: int = 1, strategies: str = "data_parallel") -> Job:
+    return training_job(name, 0.0, num_devices, Training("gpt-tiny", 8, 5, strategies))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ([named("a/b")], "a folder of its name: 'a/b'"),
+        ([named("..")], "a folder of its name"),
+        ([named("a\n")], "a folder of its name"),
+        ([named("a" * 101)], "at most 100 letters"),
+        ([named(), named()], "there are two jobs 'a'"),
+        ([declared_job("a", 0.0, 1, 5.0)], "'a' has a length and no training"),
+        ([named(num_devices=8)], "asks for 8 devices of one type; cluster '2x2xlocal' has 4"),
+        ([named(strategies="gpipe(stages=64)")], "job 'a': no plan for gpt-tiny by gpipe"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_runs(jobs: list[Job], said: str) -> None:
+    with pytest.raises(FleetError, match=said.replace("(", r"\(")):
+        check_runnable(jobs, SITE)
+
+
+def test_what_can_run() -> None:
+    check_runnable([named("job-1.a_B"), named("2", 4)], SITE)
+
+
+def test_policies_come_with_their_papers_rounds_and_placement() -> None:
+    assert setting_of("srtf").rounds is None
+    pollux = setting_of("pollux")
+    assert pollux.rounds is not None
+    assert pollux.rounds.round_s == 60.0
+    own = setting_of("pollux", "anywhere", 5.0)
+    assert own.rounds is not None
+    assert (own.place, own.rounds.round_s) == ("anywhere", 5.0)
+    with pytest.raises(FleetError, match="which only the simulator brings about"):
+        setting_of("gavel_max_min")
+
+
+@pytest.mark.slow
+def test_a_file_of_trainings_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, page = tmp_path / "jobs.csv", tmp_path / "page.html"
+    trace.write_text(
+        "name,arrival_s,num_devices,steps,model,batch_size\nbig,0,2,60,gpt-tiny,4\nsmall,1,1,10,gpt-tiny,4\n"
+    )
+    to = (
+        "--trace",
+        str(trace),
+        "--cluster",
+        "1x2xlocal",
+        "--folder",
+        str(tmp_path / "jobs"),
+        "--policy",
+        "fifo",
+    )
+    assert cli.main(("fleet", "run", *to, "--start-s", "5", "--html", str(page), "--json")) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [job["job"] for job in found["jobs"]] == ["big", "small", "mean"]
+    assert all(job["measured_jct_s"] > job["measured_queueing_s"] >= 0 for job in found["jobs"])
+    assert found["jobs"][0]["predicted_jct_s"] > 5
+    assert found["measured"]["num_jobs"] == found["predicted"]["num_jobs"] == 2
+    for line in ("big runs on devices 0, 1", "big ends", "small ends", "page written to"):
+        assert line in err
+    assert "fifo, measured" in page.read_text()

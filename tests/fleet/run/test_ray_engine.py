@@ -1,0 +1,118 @@
+"""Trainings as actors of a real Ray cluster, on virtual nodes of this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_trials import (
+    check_losses,
+    check_recovery,
+    check_sharing_is_refused,
+    check_workload,
+    rank_processes,
+    site_of,
+    trial_training,
+    wait_for,
+)
+
+from trainyard.fleet.run.engines import make_engine
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.training import training_job
+
+ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
+nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes")
+ray_engine = pytest.importorskip("trainyard.fleet.run.ray_engine")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A head without devices, and nodes with three of them and with one."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
+    ray_cluster = Cluster(initialize_head=True, head_node_args=head)
+    for count in (3, 1):
+        ray_cluster.add_node(num_cpus=8, num_gpus=count, resources={"accelerator_type:local": 1})
+    yield ray_cluster.address
+    ray.shutdown()
+    ray_cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
+    cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_workload(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
+    cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    site = nodes.ray_site(cluster)
+    check_recovery(
+        ray_engine.RayEngine(site, tmp_path), lambda: ray_engine.RayEngine(site, tmp_path), undisturbed
+    )
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    """The one that started it disconnects; the next one finds it, and kills it as it is too slow to leave."""
+    site = nodes.ray_site(cluster)
+    job, grant = training_job("a", 0.0, 4, trial_training(400)), Grant((0, 1, 2, 3))
+    ray_engine.RayEngine(site, tmp_path).start(job, grant)
+    ray.shutdown()
+    engine = ray_engine.RayEngine(site, tmp_path, patience_s=0.0, address=cluster)
+    assert engine.adopt(job, grant)
+    wait_for(lambda: engine.home("a").saved_steps() >= 4)
+    engine.stop(["a"])
+    assert not rank_processes(engine.home("a"))
+    assert engine.progress("a").failure is None
+    check_losses(engine.home("a"), undisturbed, 4)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_nodes_and_limits(cluster: str, tmp_path: Path) -> None:
+    site = nodes.ray_site(cluster)
+    assert sorted((h.device_type, h.num_devices, h.cpus) for h in site.hosts) == [
+        ("local", 1, 8.0),
+        ("local", 3, 8.0),
+    ]
+    assert {node.host.device_type for node in nodes.ray_nodes({"local": "H100"})} == {"H100"}
+    with pytest.raises(FleetError, match="3 devices on node 2, Ray has 0 there"):
+        ray_engine.RayEngine(Site.of_pools([("local", 2, 1), ("local", 1, 3)]), tmp_path)
+    check_sharing_is_refused(ray_engine.RayEngine(site, tmp_path))
+
+
+def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray says it; whether there is one on this machine is not for this test to say."""
+
+    def init(**_: object) -> None:
+        raise ConnectionError("no running instance")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(
+        FleetError, match=r"no Ray cluster at 'auto'; start one with: ray start --head.*no running"
+    ):
+        ray_engine.RayEngine(site_of(2, 2), tmp_path)
+
+
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, ray_engine.__name__)
+    with pytest.raises(
+        FleetError, match=r"needs 'ray', which is not installed: pip install 'trainyard\[ray\]'"
+    ):
+        make_engine("ray", site_of(2, 2), tmp_path)
+
+
+def _free_gpus() -> float:
+    return float(ray.available_resources().get("GPU", 0))

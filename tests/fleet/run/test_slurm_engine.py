@@ -1,0 +1,176 @@
+"""Trainings as batch jobs of a real Slurm, on virtual nodes of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_trials import (
+    check_losses,
+    check_recovery,
+    check_sharing_is_refused,
+    check_workload,
+    rank_processes,
+    site_of,
+    trial_training,
+    wait_for,
+)
+from slurm_here import slurm_cluster, why_no_slurm
+
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.slurm import SlurmEngine, script, submission
+from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm_nodes, slurm_site
+from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.training import training_job
+
+NODES = tuple(
+    SlurmNode(f"node{n}", f"10.0.0.{n}", "gpu:a100", Host("A100-80G", 4, 32.0, 2.0**36)) for n in range(3)
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nodes of three devices and one, so that a job on all of them has components that differ."""
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm"), (3, 1)):
+        yield
+
+
+@pytest.mark.slow
+def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
+    cluster: None, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_workload(SlurmEngine(slurm_site(), tmp_path), undisturbed)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
+    cluster: None, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_recovery(
+        SlurmEngine(slurm_site(), tmp_path), lambda: SlurmEngine(slurm_site(), tmp_path), undisturbed
+    )
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
+    cluster: None, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    """Nobody but Slurm takes part; the job has nodes that differ, and so components."""
+    engine = SlurmEngine(slurm_site(), tmp_path)
+    home = engine.home("a")
+    engine.start(training_job("a", 0.0, 4, trial_training(400)), Grant((0, 1, 2, 3)))
+    wait_for(lambda: home.saved_steps() >= 8)
+    number = _number(home)
+    before = set(rank_processes(home))
+    _scontrol("requeue", number)
+    wait_for(lambda: not before & set(rank_processes(home)))
+    saved = home.saved_steps()
+    assert not engine.is_over("a")
+    # A job that was requeued waits for two minutes, unless it is told not to.
+    for component in range(2):
+        _scontrol("update", f"jobid={number}+{component}", "starttime=now")
+    wait_for(lambda: home.saved_steps() > saved)
+    assert len(rank_processes(home)) == 4
+    assert engine.progress("a").failure is None
+    engine.close()
+    assert engine.progress("a").failure is None
+    assert not rank_processes(home)
+    check_losses(home, undisturbed, 8)
+    steps = [line.split(",")[0] for line in (home.logs / "metrics.jsonl").read_text().splitlines()]
+    assert steps.count(steps[0]) == 1  # it did not begin again
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_has_not_started_leaves_at_once(cluster: None, tmp_path: Path) -> None:
+    blocker, waiting = SlurmEngine(slurm_site(), tmp_path / "a"), SlurmEngine(slurm_site(), tmp_path / "b")
+    blocker.start(training_job("first", 0.0, 1, trial_training(400)), Grant((3,)))
+    waiting.start(training_job("second", 0.0, 1, trial_training(8)), Grant((3,)))
+    assert not waiting.is_over("second")
+    waiting.stop(["second"])
+    assert waiting.is_over("second")
+    assert waiting.progress("second").steps == 0
+    blocker.close()
+
+
+@pytest.mark.slow
+def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
+    site = slurm_site()
+    assert [(host.device_type, host.num_devices, host.cpus) for host in site.hosts] == [
+        ("local", 3, 8.0),
+        ("local", 1, 8.0),
+    ]
+    assert slurm_nodes({"local": "H100"})[0].host.device_type == "H100"
+    with pytest.raises(FleetError, match="2 devices on node 1, Slurm has 1 there"):
+        SlurmEngine(Site.uniform(2, 2, "local"), tmp_path)
+    check_sharing_is_refused(SlurmEngine(site, tmp_path))
+
+
+@pytest.mark.slow
+def test_nodes_of_a_partition(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    with pytest.raises(FleetError, match=r"partition 'nowhere'; set SBATCH_PARTITION .* \(there are: main\)"):
+        slurm_nodes()
+
+
+def test_equal_nodes_are_one_component(tmp_path: Path) -> None:
+    """Half of each of two nodes: half of their processors and memory, and a step for each."""
+    home = JobHome(tmp_path / "a job")
+    parts = [(node, Ranks(2 * n, 2, 4, "10.0.0.0:20000", "2x2xA100-80G")) for n, node in enumerate(NODES[:2])]
+    command = submission(home, parts)
+    assert ":" not in command
+    assert command[-6:] == [
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--nodelist=node0,node1",
+        "--gres=gpu:a100:2",
+        "--cpus-per-task=16",
+        "--mem=32768M",
+    ]
+    steps = [line for line in script(home, parts).splitlines() if line.startswith("srun")]
+    assert len(steps) == 2
+    assert "--het-group" not in steps[0]
+    assert "--nodelist=node1 --cpus-per-task=16" in steps[1]
+    assert f"'{home.path}' --first=2 --count=2 --world=4 --master=10.0.0.0:20000" in steps[1]
+
+
+def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
+    home = JobHome(tmp_path / "a")
+    counts, firsts = (4, 1, 4), (0, 4, 5)
+    parts = [
+        (node, Ranks(first, count, 9, "10.0.0.0:20000", "x"))
+        for node, count, first in zip(NODES, counts, firsts, strict=True)
+    ]
+    command = submission(home, parts)
+    assert command.count(":") == 1
+    first, second = command[: command.index(":")], command[command.index(":") :]
+    assert {"--nodes=2", "--nodelist=node0,node2", "--gres=gpu:a100:4"} <= set(first)
+    assert {"--nodes=1", "--nodelist=node1", "--gres=gpu:a100:1", "--mem=16384M"} <= set(second)
+    steps = [line.split() for line in script(home, parts).splitlines() if line.startswith("srun")]
+    assert [next(word for word in step if "het-group" in word) for step in steps] == [
+        "--het-group=0",
+        "--het-group=1",
+        "--het-group=0",
+    ]
+
+
+def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FleetError, match=r"there is no sinfo here: .* apt-get install slurm-client"):
+        SlurmEngine(site_of(2, 2), tmp_path)
+
+
+def _number(home: JobHome) -> str:
+    listing = subprocess.run(
+        ["squeue", "-h", "-o", "%i %k"], capture_output=True, text=True, check=True
+    ).stdout
+    return next(line for line in listing.splitlines() if str(home.path) in line).split("+")[0]
+
+
+def _scontrol(*command: str) -> None:
+    subprocess.run(["scontrol", *command], check=True, capture_output=True)

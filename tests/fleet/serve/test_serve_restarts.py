@@ -1,0 +1,169 @@
+"""A daemon that crashes at any moment loses no job, runs none twice, and gives no device out twice.
+
+The engine here is a world that outlives daemons, without processes; before and after all that a daemon does to it or to
+its database, it may crash.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.setting import setting_of
+from trainyard.fleet.serve import daemon as daemons
+from trainyard.fleet.serve.store import Store
+from trainyard.fleet.serve.tables import FINAL, State
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.own import read_form
+
+SITE = Site.uniform(2, 2, "local")
+WORK = 12
+
+
+class CrashError(Exception):
+    """The daemon is killed."""
+
+
+@dataclass
+class World:
+    """Processes of jobs, as an engine finds them; it asserts what must never be."""
+
+    chance: random.Random
+    crashes: float
+    running: dict[str, Grant] = field(default_factory=dict)
+    steps: Counter[str] = field(default_factory=Counter)
+
+    def maybe_crash(self) -> None:
+        if self.chance.random() < self.crashes:
+            raise CrashError
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        return job.name in self.running
+
+    def start(self, job: Job, grant: Grant) -> None:
+        self.maybe_crash()
+        assert job.name not in self.running, "a job runs twice"
+        assert self.steps[job.name] < job.work, "a job that is done is started"
+        used = {device for other in self.running.values() for device in other.devices}
+        assert not used & set(grant.devices), "a device is given out twice"
+        self.running[job.name] = grant
+        self.maybe_crash()
+
+    def stop(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.maybe_crash()
+            self.running.pop(name, None)
+        self.maybe_crash()
+
+    def progress(self, name: str) -> Progress:
+        if name in self.running:
+            self.steps[name] += self.chance.randint(0, 3)
+            if self.steps[name] < WORK and self.chance.random() > 0.02:
+                return Progress(self.steps[name])
+            del self.running[name]
+        if self.steps[name] >= WORK:
+            return Progress(WORK, ended=True)
+        return Progress(self.steps[name], failure="its processes are gone")
+
+    def close(self) -> None:
+        raise AssertionError("jobs outlive daemons")
+
+
+class FragileStore(Store):
+    """A store whose daemon may crash before and after it writes."""
+
+    def __init__(self, url: str, world: World) -> None:
+        super().__init__(url)
+        self.world = world
+
+    def hear(self, *what: Any) -> None:
+        self._fragile(super().hear, *what)
+
+    def settle(self, *what: Any) -> None:
+        self._fragile(super().settle, *what)
+
+    def _fragile(self, write: Callable[..., None], *what: Any) -> None:
+        self.world.maybe_crash()
+        write(*what)
+        self.world.maybe_crash()
+
+
+def form(name: str, size: int) -> str:
+    return json.dumps(
+        {"name": name, "num_devices": size, "model": "gpt-tiny", "batch_size": 4, "steps": WORK}
+    )
+
+
+@pytest.fixture(scope="module")
+def forms() -> dict[str, str]:
+    return {f"job{i}": form(f"job{i}", size) for i, size in enumerate((1, 2, 4, 1, 1, 2))}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("policy", ["srtf", "fifo"])
+def test_nothing_is_lost_and_nothing_runs_twice(
+    policy: str, seed: int, tmp_path: Path, forms: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    world = World(random.Random(seed), crashes=0.1)
+    setting, url = setting_of(policy), f"sqlite:///{tmp_path / 'state.sqlite'}"
+    coming, cancelled, num_daemons = list(forms.items()), "job2", 0
+    while True:
+        store = FragileStore(url, world)
+        daemon = daemons.Daemon(SITE, setting, world, store, tmp_path)
+        num_daemons += 1
+        try:
+            while coming or any(r.state not in FINAL for r in store.jobs()):
+                if coming and world.chance.random() < 0.3:
+                    name, text = coming.pop(0)
+                    store.add(read_form(text, Path("form")), "", text, 1.0)
+                    if name == "job4":
+                        daemon.cancel(cancelled, "")
+                    daemon._news.set()
+                daemon.turn()
+            break
+        except CrashError:
+            assert num_daemons < 500
+    records = {record.name: record for record in store.jobs()}
+    assert {name: record.state for name, record in records.items()} == {
+        name: State.CANCELLED if name == cancelled else State.ENDED for name in forms
+    }
+    assert not world.running
+    assert all(record.grant is None for record in records.values())
+    assert all(record.done == WORK for name, record in records.items() if name != cancelled)
+    ends = Counter(event["job"] for event in store.events(10_000) if event["what"] in ("ends", "cancelled"))
+    assert ends == Counter(list(forms))
+    assert num_daemons > 2, "there was hardly a crash: the test says nothing"
+
+
+def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    text = form("a", 1)
+    store.add(read_form(text, Path("form")), "", text, 1.0)
+    world.running["a"] = Grant((3,))  # the database says that it waits
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    daemon.turn()
+    assert world.running["a"].devices == (0,)
+
+
+def test_progress_is_known_to_the_next_daemon(tmp_path: Path) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    store.settle({"b": (9.0, 120.0)}, {}, 2.0)
+    daemon = daemons.Daemon(SITE, setting_of("srtf"), world, store, tmp_path)
+    daemon.turn()
+    assert list(world.running) == ["b"], "the job with less work left goes first"
+    assert daemon.driver.done()["b"][1] == pytest.approx(120.0, abs=60.0)

@@ -1,0 +1,155 @@
+"""What the daemon keeps, in SQLite and in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.store import Store
+from trainyard.fleet.serve.tables import State
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.own import read_form
+
+FORM = {"num_devices": 2, "model": "gpt-tiny", "batch_size": 4, "steps": 12, "deadline_s": 50}
+GRANT = Grant((0, 3), share=0.5, partners=("other",))
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a PostgreSQL server of our own."""
+    missing = [name for name in ("initdb", "pg_ctl") if not shutil.which(name)]
+    if missing:
+        pytest.skip(
+            f"needs a PostgreSQL server: {', '.join(missing)} not on the PATH (apt-get install postgresql)"
+        )
+    folder = tmp_path_factory.mktemp("postgres")
+    data, become = folder / "data", []
+    if os.geteuid() == 0:  # which PostgreSQL refuses to be
+        become = ["runuser", "-u", "nobody", "--"]
+        shutil.chown(folder, "nobody")
+        for above in (folder, *folder.parents[:3]):
+            above.chmod(above.stat().st_mode | 0o011)
+    quiet = {"cwd": folder, "check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([*become, "initdb", "-D", data, "-U", "me", "-A", "trust", "--no-sync"], **quiet)
+    server = [*become, "pg_ctl", "-D", data, "-l", folder / "log"]
+    subprocess.run([*server, "-w", "-o", f"-k {folder} -c listen_addresses=", "start"], **quiet)
+    try:
+        yield f"postgresql://me@/postgres?host={folder}"
+    finally:
+        subprocess.run([*server, "-m", "immediate", "stop"], **quiet)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state.sqlite'}"
+    found = str(request.getfixturevalue("postgres"))
+    name = f"test_{abs(hash(request.node.name))}"
+    import psycopg
+
+    with psycopg.connect(found, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return found.replace("/postgres?", f"/{name}?")
+
+
+def added(store: Store, name: str, now_s: float) -> Job:
+    text = json.dumps({"name": name, **FORM})
+    job = read_form(text, Path("form"))
+    store.add(job, "ann", text, now_s)
+    return job
+
+
+def test_the_life_of_a_job(url: str) -> None:
+    store = Store(url)
+    job = added(store, "a", 100.0)
+    record = store.job("a")
+    assert record is not None
+    assert (record.state, record.grant, record.owner, record.number) == (State.WAITING, None, "ann", 1)
+    assert (record.job.arrival_s, record.job.deadline_s, record.job.user) == (100.0, 150.0, "ann")
+    assert record.job.profile == job.profile
+    store.hear(Event(101.0, job, Happening.RUNS, GRANT), (0.0, 0.0))
+    store.settle({"a": (5.0, 8.0)}, {}, 105.0)
+    record = Store(url).job("a")
+    assert record is not None
+    assert (record.state, record.grant, record.first_start_s) == (State.RUNNING, GRANT, 101.0)
+    assert (record.done, record.attained_device_s, record.settled_s) == (5.0, 8.0, 105.0)
+    store.hear(Event(106.0, job, Happening.LEAVES, GRANT), (6.0, 10.0))
+    store.settle({"a": (6.0, 10.0)}, {"a": "others come first"}, 107.0)
+    record = store.job("a")
+    assert record is not None
+    assert (record.state, record.grant, record.reason) == (State.WAITING, None, "others come first")
+    store.hear(Event(108.0, job, Happening.RUNS, GRANT), None)
+    store.hear(Event(110.0, job, Happening.ENDS, GRANT), (11.0, 14.0))
+    record = store.job("a")
+    assert record is not None
+    assert (record.state, record.grant, record.done, record.finish_s) == (State.ENDED, None, 12.0, 110.0)
+    assert (record.first_start_s, record.reason) == (101.0, "")
+    assert [event["what"] for event in store.events(99)] == ["ends", "runs", "leaves", "runs", "arrives"]
+    assert store.totals() == (10.0, 1.0, 14.0)
+    assert {state: count for state, count in store.counts().items() if count} == {State.ENDED: 1}
+
+
+def test_what_is_over_stays_so(url: str) -> None:
+    store = Store(url)
+    job = added(store, "a", 1.0)
+    store.hear(Event(2.0, job, Happening.GIVEN_UP, why="it failed"), None)
+    store.hear(Event(3.0, job, Happening.LEAVES, GRANT), None)
+    store.settle({"a": (9.0, 9.0)}, {"a": "no"}, 4.0)
+    assert store.cancel("a") is State.FAILED
+    record = store.job("a")
+    assert record is not None
+    assert (record.state, record.reason, record.finish_s, record.done) == (
+        State.FAILED,
+        "it failed",
+        2.0,
+        0.0,
+    )
+
+
+def test_a_wish_to_cancel_outlives_what_happens_until_then(url: str) -> None:
+    store = Store(url)
+    job = added(store, "a", 1.0)
+    assert store.cancel("a") is State.WAITING
+    store.hear(Event(2.0, job, Happening.RUNS, GRANT), None)
+    (record,) = store.jobs(State.CANCELLING)
+    assert record.grant == GRANT
+    store.hear(Event(3.0, job, Happening.FAILS, GRANT, "its processes are gone"), None)
+    assert [each.state for each in store.jobs()] == [State.CANCELLING]
+    store.hear(Event(4.0, job, Happening.CANCELLED), None)
+    assert [each.state for each in store.jobs()] == [State.CANCELLED]
+    assert store.cancel("nobody") is None
+
+
+def test_names_are_used_once_and_jobs_come_in_order(url: str) -> None:
+    store = Store(url)
+    for i in range(5):
+        added(store, f"job{4 - i}", float(i))
+    with pytest.raises(Refusal, match="there is or was a job 'job0' already"):
+        added(store, "job0", 9.0)
+    assert [record.name for record in store.jobs()] == ["job4", "job3", "job2", "job1", "job0"]
+    assert [record.name for record in store.jobs(State.WAITING, last=2)] == ["job1", "job0"]
+    assert len(store.events(99)) == 5, "what is refused has not arrived"
+
+
+def test_a_state_is_of_one_folder_and_cluster(url: str) -> None:
+    Store(url).claim(folder="/here", cluster="2x2xlocal")
+    Store(url).claim(folder="/here", cluster="2x2xlocal", engine="local")
+    with pytest.raises(FleetError, match="this state is of the cluster 2x2xlocal, not 1x1xlocal"):
+        Store(url).claim(folder="/here", cluster="1x1xlocal")
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "oracle://x", "sqlite:////nowhere/at/all", "postgresql://me@127.0.0.1:9/x"]
+)
+def test_a_database_that_is_not_there(url: str) -> None:
+    with pytest.raises(FleetError, match=r"the state cannot be kept in .* give --state as"):
+        Store(url)

@@ -1,0 +1,82 @@
+"""Tokens and addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.fleet.serve.client import read_token
+from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.users import Users, is_loopback
+from trainyard.fleet.site import FleetError
+
+
+def users(folder: Path, text: str) -> Users:
+    path = folder / "tokens"
+    path.write_text(text)
+    return Users.read(path)
+
+
+def test_a_token_names_its_user(tmp_path: Path) -> None:
+    found = users(tmp_path, "# who\n\nann: secret-of-ann\nbob:secret-of-bob\nann:another-of-ann\n")
+    assert found.of("Bearer secret-of-ann") == found.of("bearer another-of-ann") == "ann"
+    assert found.of("Bearer secret-of-bob") == "bob"
+    for given in (
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic secret-of-ann",
+        "Bearer secret-of-an",
+        "secret-of-ann",
+        "Bearer é",
+    ):
+        with pytest.raises(Refusal, match="a token is needed") as refusal:
+            found.of(given)
+        assert refusal.value.status == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no tokens: a token file has lines 'user:token'"),
+        ("ann:secret-1\nbob\n", "line 2: a token file has lines"),
+        ("ann:short", "line 1: a token file has lines 'user:token'.* at least 8"),
+        (":secret-of-none", "line 1"),
+        ("ann:the-same-one\nbob:the-same-one\n", "line 2: this token is ann's; give bob another one"),
+    ],
+)
+def test_errors_in_token_files(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(FleetError, match=said):
+        users(tmp_path, text)
+
+
+def test_without_tokens_only_this_machine_gets_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Users().of("") == ""
+    for host in ("127.0.0.1", "127.3.0.1", "::1", "localhost"):
+        Users().check_host(host)
+    for host in ("0.0.0.0", "::", "192.168.1.2", "example.org", ""):
+        assert not is_loopback(host)
+        with pytest.raises(FleetError, match="give --token-file FILE"):
+            Users().check_host(host)
+    users(tmp_path, "ann:secret-of-ann").check_host("0.0.0.0")
+    folder = tmp_path / "fleet"
+    arguments = ("--cluster", "1x1xlocal", "--folder", str(folder), "--host", "0.0.0.0")
+    assert cli.main(("fleet", "serve", *arguments)) == 2
+    assert "without tokens everybody who reaches 0.0.0.0 could run jobs" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["secret-of-ann\n", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"])
+def test_a_client_reads_its_token(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine"
+    path.write_text(text)
+    assert read_token(path) == "secret-of-ann"
+
+
+def test_a_client_without_a_token_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text("\n# nothing\n")
+    with pytest.raises(FleetError, match="holds no token"):
+        read_token(path)

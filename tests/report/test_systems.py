@@ -1,0 +1,149 @@
+"""Every published system of every level has a page, a test of its claim, and tables that are as near as they say."""
+
+from __future__ import annotations
+
+import doctest
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet import policies
+from trainyard.fleet import reproduce as fleet_reproduce
+from trainyard.job import reproduce as job_reproduce
+from trainyard.published import Files, MissingFilesError, PaperTable, Row
+from trainyard.report.systems import LEVELS, Level, find, options
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / ".." / "shared" / "data" / "cluster"
+SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
+PACKAGES = {
+    1: (job_reproduce, {"simulated"}),
+    2: (fleet_reproduce, {"queueing", "priorities", "tiresias_program", "small_trace"}),
+}
+HELPERS = {f"gavel.{name}" for name in ("centre", "policy", "problem", "program")}
+# Where the authors' files lie here, by the folder that fetching makes.
+HERE = {
+    "raw": {"cluster01.csv": "elasticflow-traces/raw/cluster01.csv"},
+    "gavel/scheduler": {
+        "traces": "gavel/traces",
+        "simulation_throughputs.json": "gavel/simulation_throughputs.json",
+    },
+    "ElasticFlow/ElasticFlow": {
+        "traces_for_ElasticFlow": "elasticflow/traces",
+        "scheduler/throughputs_T4": "elasticflow/throughputs_T4",
+    },
+}
+
+
+def tables(*, slow: bool = False, files: bool = False) -> list[object]:
+    """Tables of a kind as parameters; a name without a module is a failure of its own test, not of the collection."""
+    found = []
+    for level in LEVELS:
+        modules = {module.name for module in pkgutil.iter_modules(PACKAGES[level.number][0].__path__)}
+        for system in level.systems:
+            for table in level.tables(system.name) if system.name in modules else ():
+                if (table.files is not None) == files and (files or table.is_slow == slow):
+                    found.append(pytest.param(table, id=f"{system.name}: {table.source}"))
+    return found
+
+
+@pytest.mark.parametrize(("level", "system"), SYSTEMS)
+def test_every_system_has_tables(level: Level, system) -> None:
+    found = level.tables(system.name)
+    assert any(table.files is None for table in found), "a table that needs nothing but this package"
+    for table in found:
+        assert re.search(r"\barXiv \d{4}\.\d{5}\b|\b(19|20)\d\d\b", table.source)
+        assert table.unit
+        assert table.method
+        # What is further off than rounding is explained.
+        assert table.caveat or table.tolerance <= 0.03
+
+
+@pytest.mark.parametrize(("level", "system"), SYSTEMS)
+def test_every_system_is_found_and_its_claim_is_tested(level: Level, system) -> None:
+    assert find(system.name) == (level, system)
+    assert (ROOT / system.claim_test).is_file()
+    assert not [option for option in options(system) if "frozenset" in option]
+
+
+def test_names_are_unique_over_levels() -> None:
+    names = [system.name for level in LEVELS for system in level.systems]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.title)
+def test_every_module_of_tables_is_that_of_a_system(level: Level) -> None:
+    package, shared = PACKAGES[level.number]
+    found = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert found == {*(system.name for system in level.systems), *shared}
+
+
+def test_every_policy_is_in_the_catalog() -> None:
+    found = {m.name for m in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.") if not m.ispkg}
+    helpers = {f"{policies.__name__}.{name}" for name in HELPERS}
+    assert found - helpers == {system.module for system in LEVELS[1].systems}
+
+
+def test_an_unknown_system_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown system 'tirseias'; known: tiresias, "):
+        find("tirseias")
+
+
+@pytest.mark.parametrize("name", ["job.reproduce", "fleet.reproduce"])
+def test_examples(name: str) -> None:
+    results = doctest.testmod(import_module(f"trainyard.{name}"))
+    assert results.attempted
+    assert not results.failed
+
+
+def check(table: PaperTable, folder: Path | None = None) -> list[Row]:
+    """Every number is within the tolerance, and where theirs is largest, so is ours."""
+    rows = list(table.computed(folder))
+    assert len({row.label for row in rows}) == len(rows) > 0
+    errors = {row.label: row.ratio - 1 for row in rows}
+    assert max(map(abs, errors.values())) <= table.tolerance, errors
+    largest = max(rows, key=lambda row: row.ours)
+    assert largest.theirs == max(row.theirs for row in rows)
+    return rows
+
+
+@pytest.mark.parametrize("table", tables())
+def test_ours_are_near_theirs(table: PaperTable) -> None:
+    rows = check(table)
+    assert min(rows, key=lambda row: row.theirs).ours == pytest.approx(min(row.ours for row in rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", tables(slow=True))
+def test_simulations_are_near_theirs(table: PaperTable) -> None:
+    check(table)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", tables(files=True))
+def test_on_the_authors_files(table: PaperTable, tmp_path: Path) -> None:
+    assert table.files is not None
+    if table.files.folder not in HERE:
+        pytest.skip("takes minutes; tests/fleet/policies/test_pollux.py makes the same run")
+    for path, here in HERE[table.files.folder].items():
+        if not (DATA / here).exists():
+            pytest.skip(f"{DATA / here} is not here")
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).symlink_to((DATA / here).resolve())
+    check(table, tmp_path)
+
+
+def test_missing_files_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    files = Files(("a.csv", "b"), "git clone somewhere", "somewhere/data")
+    table = PaperTable("A, 2020", "s", "read", lambda folder: [Row(str(folder), 1.0, 1.0)], files=files)
+    with pytest.raises(MissingFilesError, match="git clone somewhere"):
+        table.computed()
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(MissingFilesError, match=r"has no b; .*git clone somewhere.* --files somewhere/data"):
+        table.computed(tmp_path)
+    (tmp_path / "b").mkdir()
+    assert [row.label for row in table.computed(tmp_path)] == [str(tmp_path)]
+    assert files.command("x") == "git clone somewhere && trainyard reproduce x --files somewhere/data"
