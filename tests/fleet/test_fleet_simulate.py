@@ -156,3 +156,14 @@ def test_no_device_has_two_jobs_and_all_work_is_done(
     assert work == pytest.approx({job.name: job.work for job in jobs})
     again = simulate_fleet(jobs, site, policy, place=place, rounds=rounds, keep_spans=True)
     assert again.spans == run.spans
+
+
+def test_unfairness_is_against_an_equal_share() -> None:
+    """Two gangs of the whole cluster: in turn one has half of its fair time, the other all; a lone job has its own."""
+    site = Site.uniform(1, 4)
+    run = simulate_fleet([declared_job("a", 0.0, 4, 100.0), declared_job("b", 0.0, 4, 100.0)], site, fifo())
+    # b is there with a for 100 s and alone for 100 s: 1.5 jobs on average.
+    assert run.fair_s.tolist() == [200.0, 150.0]
+    assert run.unfairness.tolist() == pytest.approx([0.5, 200 / 150])
+    alone = simulate_fleet([declared_job("a", 5.0, 1, 100.0)], site, fifo())
+    assert alone.unfairness.tolist() == [1.0]

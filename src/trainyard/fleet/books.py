@@ -19,7 +19,7 @@ _INF = float("inf")
 
 _REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "placed_s", "waiting_since_s", "first_start_s",
+    "placed_s", "waiting_since_s", "first_start_s", "job_s",
 )  # fmt: skip
 _WHOLE = ("serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts")
 # Where compiled functions find them in the block of their kind.
@@ -58,6 +58,7 @@ class Books:
         work.
     placed_s : when it got the devices that it has; settling and new shares leave it.
     waiting_since_s : when it last began to wait.
+    job_s : jobs times time, over all jobs, when it was submitted.
     first_start_s : NaN before it.
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     """
@@ -102,6 +103,7 @@ class Books:
     placed_s: Floats
     waiting_since_s: Floats
     first_start_s: Floats
+    job_s: Floats
     serial: Ints
     num_devices: Ints
     held: Ints
@@ -181,6 +183,13 @@ class Books:
             assert job is not None
             self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, job.work - pace.until)
             self._expect(row)
+
+    def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
+        """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
+        self.settle(row, now_s)
+        self.left[row] += unsaved_s * self.rate[row]
+        self.since_s[row] = max(self.since_s[row], now_s) + restart_s
+        self._expect(row)
 
     def _expect(self, row: int) -> None:
         left, rate = self.left[row] - self.turn[row], self.rate[row]

@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 
 from trainyard.fleet.books import Books, Floats, Ints
+from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.mechanism import walk
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
@@ -41,10 +42,16 @@ class Holdings:
     ----------
     preempts : whether devices may be taken from jobs that run.
     how : number of the placement of jobs that the policy does not place itself.
+    fate : what goes wrong; by default nothing.
     """
 
-    def __init__(self, site: Site, preempts: bool, how: int, costs: Costs, notes: Recorder) -> None:
+    def __init__(
+        self, site: Site, preempts: bool, how: int, costs: Costs, notes: Recorder, fate: Fate | None = None
+    ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
+        self.fate = fate or Fate(Hazards())
+        self.speeds: dict[int, float] = {}
+        self._job_s = self._counted_s = 0.0
         self.books, self.free = Books(), FreeDevices(site)
         self.changed: list[int] = []
         self.adaptive: set[int] = set()
@@ -68,7 +75,33 @@ class Holdings:
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {site.name!r} has {most}. "
                 "Take a larger cluster, or leave the job out"
             )
-        self.books.add(job, now_s, site.type_bits(job.device_types))
+        before_s = self._count_jobs(now_s)
+        row = self.books.add(job, now_s, site.type_bits(job.device_types))
+        self.books.job_s[row] = before_s
+
+    def _count_jobs(self, now_s: float) -> float:
+        """Jobs times time until now."""
+        self._job_s += len(self.books.active) * (now_s - self._counted_s)
+        self._counted_s = now_s
+        return self._job_s
+
+    def _fair_s(self, row: int, now_s: float) -> float:
+        """Time that a job would take with an equal share of the cluster for itself.
+
+        K. Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, section 3.1: alone on its
+        gang, and longer in proportion where the gang is more than its share among the jobs that there were.
+        """
+        site, job = self.site, self.job(row)
+        grant = Grant(tuple(range(job.num_devices)))
+        alone_s = float("inf")
+        for kind, size in enumerate(site.devices_of_type.tolist()):
+            if size >= job.num_devices and (int(self.books.allowed[row]) >> kind) & 1:
+                counts = site.compact(job.num_devices, kind)
+                spot = Spot(site.device_types[kind], job.num_devices, len(counts), counts)
+                alone_s = min(alone_s, _length_s(job, spot, grant))
+        waited_s = now_s - job.arrival_s
+        jobs = (self._count_jobs(now_s) - self.books.job_s[row]) / waited_s if waited_s > 0 else 1.0
+        return alone_s * max(1.0, jobs * job.num_devices / site.num_devices)
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
         """Refuse and stop what is not to run, then start what is, most urgent first.
@@ -155,6 +188,7 @@ class Holdings:
 
     def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
         books, free = self.books, self.free
+        self.speeds |= {row: self.fate.speed() for row in rows}
         began = ~np.isnan(books.first_start_s[rows])
         self._grant(rows, grants, now_s, np.where(began, self.costs.restart_s, self.costs.start_s))
         books.num_starts[rows] += 1
@@ -174,7 +208,9 @@ class Holdings:
     def _rate(self, row: int, grant: Grant) -> float:
         """Work per second; of a job that adapts itself it is found out later."""
         profile = self.job(row).profile
-        return 0.0 if isinstance(profile, Adaptive) else profile.work_per_s(self._spot(grant), grant)
+        if isinstance(profile, Adaptive):
+            return 0.0
+        return self.speeds[row] * profile.work_per_s(self._spot(grant), grant)
 
     def _spot(self, grant: Grant) -> Spot:
         node_of = self.free.node_of
@@ -187,7 +223,10 @@ class Holdings:
         assert isinstance(job.profile, Adaptive)
         assert grant is not None
         done = job.work - float(books.left[row])
-        books.adapt(row, job.profile.pace(self._spot(grant), grant, done, books.reports[row]))
+        pace = job.profile.pace(self._spot(grant), grant, done, books.reports[row])
+        if self.speeds[row] != 1.0:
+            pace = replace(pace, work_per_s=self.speeds[row] * pace.work_per_s)
+        books.adapt(row, pace)
 
     def hear(self, now_s: float) -> list[int]:
         """Let the running jobs that adapt themselves do so, and report; those that still restart have nothing to say.
@@ -268,6 +307,13 @@ class Holdings:
             self.free.give(left)
         self.adaptive.difference_update(rows)
 
+    def fail(self, row: int, now_s: float) -> None:
+        """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
+        since_s = now_s - max(float(self.books.placed_s[row]), float(self.books.since_s[row]))
+        unsaved_s = since_s % self.fate.hazards.checkpoint_every_s if since_s > 0 else 0.0
+        self.books.set_back(row, unsaved_s, now_s, self.costs.restart_s)
+        self.notes.num_failures += 1
+
     def finish(self, row: int, now_s: float) -> bool:
         """A job has done its work, or comes to where it changes its pace; whether it has ended."""
         books, job = self.books, self.job(row)
@@ -278,6 +324,7 @@ class Holdings:
             return False
         self._pause([row], now_s)
         books.release([row], now_s)
+        fair_s = self._fair_s(row, now_s)
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         self.notes.ended(
             job.name,
@@ -289,6 +336,7 @@ class Holdings:
                 books.attained_device_s[row],
                 books.num_preempted[row],
                 float("inf") if job.deadline_s is None else job.deadline_s,
+                fair_s,
             ),
         )
         books.remove(row)
@@ -298,6 +346,7 @@ class Holdings:
         job = self.job(row)
         if self.books.grants[row] is not None:
             self.stop([row], now_s)
+        self._count_jobs(now_s)
         self.notes.refused.append((job.name, reason))
         self.books.remove(row)
 
@@ -306,6 +355,14 @@ def _whole(targets: Targets) -> bool:
     """Whether jobs get devices for themselves alone, and nothing else."""
     given = [device for devices in targets.devices or () for device in devices]
     return not _extras(targets) and len(set(given)) == len(given)
+
+
+def _length_s(job: Job, spot: Spot, grant: Grant) -> float:
+    """How long a job takes in one piece."""
+    if isinstance(job.profile, Adaptive):
+        return job.profile.rest_s(spot, grant, 0.0, job.work)
+    rate = job.profile.work_per_s(spot, grant)
+    return job.work / rate if rate > 0 else float("inf")
 
 
 def _extras(targets: Targets) -> dict[str, Floats | Ints]:

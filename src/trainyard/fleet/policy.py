@@ -196,9 +196,7 @@ class Snapshot:
         return job.profile.rest_s(spot, grant, done, job.work)
 
     def _spot(self, grant: Grant, device_type: int) -> Spot:
-        size = int(self.site.devices_per_node[self.site.type_of_node == device_type].max())
-        whole, rest = divmod(grant.num_devices, size)
-        per_node = (size,) * whole + ((rest,) if rest else ())
+        per_node = self.site.compact(grant.num_devices, device_type)
         return Spot(self.site.device_types[device_type], grant.num_devices, len(per_node), per_node)
 
     def gang_speeds(self, number: int) -> Floats:

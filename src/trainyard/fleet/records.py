@@ -36,10 +36,11 @@ class FleetRun:
     device_s : devices times time that each had.
     num_preempted : how often each lost its devices.
     deadline_s : infinite where there is none.
+    fair_s : how long each would have taken with an equal share of the cluster for itself.
     refused : jobs that were turned away, and why.
     used : (time, devices in use from then on), at every change.
     spans : what ran where; empty unless it was asked for.
-    num_decisions : of the policy.
+    num_decisions, num_failures : of the policy; of devices that jobs had.
     """
 
     policy: str
@@ -52,10 +53,12 @@ class FleetRun:
     device_s: Floats
     num_preempted: NDArray[np.int64]
     deadline_s: Floats
+    fair_s: Floats
     refused: tuple[tuple[str, str], ...]
     used: tuple[Floats, Floats]
     spans: tuple[Span, ...]
     num_decisions: int
+    num_failures: int
 
     @cached_property
     def completion_s(self) -> Floats:
@@ -66,6 +69,15 @@ class FleetRun:
     def queueing_s(self) -> Floats:
         """From arrival to the first devices."""
         return self.first_start_s - self.arrival_s
+
+    @cached_property
+    def unfairness(self) -> Floats:
+        """Finish-time fairness: completion time over that with an equal share; above 1 a job was wronged."""
+        return self.completion_s / self.fair_s
+
+    @property
+    def worst_unfairness(self) -> float:
+        return float(self.unfairness.max()) if len(self.names) else 0.0
 
     @property
     def mean_completion_s(self) -> float:
@@ -108,7 +120,7 @@ class Recorder:
         self.refused: list[tuple[str, str]] = []
         self.used = (array("d"), array("d"))
         self.spans: list[Span] | None = [] if keep_spans else None
-        self.num_decisions = 0
+        self.num_decisions = self.num_failures = 0
 
     def ended(self, name: str, virtual_cluster: str, values: Sequence[float]) -> None:
         """A job ended; values in the order of the columns."""
@@ -140,8 +152,9 @@ class Recorder:
             used=(np.array(self.used[0]), np.array(self.used[1])),
             spans=tuple(self.spans or ()),
             num_decisions=self.num_decisions,
+            num_failures=self.num_failures,
             **columns,
         )
 
 
-_COLUMNS = ("arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "deadline_s")
+_COLUMNS = ("arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "deadline_s", "fair_s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
@@ -26,6 +27,7 @@ def simulate_fleet(
     place: str = "consolidated",
     rounds: Rounds | None = None,
     costs: Costs | None = None,
+    hazards: Hazards | None = None,
     keep_spans: bool = False,
 ) -> FleetRun:
     """Run a workload to its end.
@@ -36,6 +38,7 @@ def simulate_fleet(
     name : of the policy, for reports.
     place : name of the placement of jobs that the policy does not place itself.
     rounds : when decisions are made; by default whenever a job comes or ends, or in the rounds that the policy names.
+    hazards : what goes wrong; by default nothing.
     keep_spans : note what ran where, for charts.
 
     Raises
@@ -45,34 +48,32 @@ def simulate_fleet(
     """
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
-    return _Simulator(jobs, site, policy, placement(place), rounds, costs or Costs(), keep_spans).run(name)
+    if hazards is not None and rounds is not None and rounds.published is not None:
+        raise FleetError("rounds as published know no failures; simulate with hazards in rounds of your own")
+    notes = Recorder(keep_spans)
+    fate = Fate(hazards or Hazards())
+    holdings = Holdings(site, policy.preempts, placement(place), costs or Costs(), notes, fate)
+    return _Simulator(jobs, policy, holdings, rounds).run(name)
 
 
 class _Simulator:
     """The clock: when jobs come and end, and when the policy is asked."""
 
     def __init__(
-        self,
-        jobs: Iterable[Job],
-        site: Site,
-        policy: Policy,
-        how: int,
-        rounds: Rounds | None,
-        costs: Costs,
-        keep_spans: bool,
+        self, jobs: Iterable[Job], policy: Policy, holdings: Holdings, rounds: Rounds | None
     ) -> None:
-        self.site, self.policy = site, policy
-        self.notes = Recorder(keep_spans)
-        self.holdings = Holdings(site, policy.preempts, how, costs, self.notes)
-        self.books = self.holdings.books
+        self.site, self.policy, self.holdings = holdings.site, policy, holdings
+        self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.coming = iter(jobs)
         self.next_job = next(self.coming, None)
         # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
         self.finishing: list[tuple[float, int]] = []
+        # Failures that are drawn, the row, and when the job got the devices that will fail.
+        self.failing: list[tuple[float, int, float]] = []
         self.now_s = 0.0
         self.wake_s = _INF
-        self.state = policy.start(site)
+        self.state = policy.start(self.site)
 
     def run(self, name: str) -> FleetRun:
         while self.next_job is not None or len(self.books.active):
@@ -83,12 +84,14 @@ class _Simulator:
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
+        self._fail_until(min(self._next_arrival_s(), self.wake_s))
         next_s = min(self._next_arrival_s(), self._next_finish_s(), self.wake_s)
         if self.turns is not None:
             next_s = self.turns.next_s(self.now_s, next_s, self._next_arrival_s())
         if next_s == _INF:
             self._refuse_to_wait()
         while True:
+            self._fail_until(min(self._next_arrival_s(), next_s))
             finish_s, arrival_s = self._next_finish_s(), self._next_arrival_s()
             if min(finish_s, arrival_s) > next_s:
                 break
@@ -115,6 +118,25 @@ class _Simulator:
                 return finish_s
             heapq.heappop(self.finishing)
         return _INF
+
+    def _fail_until(self, next_s: float) -> None:
+        """Let happen what goes wrong before the next moment; the policy is not asked, for no devices become free."""
+        while self.failing and self.failing[0][0] < min(next_s, self._next_finish_s()):
+            failure_s, row, placed_s = heapq.heappop(self.failing)
+            if (
+                self.books.jobs[row] is not None
+                and self.books.placed_s[row] == placed_s
+                and self.books.held[row]
+            ):
+                self.holdings.fail(row, failure_s)
+                self._expect(row)
+                self._foresee(row, failure_s)
+
+    def _foresee(self, row: int, now_s: float) -> None:
+        """Draw when one of a job's devices fails."""
+        failure_s = now_s + self.holdings.fate.time_to_failure_s(int(self.books.held[row]))
+        if failure_s < _INF:
+            heapq.heappush(self.failing, (failure_s, row, float(self.books.placed_s[row])))
 
     def _refuse_to_wait(self) -> None:
         waiting = [self.holdings.job(row).name for row in self.books.active.tolist()]
@@ -157,6 +179,8 @@ class _Simulator:
             )
         for row in self.holdings.apply(rows, targets, self.now_s):
             self._expect(row)
+            if self.books.placed_s[row] == self.now_s:
+                self._foresee(row, self.now_s)
         if self.turns is not None:
             for row in self.turns.open(self.now_s):
                 self._expect(row)

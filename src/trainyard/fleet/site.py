@@ -132,6 +132,12 @@ class Site:
         """Number of devices in every pool."""
         return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
 
+    def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
+        """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
+        size = int(self.devices_per_node[self.type_of_node == kind].max())
+        whole, rest = divmod(num_devices, size)
+        return (size,) * whole + ((rest,) if rest else ())
+
     def type_bits(self, names: Sequence[str]) -> int:
         """Device types as bits, by their index; no names are all types. Types that no node has are left out."""
         if not names:

@@ -21,7 +21,8 @@ def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
 
 
 def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Columns and rows of the league table, best first; JCT is the time from a job's arrival to its end.
+    """Columns and rows of the league table, best first; JCT is the time from a job's arrival to its end, and
+    unfair the largest ratio of it to what it would be with an equal share of the cluster.
 
     Deadlines and refusals have columns only where there are any.
     """
@@ -30,9 +31,22 @@ def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, 
     extra: list[tuple[str, Callable[[FleetRun], str]]] = []
     if any(np.isfinite(run.deadline_s).any() for run in order):
         extra.append(("late", lambda run: str(run.num_missed)))
+    if any(run.num_failures for run in order):
+        extra.append(("failures", lambda run: str(run.num_failures)))
     if any(run.refused for run in order):
         extra.append(("refused", lambda run: str(len(run.refused))))
-    columns = ("policy", "mean JCT", "to best", "median", "p99", "queueing", "makespan", "used", "preempted")
+    columns = (
+        "policy",
+        "mean JCT",
+        "to best",
+        "median",
+        "p99",
+        "queueing",
+        "makespan",
+        "used",
+        "preempted",
+        "unfair",
+    )
     rows = (
         (
             run.policy,
@@ -44,6 +58,7 @@ def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, 
             duration_text(run.makespan_s),
             percent_text(run.utilisation),
             str(run.num_preemptions),
+            f"{run.worst_unfairness:.1f}x",
             *(cell(run) for _, cell in extra),
         )
         for run in order
@@ -66,6 +81,8 @@ def run_document(run: FleetRun) -> dict[str, Any]:
         "makespan_s": run.makespan_s,
         "utilisation": run.utilisation,
         "num_preemptions": run.num_preemptions,
+        "num_failures": run.num_failures,
+        "worst_unfairness": run.worst_unfairness,
         "num_decisions": run.num_decisions,
         "num_missed_deadlines": run.num_missed,
         "refused": [{"job": name, "reason": reason} for name, reason in run.refused],

@@ -180,8 +180,8 @@ def decided(
         row = books.add(Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most), 0.0, -1)
         books.reports[row] = report
         if devices:
-            books.grant([row], [Grant(devices)], [1.0], 0.0, [30.0])
-            books.num_starts[row] = 1
+            books.grants[row], books.held[row], books.num_starts[row] = Grant(devices), len(devices), 1
+            books.since_s[row] = 30.0
     free = SITE.devices_per_node.copy()
     snapshot = Snapshot(now_s, SITE, free, sia.needs, books.active.copy(), books)
     return sia.decide(snapshot, sia.start(SITE))[0]

@@ -92,3 +92,20 @@ def test_a_job_that_is_killed_goes_on_under_the_daemon(
         said = [event["what"] for event in reversed(found["events"])]
         assert said == ["arrives", "runs", "fails", "runs", "ends"]
         assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_daemon_that_is_stopped_leaves_its_jobs_running(how: int, tmp_path: Path) -> None:
+    folder, options = tmp_path / "fleet", ("--cluster", "1x1xlocal")
+    with serving(folder, *options) as daemon:
+        assert daemon.ask("POST", "/jobs", form("a") | {"steps": 1_000_000})[0] == 201
+        daemon.wait("a", "running", steps=1)
+        groups = JobHome(folder / "jobs" / "a").groups()
+        daemon.process.send_signal(how)
+        daemon.process.wait(timeout=120)
+        assert JobHome(folder / "jobs" / "a").groups() == groups
+        with serving(folder, *options) as again:
+            again.wait("a", "running", steps=2)
+            _, found = again.ask("GET", "/events")
+            assert [event["what"] for event in found["events"]] == ["stays", "runs", "arrives"]
+            assert JobHome(folder / "jobs" / "a").groups() == groups

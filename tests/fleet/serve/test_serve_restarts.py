@@ -19,14 +19,17 @@ import pytest
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.setting import setting_of
 from trainyard.fleet.serve import daemon as daemons
+from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, State
+from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
 
 SITE = Site.uniform(2, 2, "local")
 WORK = 12
+CANCELLED, FOREVER = "job2", 10_000
 
 
 class CrashError(Exception):
@@ -52,7 +55,7 @@ class World:
     def start(self, job: Job, grant: Grant) -> None:
         self.maybe_crash()
         assert job.name not in self.running, "a job runs twice"
-        assert self.steps[job.name] < job.work, "a job that is done is started"
+        assert self.steps[job.name] < work_of(job.name), "a job that is done is started"
         used = {device for other in self.running.values() for device in other.devices}
         assert not used & set(grant.devices), "a device is given out twice"
         self.running[job.name] = grant
@@ -67,11 +70,11 @@ class World:
     def progress(self, name: str) -> Progress:
         if name in self.running:
             self.steps[name] += self.chance.randint(0, 3)
-            if self.steps[name] < WORK and self.chance.random() > 0.02:
+            if self.steps[name] < work_of(name) and self.chance.random() > 0.02:
                 return Progress(self.steps[name])
             del self.running[name]
-        if self.steps[name] >= WORK:
-            return Progress(WORK, ended=True)
+        if self.steps[name] >= work_of(name):
+            return Progress(work_of(name), ended=True)
         return Progress(self.steps[name], failure="its processes are gone")
 
     def close(self) -> None:
@@ -97,9 +100,14 @@ class FragileStore(Store):
         self.world.maybe_crash()
 
 
+def work_of(name: str) -> int:
+    return FOREVER if name == CANCELLED else WORK
+
+
 def form(name: str, size: int) -> str:
+    steps = work_of(name)
     return json.dumps(
-        {"name": name, "num_devices": size, "model": "gpt-tiny", "batch_size": 4, "steps": WORK}
+        {"name": name, "num_devices": size, "model": "gpt-tiny", "batch_size": 4, "steps": steps}
     )
 
 
@@ -116,7 +124,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
     world = World(random.Random(seed), crashes=0.1)
     setting, url = setting_of(policy), f"sqlite:///{tmp_path / 'state.sqlite'}"
-    coming, cancelled, num_daemons = list(forms.items()), "job2", 0
+    coming, num_daemons = list(forms.items()), 0
     while True:
         store = FragileStore(url, world)
         daemon = daemons.Daemon(SITE, setting, world, store, tmp_path)
@@ -127,7 +135,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
                     name, text = coming.pop(0)
                     store.add(read_form(text, Path("form")), "", text, 1.0)
                     if name == "job4":
-                        daemon.cancel(cancelled, "")
+                        daemon.cancel(CANCELLED, "")
                     daemon._news.set()
                 daemon.turn()
             break
@@ -135,11 +143,11 @@ def test_nothing_is_lost_and_nothing_runs_twice(
             assert num_daemons < 500
     records = {record.name: record for record in store.jobs()}
     assert {name: record.state for name, record in records.items()} == {
-        name: State.CANCELLED if name == cancelled else State.ENDED for name in forms
+        name: State.CANCELLED if name == CANCELLED else State.ENDED for name in forms
     }
     assert not world.running
     assert all(record.grant is None for record in records.values())
-    assert all(record.done == WORK for name, record in records.items() if name != cancelled)
+    assert all(record.done == WORK for name, record in records.items() if name != CANCELLED)
     ends = Counter(event["job"] for event in store.events(10_000) if event["what"] in ("ends", "cancelled"))
     assert ends == Counter(list(forms))
     assert num_daemons > 2, "there was hardly a crash: the test says nothing"
@@ -154,6 +162,19 @@ def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -
     daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
     daemon.turn()
     assert world.running["a"].devices == (0,)
+
+
+def test_a_daemon_that_cannot_schedule_says_so(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    text = form("a", 1)
+    store.add(read_form(text, Path("form")), "", text, 1.0)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), World(random.Random(0), crashes=1.0), store, tmp_path)
+    api, left = Api(daemon, Users()), []
+    assert api.health().status_code == 200
+    daemon.run(lambda: left.append("the server"))
+    assert left == ["the server"]
+    assert isinstance(daemon.problem, CrashError)
+    assert api.health().status_code == 503
 
 
 def test_progress_is_known_to_the_next_daemon(tmp_path: Path) -> None:

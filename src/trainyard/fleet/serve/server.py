@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 import threading
 from collections.abc import Callable
+from multiprocessing import util
 
 import uvicorn
 
@@ -30,6 +32,8 @@ def serve(daemon: Daemon, users: Users, host: str, port: int, say: Callable[[str
         What brought scheduling to an end.
     """
     users.check_host(host)
+    # When Python ends, it would wait for the processes that engines started until these end.
+    atexit.unregister(util._exit_function)
     app = Api(daemon, users).app()
     with _listening(host, port) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))

@@ -1,0 +1,62 @@
+"""What goes wrong: processes that die and devices that are slow, drawn from a seed.
+
+Failures of jobs are a Poisson process with a rate per device: M. Jeon et al. ("Analysis of Large-Scale Multi-Tenant GPU
+Clusters for DNN Training Workloads", USENIX ATC 2019) find that jobs fail the more often, the more devices they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.fleet.site import FleetError
+
+_INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """How often things go wrong.
+
+    Attributes
+    ----------
+    failure_every_s : mean time between failures of one device; infinite for never. A job whose device fails loses what
+        it did since its last checkpoint, and restarts where it is.
+    checkpoint_every_s : between checkpoints of a running job; it has one whenever it starts.
+    straggler_share : of all starts of jobs that are slow, until the job is moved.
+    straggler_speed : of such a job, in proportion to what it should be.
+    seed : of the draws.
+    """
+
+    failure_every_s: float = _INF
+    checkpoint_every_s: float = 600.0
+    straggler_share: float = 0.0
+    straggler_speed: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.failure_every_s <= 0 or self.checkpoint_every_s <= 0:
+            raise FleetError("times between failures and between checkpoints must be above 0")
+        if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
+            raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
+
+
+class Fate:
+    """Draws what happens, in the order in which it is asked: a run with the same seed repeats."""
+
+    def __init__(self, hazards: Hazards) -> None:
+        self.hazards = hazards
+        self._rng = np.random.default_rng(hazards.seed)
+
+    def speed(self) -> float:
+        """Speed of a job that starts, in proportion to what it should be."""
+        if self.hazards.straggler_share and self._rng.random() < self.hazards.straggler_share:
+            return self.hazards.straggler_speed
+        return 1.0
+
+    def time_to_failure_s(self, num_devices: int) -> float:
+        """Time until one of so many devices fails."""
+        if self.hazards.failure_every_s == _INF:
+            return _INF
+        return float(self._rng.exponential(self.hazards.failure_every_s / num_devices))
