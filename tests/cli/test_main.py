@@ -25,6 +25,7 @@ INTERFACE = {
     "reproduce": "[NAME] --json --files",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "
     "--html",
+    "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
     "fleet run": "--json --trace --cluster --folder --policy --engine --limit --placement --round-s --start-s "
     "--restart-s --html",
     "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",

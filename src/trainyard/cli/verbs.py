@@ -37,6 +37,9 @@ VERBS = MappingProxyType(
         "fleet simulate": Verb(
             "trainyard.cli.fleet.simulate", "run a trace of jobs under one or more policies"
         ),
+        "fleet compare": Verb(
+            "trainyard.cli.fleet.compare", "rank policies over drawn workloads, with confidence intervals"
+        ),
         "fleet run": Verb(
             "trainyard.cli.fleet.run", "train the jobs of a file for real; predicted and measured times"
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import WARNING
 
 import ray
 
@@ -40,7 +41,7 @@ def connect(address: str = "auto") -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=WARNING)
     except ConnectionError as error:
         raise FleetError(
             f"there is no Ray cluster at {address!r}; start one with: ray start --head, and on the other nodes "

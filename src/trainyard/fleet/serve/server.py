@@ -33,7 +33,7 @@ def serve(daemon: Daemon, users: Users, host: str, port: int, say: Callable[[str
     """
     users.check_host(host)
     # When Python ends, it would wait for the processes that engines started until these end.
-    atexit.unregister(util._exit_function)
+    atexit.unregister(util._exit_function)  # type: ignore[attr-defined]
     app = Api(daemon, users).app()
     with _listening(host, port) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))

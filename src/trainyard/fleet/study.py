@@ -1,0 +1,137 @@
+"""Policies over many drawn workloads: means with confidence intervals, and whether differences are more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.catalog import parse_policies, parse_policy, simulate_entry
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.generate import helios_jobs, philly_jobs
+from trainyard.fleet.workload.job import Job
+
+Floats = NDArray[np.float64]
+
+GENERATORS: MappingProxyType[str, Callable[..., Iterator[Job]]] = MappingProxyType(
+    {"philly": philly_jobs, "helios": helios_jobs}
+)
+"""Generators of jobs with published distributions, by name."""
+
+_SAMPLE = 50_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds, and half the width of its 95 % confidence interval (Student's t)."""
+
+    mean: float
+    half_width: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Interval:
+        """From one value per seed; of a single one the interval is infinite."""
+        from scipy.stats import t
+
+        count = len(values)
+        if count < 2:
+            return cls(float(values.mean()), float("inf"))
+        error = float(values.std(ddof=1)) / count**0.5
+        return cls(float(values.mean()), float(t.ppf(0.975, count - 1)) * error)
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """A policy over all seeds.
+
+    Attributes
+    ----------
+    completion_s, p99_s, utilisation, unfairness : mean and 99th percentile of completion times, share of devices' time in
+        use, worst finish-time fairness.
+    to_best : mean completion time over that of the best policy on the same jobs; the interval is of pairs, which
+        differ less than workloads do.
+    """
+
+    policy: str
+    completion_s: Interval
+    p99_s: Interval
+    utilisation: Interval
+    unfairness: Interval
+    to_best: Interval
+
+
+def drawn_jobs(workload: str, num_jobs: int, load: float, site: Site, seed: int) -> list[Job]:
+    """Jobs whose arrivals would keep a share of a cluster busy for ever.
+
+    Parameters
+    ----------
+    workload : name in ``GENERATORS``; gangs larger than the cluster are not drawn.
+    load : devices times time that come in, over what the cluster has.
+
+    Raises
+    ------
+    FleetError
+        If the workload is unknown or the load not above 0.
+    """
+    if workload not in GENERATORS:
+        raise FleetError(f"unknown workload {workload!r}; there are {', '.join(GENERATORS)}")
+    if load <= 0 or num_jobs < 1:
+        raise FleetError(f"a workload has at least one job and a load above 0, got {num_jobs} and {load}")
+    generate, most = GENERATORS[workload], int(site.devices_of_type.max())
+    gap_s = _mean_device_s(workload, most) / (load * site.num_devices)
+    return list(generate(num_jobs, seed, mean_gap_s=gap_s, most_devices=most))
+
+
+@cache
+def _mean_device_s(workload: str, most: int) -> float:
+    """Of the distribution, so that all seeds have the same load."""
+    sample = GENERATORS[workload](_SAMPLE, 0, most_devices=most)
+    return float(np.mean([job.num_devices * job.work for job in sample]))
+
+
+def study(
+    policies: str,
+    workload: Callable[[int], Sequence[Job]],
+    site: Site,
+    seeds: Sequence[int],
+    tell: Callable[[int, int], None] = lambda done, count: None,
+) -> tuple[Standing, ...]:
+    """Simulate policies on workloads that differ in their seed only; the best comes first.
+
+    Parameters
+    ----------
+    policies : as `parse_policies` reads them.
+    workload : jobs of a seed.
+    tell : hears how many of the simulations are done.
+    """
+    from trainyard.job.auto.forked import map_forked
+
+    names = [name for name, _ in parse_policies(policies)]
+    cases = [(name, seed) for seed in seeds for name in names]
+
+    def simulated(case: tuple[str, int]) -> Floats:
+        name, seed = case
+        return _figures(simulate_entry(name, parse_policy(name), workload(seed), site))
+
+    found = []
+    for figures in map_forked(simulated, cases):
+        found.append(figures)
+        tell(len(found), len(cases))
+    # [seed, policy, figure]
+    figures = np.array(found).reshape(len(seeds), len(names), -1)
+    best = figures[:, :, 0].mean(axis=0).argmin()
+    standings = []
+    for i, name in enumerate(names):
+        completion_s, p99_s, utilisation, unfairness = (Interval.of(values) for values in figures[:, i].T)
+        to_best = Interval.of(figures[:, i, 0] / figures[:, best, 0])
+        standings.append(Standing(name, completion_s, p99_s, utilisation, unfairness, to_best))
+    return tuple(sorted(standings, key=lambda standing: standing.completion_s.mean))
+
+
+def _figures(run: FleetRun) -> Floats:
+    return np.array([run.mean_completion_s, run.percentile_s(99), run.utilisation, run.worst_unfairness])

@@ -1,0 +1,51 @@
+"""Studies over seeds: intervals hold the truth as often as they say, and differences are taken pair by pair."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.study import Interval, drawn_jobs, study
+from trainyard.report.fleet_study import standing_document, study_page
+
+SITE = Site.uniform(4, 8)
+
+
+def test_intervals_hold_the_mean_in_95_of_100_cases() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [Interval.of(rng.normal(3.0, 2.0, 6)) for _ in range(4000)]
+    held = np.mean([abs(each.mean - 3.0) <= each.half_width for each in drawn])
+    assert held == pytest.approx(0.95, abs=0.015)
+    assert Interval.of(np.array([1.0])).half_width == float("inf")
+
+
+def test_the_load_is_what_was_asked_for() -> None:
+    """Over many jobs, device time that comes in over the time in which it comes."""
+    jobs = drawn_jobs("philly", 20_000, 0.7, SITE, seed=5)
+    device_s = sum(job.num_devices * job.work for job in jobs)
+    assert device_s / (jobs[-1].arrival_s * SITE.num_devices) == pytest.approx(
+        0.7, rel=0.25
+    )  # lengths have a heavy tail
+    assert max(job.num_devices for job in jobs) <= SITE.num_devices
+
+
+def test_policies_are_compared_on_the_same_jobs() -> None:
+    told: list[tuple[int, int]] = []
+    drawn = partial(drawn_jobs, "helios", 80, 0.9, SITE)
+    first, second = study("fifo,srtf", drawn, SITE, range(3), lambda *done: told.append(done))
+    assert (first.policy, second.policy) == ("srtf", "fifo")
+    assert first.to_best == Interval(1.0, 0.0)
+    assert second.to_best.mean > 1.0
+    assert told == [(i + 1, 6) for i in range(6)]
+    assert standing_document(second)["completion_s"]["mean"] == second.completion_s.mean
+    assert "srtf" in study_page("a study", (first, second))
+
+
+def test_bad_studies_are_refused() -> None:
+    with pytest.raises(FleetError, match="there are philly, helios"):
+        drawn_jobs("phily", 10, 0.5, SITE, 0)
+    with pytest.raises(FleetError, match="load above 0"):
+        drawn_jobs("philly", 10, 0.0, SITE, 0)
