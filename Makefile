@@ -8,10 +8,10 @@ run: install          ## train a small GPT on this machine with the plan that Tr
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
 
 test: install         ## the default test suite
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: install    ## the long tests
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: install         ## format, lint, types, layers
 	$(BIN)/ruff format --check .

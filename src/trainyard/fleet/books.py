@@ -33,7 +33,10 @@ _ATTAINED_DEVICE_S = _REAL.index("attained_device_s")
 _GRANTED_S = _REAL.index("granted_s")
 _WAITING_SINCE_S = _REAL.index("waiting_since_s")
 _FIRST_START_S = _REAL.index("first_start_s")
+_PLACED_S = _REAL.index("placed_s")
 _HELD = _WHOLE.index("held")
+_HELD_TYPE = _WHOLE.index("held_type")
+_NUM_STARTS = _WHOLE.index("num_starts")
 
 
 class Books:
@@ -152,28 +155,29 @@ class Books:
         """Write down what a running job has done until now."""
         _settle(self._real, self._whole, row, now_s)
 
-    def grant(
+    def start(
         self,
         rows: Sequence[int],
         grants: Sequence[Grant],
-        rates: Sequence[float],
+        kinds: Sequence[int],
         now_s: float,
-        pauses_s: Sequence[float] | Floats,
+        pauses_s: tuple[float, float],
     ) -> None:
-        """Give jobs devices, or others than they have, and time in which they do no work."""
-        counts = []
+        """Give jobs devices, or others than they have; how fast they are there, `run` says.
+
+        Parameters
+        ----------
+        kinds : index of the type of each job's devices.
+        pauses_s : time without work for a job that starts for the first time, and for one that starts again.
+        """
         for row, grant in zip(rows, grants, strict=True):
             self.grants[row] = grant
-            counts.append(len(grant.devices))
-        _grant(
-            self._real,
-            self._whole,
-            np.array(rows, np.int64),
-            np.array(counts, np.int64),
-            np.array(rates, np.float64),
-            now_s,
-            np.asarray(pauses_s, np.float64),
-        )
+        counts = [len(grant.devices) for grant in grants]
+        _start(self._real, self._whole, np.array((rows, counts, kinds), np.int64), now_s, pauses_s)
+
+    def run(self, rows: Sequence[int], rates: Sequence[float]) -> None:
+        """Jobs that have just got devices, or another share of them, work at these rates."""
+        _run(self._real, np.array(rows, np.int64), np.array(rates, np.float64))
 
     def adapt(self, row: int, pace: Pace | None) -> None:
         """A running job changes its pace by itself; None for one that keeps the rate of its grant."""
@@ -215,16 +219,28 @@ def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _grant(real, whole, rows, counts, rates, now_s, pauses_s):  # type: ignore[no-untyped-def]
-    for i, row in enumerate(rows):
+def _start(real, whole, given, now_s, pauses_s):  # type: ignore[no-untyped-def]
+    for i in range(given.shape[1]):
+        row = given[0, i]
         if whole[_HELD, row]:
             _settle(real, whole, row, now_s)
+        pause_s = pauses_s[1]
         if np.isnan(real[_FIRST_START_S, row]):
             real[_FIRST_START_S, row] = now_s
-        whole[_HELD, row], real[_RATE, row] = counts[i], rates[i]
-        real[_GRANTED_S, row], real[_SINCE_S, row] = now_s, now_s + pauses_s[i]
+            pause_s = pauses_s[0]
+        whole[_HELD, row], whole[_HELD_TYPE, row] = given[1, i], given[2, i]
+        whole[_NUM_STARTS, row] += 1
+        real[_PLACED_S, row] = real[_GRANTED_S, row] = now_s
+        real[_SINCE_S, row] = now_s + pause_s
+
+
+@njit(cache=True)
+def _run(real, rows, rates):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        row, rate = rows[i], rates[i]
+        real[_RATE, row] = rate
         left = real[_LEFT, row] - real[_TURN, row]
-        real[_FINISH_S, row] = real[_SINCE_S, row] + left / rates[i] if rates[i] > 0 else np.inf
+        real[_FINISH_S, row] = real[_SINCE_S, row] + left / rate if rate > 0 else np.inf
 
 
 @njit(cache=True)

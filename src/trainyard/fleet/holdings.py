@@ -187,20 +187,18 @@ class Holdings:
         self._start([row], [grant], now_s)
 
     def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
-        books, free = self.books, self.free
-        self.speeds |= {row: self.fate.speed() for row in rows}
-        began = ~np.isnan(books.first_start_s[rows])
-        self._grant(rows, grants, now_s, np.where(began, self.costs.restart_s, self.costs.start_s))
-        books.num_starts[rows] += 1
-        books.placed_s[rows] = now_s
-        books.held_type[rows] = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
+        free, costs = self.free, self.costs
+        for row in rows:
+            self.speeds[row] = self.fate.speed()
+        kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
+        self.books.start(rows, grants, kinds, now_s, (costs.start_s, costs.restart_s))
+        self._run(rows, grants)
         self.changed += rows
 
-    def _grant(self, rows: list[int], grants: list[Grant], now_s: float, pauses_s: Floats) -> None:
-        """Write grants down, with the speed that they give."""
-        pairs = list(zip(rows, grants, strict=True))
-        self.books.grant(rows, grants, [self._rate(*pair) for pair in pairs], now_s, pauses_s)
-        for row, _ in pairs:
+    def _run(self, rows: list[int], grants: list[Grant]) -> None:
+        """Write down the speeds that grants give."""
+        self.books.run(rows, [self._rate(*pair) for pair in zip(rows, grants, strict=True)])
+        for row in rows:
             if isinstance(self.job(row).profile, Adaptive):
                 self._adapt(row)
                 self.adaptive.add(row)
@@ -263,8 +261,9 @@ class Holdings:
             partners = tuple(sorted(self.job(other).name for other in others))
             grant = replace(_granted(devices, place, extras), partners=partners)
             if self.books.grants[row] != grant:
-                restarting_s = np.maximum(0.0, self.books.since_s[[row]] - now_s)
-                self._grant([row], [grant], now_s, restarting_s)
+                self.books.settle(row, now_s)
+                self.books.grants[row] = grant
+                self._run([row], [grant])
                 self.changed.append(row)
         self._check_shares(tenants)
 

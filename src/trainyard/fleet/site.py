@@ -134,9 +134,14 @@ class Site:
 
     def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
         """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
-        size = int(self.devices_per_node[self.type_of_node == kind].max())
-        whole, rest = divmod(num_devices, size)
-        return (size,) * whole + ((rest,) if rest else ())
+        whole, rest = divmod(num_devices, self._largest_nodes[kind])
+        return (self._largest_nodes[kind],) * whole + ((rest,) if rest else ())
+
+    @cached_property
+    def _largest_nodes(self) -> tuple[int, ...]:
+        """Devices of the largest node of every type."""
+        kinds = range(len(self.device_types))
+        return tuple(int(self.devices_per_node[self.type_of_node == kind].max()) for kind in kinds)
 
     def type_bits(self, names: Sequence[str]) -> int:
         """Device types as bits, by their index; no names are all types. Types that no node has are left out."""

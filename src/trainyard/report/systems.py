@@ -72,7 +72,7 @@ LEVELS: tuple[Level, ...] = (
         fleet_reproduce.paper_tables,
         _kind,
         lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
-        lambda entry: "in simulation" if entry.shares else "in simulation and for real trainings",
+        lambda entry: "in simulation and for real trainings" + (" on one machine" if entry.shares else ""),
     ),
 )
 """All levels that have systems."""

@@ -72,8 +72,11 @@ def test_policies_come_with_their_papers_rounds_and_placement() -> None:
     own = setting_of("pollux", "anywhere", 5.0)
     assert own.rounds is not None
     assert (own.place, own.rounds.round_s) == ("anywhere", 5.0)
-    with pytest.raises(FleetError, match="which only the simulator brings about"):
-        setting_of("gavel_max_min")
+    gavel = setting_of("gavel_max_min", round_s=30.0)
+    assert gavel.rounds is not None
+    assert gavel.rounds.round_s == 30.0
+    with pytest.raises(FleetError, match="without as_published"):
+        setting_of("gavel_max_min(as_published=True)")
 
 
 @pytest.mark.slow

@@ -167,6 +167,8 @@ def test_what_is_not_there(daemon: Running) -> None:
     status, answer = daemon.ask("DELETE", "/jobs/nobody", token=ANN)
     assert (status, answer["error"].partition(";")[0]) == (404, "there is no job 'nobody'")
     assert daemon.ask("GET", "/jobs?last=x", token=ANN)[0] == 422
+    assert daemon.ask("GET", f"/jobs?last={10**30}", token=ANN)[0] == 200
+    assert daemon.ask("GET", "/jobs?last=-1", token=ANN) == (200, {"jobs": []})
 
 
 def test_a_second_daemon_of_a_folder_is_refused(daemon: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fastapi import Request
 
 from trainyard.cli import main as cli
+from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.client import read_token
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.users import Users, is_loopback
@@ -66,6 +68,26 @@ def test_without_tokens_only_this_machine_gets_in(tmp_path: Path, capsys: pytest
     assert cli.main(("fleet", "serve", *arguments)) == 2
     assert "without tokens everybody who reaches 0.0.0.0 could run jobs" in capsys.readouterr().err
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:8470", True),
+        ("localhost", True),
+        ("[::1]:8470", True),
+        ("evil.example:8470", False),
+        ("", False),
+    ],
+)
+def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: str, is_ours: bool) -> None:
+    request = Request({"type": "http", "headers": [(b"host", host.encode())]})
+    api = Api(None, Users())  # type: ignore[arg-type]  (who asks is no matter of the daemon)
+    if is_ours:
+        assert api.user(request) == ""
+    else:
+        with pytest.raises(Refusal, match="answers as localhost only"):
+            api.user(request)
 
 
 @pytest.mark.parametrize("text", ["secret-of-ann\n", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"])

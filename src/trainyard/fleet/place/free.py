@@ -17,7 +17,7 @@ class FreeDevices:
 
     Attributes
     ----------
-    by_node, by_type : numbers of free devices.
+    by_node, by_type, total : numbers of free devices.
     node_of, type_of : node of every device, and index of the type of every node.
     """
 
@@ -25,14 +25,11 @@ class FreeDevices:
         self.site = site
         self.by_node = site.devices_per_node.copy()
         self.by_type = site.devices_of_type.copy()
+        self.total = site.num_devices
         self.node_of: list[int] = site.node_of.tolist()
         self.type_of: list[int] = site.type_of_node.tolist()
         self._tenants = np.zeros(site.num_devices, np.int64)
         self._count = (self._tenants, self.by_node, self.by_type, site.node_of, site.type_of_node)
-
-    @property
-    def total(self) -> int:
-        return int(self.by_type.sum())
 
     def place(
         self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, goes_on: bool
@@ -50,6 +47,7 @@ class FreeDevices:
         devices, ends = _place(
             wanted, kinds, allowed, hows, goes_on, site.first_device, site.devices_per_node, *self._count
         )
+        self.total -= len(devices)
         flat, found, first = devices.tolist(), [], 0
         for end in ends.tolist():
             found.append(tuple(flat[first:end]))
@@ -58,15 +56,17 @@ class FreeDevices:
 
     def take_these(self, devices: Sequence[int]) -> None:
         """Take the devices named; one that others have already is shared with them."""
-        _change(np.array(devices, np.int64), 1, *self._count)
+        self.total += _change(np.array(devices, np.int64), 1, *self._count)
 
     def give(self, devices: Sequence[int]) -> None:
         """Jobs leave devices, which are free when the last one does."""
-        _change(np.array(devices, np.int64), -1, *self._count)
+        self.total += _change(np.array(devices, np.int64), -1, *self._count)
 
 
 @njit(cache=True)
 def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
+    """Give devices one tenant more, or less; returns how many are free that were not."""
+    total = 0
     for device in devices:
         was_free = tenants[device] == 0
         tenants[device] += change
@@ -74,6 +74,8 @@ def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # ty
         node = node_of[device]
         by_node[node] += freed
         by_type[type_of[node]] += freed
+        total += freed
+    return total
 
 
 @njit(cache=True)

@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy, Snapshot
+from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
 
@@ -113,6 +115,7 @@ class Driver:
         self.notes = Recorder(keep_spans=True)
         self.holdings = Holdings(site, policy.preempts, placement(place), Costs(), self.notes)
         self.books = self.holdings.books
+        self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.running: dict[int, Grant] = {}
         self.waiting: dict[str, str] = {}
         self.failures: dict[str, int] = {}
@@ -249,15 +252,12 @@ class Driver:
             rows = rows[self.books.held[rows] == 0]
         if not len(rows):
             return
-        free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
-        targets, self.state = self.policy.decide(snapshot, self.state)
-        self.notes.num_decisions += 1
-        if targets.fraction is not None:
-            raise FleetError(
-                "the policy gives fractions of time, which only the simulator brings about; run jobs for real under "
-                "another one, such as srtf, tiresias or antman"
-            )
+        ask = partial(self._ask, now_s)
+        if self.turns is None:
+            targets = ask(rows)
+        else:
+            self.turns.close(now_s)
+            targets = self.turns.targets(rows, now_s, ask if self.turns.is_due(now_s, last=False) else None)
         self.wake_s = min(self.wake_s, targets.ask_again_s)
         jobs = {row: self.holdings.job(row) for row in rows.tolist()}
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in targets.reasons.items()}
@@ -265,6 +265,15 @@ class Driver:
             self.tell(Event(now_s, jobs[int(rows[number])], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
         self._bring_about(jobs, now_s)
+
+    def _ask(self, now_s: float, rows: Ints) -> Targets:
+        free = self.holdings.free.by_node.copy()
+        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
+        targets, self.state = self.policy.decide(snapshot, self.state)
+        self.notes.num_decisions += 1
+        if targets.fraction is not None and self.turns is None:
+            raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
+        return targets
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
@@ -282,5 +291,6 @@ class Driver:
             self.running[row] = grant
 
 
-def _place(grant: Grant | None) -> tuple[object, ...] | None:
-    return None if grant is None else (grant.devices, grant.batch_size)
+def _place(grant: Grant | None) -> tuple[int, ...] | None:
+    """What a job is moved for: a training has one batch size, however it is asked to."""
+    return None if grant is None else grant.devices

@@ -41,12 +41,15 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
         If there is no such policy or placement, or the policy only decides for the simulator.
     """
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
-    if isinstance(policy, RoundBased):
-        raise FleetError(
-            f"policy {text!r} gives fractions of time, which only the simulator brings about; run jobs for real under "
-            "another one, such as srtf, tiresias or antman"
-        )
     place = place or entry.place
     placement(place)
     round_s = round_s or entry.round_s
-    return Setting(text, policy, place, Rounds(round_s) if round_s else None)
+    rounds = Rounds(round_s) if round_s else None
+    if isinstance(policy, RoundBased):
+        rounds = policy.rounds(rounds)
+        if rounds.published is not None:
+            raise FleetError(
+                f"policy {text!r} follows its authors' simulator, whose jobs do whole steps; run jobs for real without "
+                "as_published"
+            )
+    return Setting(text, policy, place, rounds)

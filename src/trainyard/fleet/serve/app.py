@@ -19,23 +19,23 @@ from __future__ import annotations
 
 from importlib import resources
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from trainyard.fleet.serve.daemon import Daemon
 from trainyard.fleet.serve.log import log_text
 from trainyard.fleet.serve.metrics import metrics_text
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.tables import Record, State
-from trainyard.fleet.serve.users import Users
+from trainyard.fleet.serve.users import Users, is_loopback
 from trainyard.fleet.site import FleetError
 
-_MOST_BYTES = 65_536
+_MOST_BYTES, _MOST_ROWS = 65_536, 100_000
 _FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 _PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
@@ -74,17 +74,25 @@ class Api:
             (RequestValidationError, 422),
         ):
             app.add_exception_handler(kind, _answer(status))
-        if not self.users.by_token:
-            # A page of somebody else, open in a browser here, must not get in under a name of its own.
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
         return app
 
-    def _user(self, request: Request) -> str:
+    def user(self, request: Request) -> str:
+        """Who asks.
+
+        Raises
+        ------
+        Refusal
+            If that is nobody who may.
+        """
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if not self.users.by_token and not is_loopback(host):
+            # Somebody else's page, open in a browser here, gets here under a name of its own.
+            raise Refusal(403, f"without tokens this daemon answers as localhost only, not as {host!r}")
         return self.users.of(request.headers.get("authorization", ""))
 
     async def submit(self, request: Request) -> Response:
         """POST /jobs."""
-        user = self._user(request)
+        user = self.user(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _FORMS:  # also keeps forms of other pages out, which cannot send such types
             raise Refusal(415, f"a job comes as {', '.join(_FORMS)}, not as {kind or 'nothing'!r}")
@@ -102,38 +110,38 @@ class Api:
 
     def jobs(self, request: Request, last: int = 1000) -> Response:
         """GET /jobs."""
-        self._user(request)
+        self.user(request)
         return JSONResponse(
-            {"jobs": [job_document(record) for record in self.daemon.store.jobs(last=max(0, last))]}
+            {"jobs": [job_document(record) for record in self.daemon.store.jobs(last=_few(last))]}
         )
 
     def job(self, request: Request, name: str) -> Response:
         """GET /jobs/NAME."""
-        self._user(request)
+        self.user(request)
         return JSONResponse(job_document(self.daemon.job(name)))
 
     def cancel(self, request: Request, name: str) -> Response:
         """DELETE /jobs/NAME."""
-        return JSONResponse(job_document(self.daemon.cancel(name, self._user(request))), 202)
+        return JSONResponse(job_document(self.daemon.cancel(name, self.user(request))), 202)
 
     def log(self, request: Request, name: str, lines: int = 100) -> Response:
         """GET /jobs/NAME/log."""
-        record = self.daemon.own_job(name, self._user(request))
+        record = self.daemon.own_job(name, self.user(request))
         return PlainTextResponse(log_text(self.daemon.home(record.name), lines))
 
     def events(self, request: Request, last: int = 50) -> Response:
         """GET /events."""
-        self._user(request)
-        return JSONResponse({"events": self.daemon.store.events(max(0, last))})
+        self.user(request)
+        return JSONResponse({"events": self.daemon.store.events(_few(last))})
 
     def cluster(self, request: Request) -> Response:
         """GET /cluster."""
-        self._user(request)
+        self.user(request)
         return JSONResponse(cluster_document(self.daemon))
 
     def metrics(self, request: Request) -> Response:
         """GET /metrics."""
-        self._user(request)
+        self.user(request)
         text = metrics_text(self.daemon.store, self.daemon.site)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -193,6 +201,10 @@ def cluster_document(daemon: Daemon) -> dict[str, Any]:
         "num_devices_in_use": len(tenants),
         "nodes": nodes,
     }
+
+
+def _few(last: int) -> int:
+    return max(0, min(last, _MOST_ROWS))
 
 
 def _answer(status: int) -> Any:
