@@ -24,7 +24,7 @@ INTERFACE = {
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "
-    "--html",
+    "--failure-every-s --checkpoint-every-s --stragglers --seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
     "fleet run": "--json --trace --cluster --folder --policy --engine --limit --placement --round-s --start-s "
     "--restart-s --html",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
@@ -365,6 +366,7 @@ def simulate_entry(
     place: str | None = None,
     rounds: Rounds | None = None,
     costs: Costs | None = None,
+    hazards: Hazards | None = None,
     keep_spans: bool = False,
 ) -> FleetRun:
     """Run a workload under a policy of the catalog, placed and timed as its paper has it where nothing else is said.
@@ -387,5 +389,6 @@ def simulate_entry(
         place=place or entry.place,
         rounds=rounds,
         costs=costs,
+        hazards=hazards,
         keep_spans=keep_spans,
     )

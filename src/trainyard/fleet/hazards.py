@@ -41,6 +41,11 @@ class Hazards:
         if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
             raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
 
+    @property
+    def are_there(self) -> bool:
+        """Whether anything can go wrong."""
+        return self.failure_every_s < _INF or self.straggler_share > 0
+
 
 class Fate:
     """Draws what happens, in the order in which it is asked: a run with the same seed repeats."""

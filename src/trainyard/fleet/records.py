@@ -76,6 +76,11 @@ class FleetRun:
         return self.completion_s / self.fair_s
 
     @property
+    def wronged(self) -> float:
+        """Share of the jobs that would have been done sooner with an equal share of the cluster."""
+        return float((self.unfairness > 1.0 + 1e-9).mean()) if len(self.names) else 0.0
+
+    @property
     def worst_unfairness(self) -> float:
         return float(self.unfairness.max()) if len(self.names) else 0.0
 

@@ -48,10 +48,10 @@ def simulate_fleet(
     """
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
-    if hazards is not None and rounds is not None and rounds.published is not None:
+    hazards = hazards or Hazards()
+    if hazards.are_there and rounds is not None and rounds.published is not None:
         raise FleetError("rounds as published know no failures; simulate with hazards in rounds of your own")
-    notes = Recorder(keep_spans)
-    fate = Fate(hazards or Hazards())
+    notes, fate = Recorder(keep_spans), Fate(hazards)
     holdings = Holdings(site, policy.preempts, placement(place), costs or Costs(), notes, fate)
     return _Simulator(jobs, policy, holdings, rounds).run(name)
 

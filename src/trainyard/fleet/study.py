@@ -51,8 +51,9 @@ class Standing:
 
     Attributes
     ----------
-    completion_s, p99_s, utilisation, unfairness : mean and 99th percentile of completion times, share of devices' time in
-        use, worst finish-time fairness.
+    completion_s, p99_s, utilisation, wronged : mean and 99th percentile of completion times, share of devices' time in
+        use, share of jobs that an equal share of the cluster would have
+        served better.
     to_best : mean completion time over that of the best policy on the same jobs; the interval is of pairs, which
         differ less than workloads do.
     """
@@ -61,7 +62,7 @@ class Standing:
     completion_s: Interval
     p99_s: Interval
     utilisation: Interval
-    unfairness: Interval
+    wronged: Interval
     to_best: Interval
 
 
@@ -127,11 +128,11 @@ def study(
     best = figures[:, :, 0].mean(axis=0).argmin()
     standings = []
     for i, name in enumerate(names):
-        completion_s, p99_s, utilisation, unfairness = (Interval.of(values) for values in figures[:, i].T)
+        completion_s, p99_s, utilisation, wronged = (Interval.of(values) for values in figures[:, i].T)
         to_best = Interval.of(figures[:, i, 0] / figures[:, best, 0])
-        standings.append(Standing(name, completion_s, p99_s, utilisation, unfairness, to_best))
+        standings.append(Standing(name, completion_s, p99_s, utilisation, wronged, to_best))
     return tuple(sorted(standings, key=lambda standing: standing.completion_s.mean))
 
 
 def _figures(run: FleetRun) -> Floats:
-    return np.array([run.mean_completion_s, run.percentile_s(99), run.utilisation, run.worst_unfairness])
+    return np.array([run.mean_completion_s, run.percentile_s(99), run.utilisation, run.wronged])

@@ -37,11 +37,11 @@ def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[s
             "best" if i == 0 else _ratio(each.to_best),
             _time(each.p99_s),
             _ratio(each.utilisation),
-            _ratio(each.unfairness),
+            _ratio(each.wronged),
         )
         for i, each in enumerate(standings)
     )
-    return ("policy", "mean JCT", "to best", "p99", "used", "unfair"), rows
+    return ("policy", "mean JCT", "to best", "p99", "used", "wronged"), rows
 
 
 def study_table(title: str, standings: Sequence[Standing]) -> RichTable:

@@ -35,6 +35,14 @@ class Options(Common):
     """Decide every so many seconds, instead of as the policy's paper does."""
     restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
     """Time that a job loses when it gets other devices, or devices again."""
+    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    """Mean time between failures of one device; its job goes back to its last checkpoint."""
+    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = 600.0
+    """Time between checkpoints of a job."""
+    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
+    """Share of all starts of jobs that are half as fast as they should be."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Of failures and stragglers."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page with figures."""
 
@@ -44,6 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from itertools import islice
 
     from trainyard.fleet.catalog import parse_policies, simulate_entry
+    from trainyard.fleet.hazards import Hazards
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.rounds import Rounds
     from trainyard.fleet.site import Site
@@ -53,6 +62,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     site = Site.parse(options.cluster)
     policies = dict(parse_policies(options.policy))
     rounds = None if options.round_s is None else Rounds(options.round_s)
+    hazards = Hazards(
+        options.failure_every_s, options.checkpoint_every_s, options.stragglers, seed=options.seed
+    )
     runs = []
     for name, policy in policies.items():
         jobs = islice(read_workload(options.trace, options.format, options.profiles), options.limit)
@@ -66,6 +78,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                     place=options.placement,
                     rounds=rounds,
                     costs=Costs(options.restart_s),
+                    hazards=hazards,
                     keep_spans=options.html is not None,
                 )
             )
