@@ -208,9 +208,10 @@ class Holdings:
         profile = self.job(row).profile
         if isinstance(profile, Adaptive):
             return 0.0
-        return self.speeds[row] * profile.work_per_s(self._spot(grant), grant)
+        return self.speeds[row] * profile.work_per_s(self.spot(grant), grant)
 
-    def _spot(self, grant: Grant) -> Spot:
+    def spot(self, grant: Grant) -> Spot:
+        """Where a grant lies."""
         node_of = self.free.node_of
         nodes = [node_of[device] for device in grant.devices]
         counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
@@ -221,7 +222,7 @@ class Holdings:
         assert isinstance(job.profile, Adaptive)
         assert grant is not None
         done = job.work - float(books.left[row])
-        pace = job.profile.pace(self._spot(grant), grant, done, books.reports[row])
+        pace = job.profile.pace(self.spot(grant), grant, done, books.reports[row])
         if self.speeds[row] != 1.0:
             pace = replace(pace, work_per_s=self.speeds[row] * pace.work_per_s)
         books.adapt(row, pace)

@@ -11,7 +11,9 @@ import pytest
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
+from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import srtf
+from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import Patience, run_fleet
@@ -37,7 +39,17 @@ def workload() -> list[Job]:
     speeds = Predicted(TRAINING, {1: 10.0, 2: 12.0, 4: 14.0})
     sizes = (2, 1, 4, 1, 2, 1, 1, 2)
     return [
-        training_job(f"job{i}", 0.4 * i, n, TRAINING, speeds, guaranteed=i % 2 == 0, busy=0.5)
+        training_job(
+            f"job{i}",
+            0.4 * i,
+            n,
+            TRAINING,
+            speeds,
+            guaranteed=i % 2 == 0,
+            busy=0.5,
+            min_devices=1,
+            max_devices=4,
+        )
         for i, n in enumerate(sizes)
     ]
 
@@ -45,8 +57,13 @@ def workload() -> list[Job]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "rounds"),
-    [(srtf(), None), (Gandiva(quantum_s=20.0, pack=False), Rounds(20.0)), (AntMan(), None)],
-    ids=["srtf", "gandiva", "antman"],
+    [
+        (tiresias(thresholds=(20.0,)), None),
+        (Gandiva(quantum_s=20.0, pack=False), Rounds(20.0)),
+        (Pollux(interval_s=20.0, restart_s=5.0), Rounds(20.0)),
+        (AntMan(), None),
+    ],
+    ids=["tiresias", "gandiva", "pollux", "antman"],
 )
 def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
     policy: Policy, rounds: Rounds | None, tmp_path: Path, undisturbed: dict[int, float]

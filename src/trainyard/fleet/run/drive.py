@@ -218,6 +218,10 @@ class Driver:
             progress = self.engine.progress(job.name)
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
+            if progress.step_s is not None:
+                spot = self.holdings.spot(self.running[row])
+                report = training_of(job).report(self.books.reports[row], spot, progress.step_s)
+                self.books.reports[row] = report
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 from trainyard.fleet.run.engine import Progress
@@ -31,6 +32,7 @@ from trainyard.fleet.workload.training import Training
 
 _LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
+_MEASURED_STEPS = 4
 
 
 class JobHome:
@@ -83,7 +85,7 @@ class JobHome:
         is_over : whether none of its processes is left.
         """
         if not is_over:
-            return Progress(self._reported_steps())
+            return self._reported()
         if not self._training.exists():
             return Progress(0, failure="it was never started")
         saved = self.saved_steps()
@@ -100,14 +102,19 @@ class JobHome:
 
         return max(complete_steps(self.checkpoints), default=0)
 
-    def _reported_steps(self) -> int:
-        """Steps that the running processes say they have done; all of it is in the last lines."""
+    def _reported(self) -> Progress:
+        """What the running processes say; all of it is in the last lines."""
         file = self.logs / "metrics.jsonl"
         if not file.exists():
-            return 0
+            return Progress(0)
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - 16384))
-            return max((entry["step"] + 1 for entry in _entries(stream.read())), default=0)
+            entries = list(_entries(stream.read()))
+        # Steps on as many processes as now, without the first, which is slower.
+        counts = [len(entry["peak_memory_bytes"]) for entry in entries]
+        last = [e["seconds"] for e, count in zip(entries, counts, strict=True) if count == counts[-1]]
+        step_s = median(last[1:]) if len(last) >= _MEASURED_STEPS else None
+        return Progress(max((entry["step"] + 1 for entry in entries), default=0), step_s=step_s)
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""

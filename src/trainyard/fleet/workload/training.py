@@ -8,8 +8,9 @@ from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from trainyard.fleet.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -68,6 +69,20 @@ class Training:
         """Numbers of devices over which the batch divides."""
         return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
 
+    def report(self, known: Report | None, spot: Spot, step_s: float) -> Report:
+        """What a job knows of itself after it has measured its steps somewhere.
+
+        Its batch is fixed, so the noise of its gradients does not matter. Of a step on several devices, what one device
+        would take for a pass as large counts as computing.
+        """
+        limits = Limits(self.rows, self.rows, 1, self.rows)
+        before = known or Report(limits, fixed_batch=self.rows)
+        local = self.rows // spot.num_devices
+        alone_s = [t.step_s * local / self.rows for t in before.timings if t.num_devices == 1]
+        compute_s = min([step_s, *alone_s])
+        timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
+        return before.with_timing(timing, Noise(1.0, 0.0))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for files; ``from_dict`` reads it back."""
         return asdict(self)
@@ -102,7 +117,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class Predicted(Adaptive):
     """The profile that other schedulers make their users measure: the speed of a training, as level 1 predicts it.
 
     Attributes
@@ -113,6 +128,13 @@ class Predicted:
 
     training: Training
     steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
+
+    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+        """It keeps its pace, and learns how long its steps take."""
+        known = report if isinstance(report, Report) else None
+        rate = self.work_per_s(spot, grant)
+        learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known
+        return Pace(rate, float(self.training.steps), learnt)
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         """Steps in a second; 0 on devices over which the batch does not divide, or for which there is no plan.

@@ -1,0 +1,44 @@
+"""Jobs that are trainings tell schedulers how long their steps take, and are resized by what they tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.fleet.policies.pollux import Pollux
+from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Spot
+from trainyard.fleet.workload.training import Predicted, Training, training_job
+
+TRAINING = Training("gpt-tiny", 8, 60_000)
+
+
+def test_a_report_tells_computing_from_the_rest() -> None:
+    first = TRAINING.report(None, Spot("local", 1, 1, (1,)), 0.8)
+    both = TRAINING.report(first, Spot("local", 2, 1, (2,)), 0.5)
+    (alone, pair) = both.timings
+    assert (alone.compute_s, alone.step_s, alone.local_batch) == (0.8, 0.8, 8)
+    assert (pair.compute_s, pair.step_s, pair.local_batch) == (0.4, 0.5, 4)
+    assert both.batch(1, 2).local * 2 == 8  # the batch of a training is fixed
+
+
+@pytest.mark.parametrize(
+    ("speeds", "widths"),
+    [({1: 10.0, 2: 19.0, 4: 36.0}, [1, 2, 4]), ({1: 10.0, 2: 5.0, 4: 2.5}, [1, 2, 1])],
+)
+def test_pollux_widens_what_gets_faster_by_it(speeds: dict[int, float], widths: list[int]) -> None:
+    """One job on four idle devices is tried on two, and goes to four if that paid, else back."""
+    profile = Predicted(TRAINING, speeds)
+    job = training_job("a", 0.0, 1, TRAINING, profile, min_devices=1, max_devices=4)
+    run = simulate_fleet([job], Site.uniform(1, 4, "local"), Pollux(), rounds=Rounds(60.0), keep_spans=True)
+    assert [len(span.devices) for span in run.spans] == widths
+
+
+def test_a_prediction_keeps_its_pace() -> None:
+    profile = Predicted(TRAINING, {1: 10.0})
+    spot, grant = Spot("local", 1, 1, (1,)), Grant((0,), share=0.5)
+    pace = profile.pace(spot, grant, 0.0, None)
+    assert (pace.work_per_s, pace.until) == (5.0, 60_000.0)
+    assert pace.report.timings[0].step_s == pytest.approx(0.1)
+    assert profile.rest_s(spot, grant, 59_500.0, 60_000.0) == pytest.approx(100.0)
