@@ -26,7 +26,7 @@ INTERFACE = {
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "
     "--failure-every-s --checkpoint-every-s --stragglers --seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
-    "fleet run": "--json --trace --cluster --folder --policy --engine --limit --placement --round-s --start-s "
+    "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
     "--restart-s --html",
     "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",

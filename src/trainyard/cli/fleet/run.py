@@ -8,31 +8,20 @@ from typing import Annotated
 
 import tyro
 
-from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.fleet.running import RunningOptions
+from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
 
 
-@dataclass(frozen=True)
-class Options(Common):
+@dataclass(frozen=True, kw_only=True)
+class Options(RunningOptions):
     """Run the trainings of a file for real under a policy; each arrives when the file says, counted from the start."""
 
     trace: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """Jobs with steps, model and batch_size, in Trainyard's own form (see the guide)."""
-    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
-    policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
-    """Policy, with options in parentheses."""
-    engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
-    """What starts the processes: local, slurm or ray."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
-    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
-    """Decide every so many seconds, instead of as the policy's paper does."""
     start_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
     """For the prediction: time that a job needs to start before its first step."""
     restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0

@@ -8,31 +8,20 @@ from typing import Annotated
 
 import tyro
 
-from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.fleet.running import RunningOptions
+from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
 
 
-@dataclass(frozen=True)
-class Options(Common):
+@dataclass(frozen=True, kw_only=True)
+class Options(RunningOptions):
     """Take jobs over HTTP and run them under a policy, until interrupted; jobs that run then go on.
 
     Started again on the same folder, after a crash too, it finds every job again: those that still run are left to run,
     the others go on from their checkpoints.
     """
 
-    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Of the jobs and, unless --state says otherwise, of the state; all nodes must see it."""
-    policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
-    """Policy, with options in parentheses."""
-    engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
-    """What starts the processes: local, slurm or ray."""
-    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
-    """Decide every so many seconds, instead of as the policy's paper does."""
     state: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
     """Database of the state, such as postgresql://USER@HOST/NAME; by default a file of SQLite in the folder."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"

@@ -1,0 +1,31 @@
+"""What `fleet run` and `fleet serve` share: where jobs run, and under which policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.screen import Common
+
+__all__ = ["RunningOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningOptions(Common):
+    """Where jobs run, and under which policy."""
+
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
+    policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
+    """Policy, with options in parentheses."""
+    engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
+    """What starts the processes: local, slurm or ray."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    """Decide every so many seconds, instead of as the policy's paper does."""
