@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 
-.PHONY: run test test-slow lint docs install clean
+.PHONY: run test test-slow test-long lint docs install clean
 
 run: install          ## train a small GPT on this machine with the plan that Trainyard finds
 	$(BIN)/trainyard train examples/gpt_on_python_source.py --steps 60
@@ -11,7 +11,10 @@ test: install         ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: install    ## the long tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long"
+
+test-long: install    ## those that take a minute or more
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 lint: install         ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -44,6 +44,7 @@ def test_gpt3_on_64_a100_is_near_what_korthikanti_et_al_measured():
     assert found.memory[0]["activations"] / 2**30 == pytest.approx(12.35, rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["530B", "1T"])
 def test_the_largest_models_of_narayanan_et_al(name: str) -> None:
@@ -54,6 +55,7 @@ def test_the_largest_models_of_narayanan_et_al(name: str) -> None:
     assert ours == pytest.approx(float(row["tflops_per_gpu"]), rel=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_larger_models_of_korthikanti_et_al() -> None:
     """arXiv 2205.05198, table 5. Ours differ by 3 %."""
@@ -64,6 +66,7 @@ def test_the_larger_models_of_korthikanti_et_al() -> None:
     assert ours.present_s == pytest.approx(case.present_s, rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_splits_of_models_as_vtrain_measured_them() -> None:
     """One run of each way to split two models over 64 and 256 GPUs, with every layer recomputed.
