@@ -13,6 +13,7 @@ import heapq
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from typing import Any
 import numpy as np
 from record import write_record
 
-from trainyard.fleet.catalog import find, parse_policy, simulate_entry
+from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.application import elastic, read_application, tuned
@@ -93,9 +94,9 @@ def timed(run: Callable[[], FleetRun]) -> tuple[FleetRun, float]:
 
 def measure(name: str, jobs: Sequence[Job], site: Site, place: str | None = None) -> dict[str, float]:
     """One policy on a workload."""
-    policy = parse_policy(name)
-    simulate_entry(name, policy, jobs[:30], site, place=place)
-    run, seconds = timed(lambda: simulate_entry(name, policy, jobs, site, place=place))
+    setting = setting_of(name, place)
+    setting.simulate(jobs[:30], site)
+    run, seconds = timed(lambda: setting.simulate(jobs, site))
     return {
         "num_jobs": len(jobs),
         "jobs_per_s": len(jobs) / seconds,
@@ -117,17 +118,10 @@ def next_to_plain(jobs: Sequence[Job], site: Site) -> dict[str, float]:
 
 def one_decision(name: str, jobs: Sequence[Job], site: Site) -> dict[str, float]:
     """Processor seconds of a decision about jobs that all come at once."""
-    once = OneDecision(parse_policy(name))
-    for policy in (OneDecision(parse_policy(name)), once):  # the first compiles and loads
-        try:
-            simulate_fleet(
-                [replace(job, arrival_s=0.0) for job in jobs],
-                site,
-                policy,
-                rounds=Rounds(find(name).round_s or 60.0),
-            )
-        except DecidedError:
-            continue
+    setting, at_once = setting_of(name), [replace(job, arrival_s=0.0) for job in jobs]
+    for once in (OneDecision(setting.policy), OneDecision(setting.policy)):  # the first compiles and loads
+        with suppress(DecidedError):
+            replace(setting, policy=once).simulate(at_once, site)
     return {"num_jobs": len(jobs), "num_devices": site.num_devices, "seconds": once.seconds}
 
 

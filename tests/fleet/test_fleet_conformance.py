@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trainyard.fleet.catalog import CATALOG, Entry, parse_policy, simulate_entry
+from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
 
@@ -56,7 +57,7 @@ def workload(seed: int) -> list[Job]:
 
 
 def run(entry: Entry, policy: Policy, text: str, seed: int) -> FleetRun:
-    return simulate_entry(text, policy, workload(seed), SITE, keep_spans=True)
+    return replace(setting_of(text), policy=policy).simulate(workload(seed), SITE, keep_spans=True)
 
 
 def plain(value: Any) -> Any:

@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.job.plan import PlanError
-from trainyard.job.reproduce import megatron, paper_tables, selective_recompute
+from trainyard.job.reproduce import megatron, selective_recompute
 
 MEASURED = Path(__file__).parents[2] / ".." / "shared" / "data" / "perf"
-
-
-def test_an_unknown_system_is_refused() -> None:
-    with pytest.raises(PlanError, match="known: zero"):
-        paper_tables("zer0")
 
 
 def transcribed(name: str) -> list[dict[str, str]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
 import pkgutil
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -90,13 +88,6 @@ def test_every_policy_is_in_the_catalog() -> None:
 def test_an_unknown_system_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown system 'tirseias'; known: tiresias, "):
         find("tirseias")
-
-
-@pytest.mark.parametrize("name", ["job.reproduce", "fleet.reproduce"])
-def test_examples(name: str) -> None:
-    results = doctest.testmod(import_module(f"trainyard.{name}"))
-    assert results.attempted
-    assert not results.failed
 
 
 def check(table: PaperTable, folder: Path | None = None) -> list[Row]:

@@ -57,8 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.html is not None:
         best = contenders[0].name if contenders[0].fits else "none fits"
         facts = {"model": options.model, "cluster": cluster.name, "dtype": options.dtype, "best": best}
-        options.html.write_text(comparison_page(title, contenders, facts))
-        screen.say(f"page written to {options.html}")
+        screen.keep(comparison_page(title, contenders, facts), options.html)
     document = {
         "model": options.model,
         "cluster": cluster.name,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
@@ -57,6 +58,11 @@ class Screen:
         """A message for people, never part of the outcome."""
         wraps = not isinstance(message, str)
         self.messages.print(message, markup=False, highlight=False, soft_wrap=not wraps)
+
+    def keep(self, text: str, path: Path, what: str = "page") -> None:
+        """Write what was asked for beside the outcome, and say so."""
+        path.write_text(text)
+        self.say(f"{what} written to {path}")
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Callable[[str], None]]:

@@ -46,13 +46,11 @@ def act(options: Options, screen: Screen) -> Outcome:
         model = None if options.model is None else load_model(options.model)
         simulation = simulate(plan, model, options.cluster)
     if options.html is not None:
-        options.html.write_text(_page(plan, simulation))
-        screen.say(f"page written to {options.html}")
+        screen.keep(_page(plan, simulation), options.html)
     if options.trace is not None:
         from trainyard.report.trace import chrome_trace
 
-        options.trace.write_text(json.dumps(chrome_trace(simulation.timeline)))
-        screen.say(f"trace written to {options.trace}")
+        screen.keep(json.dumps(chrome_trace(simulation.timeline)), options.trace, "trace")
     body = (plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
     return Outcome({"plan": plan.to_text(), **simulation_document(simulation)}, body)
 

@@ -8,6 +8,7 @@ S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performa
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import torch
@@ -44,15 +45,15 @@ _LOOKED_UP: dict[Any, int] = {
 _UNREAD: dict[Any, int] = {aten.nll_loss_forward.default: 0, aten.nll_loss_backward.default: 1}
 
 
-class OpSeconds:
+class OpSeconds(ABC):
     """How long ops take; the interface that simulations ask.
 
-    Subclasses give `__call__`; passes over flat buffers are by default bound by memory bandwidth.
+    Passes over flat buffers are by default bound by memory bandwidth.
     """
 
+    @abstractmethod
     def __call__(self, node: fx.Node, device: DeviceSpec) -> float:
         """Seconds of a graph node that is no communication, on a device."""
-        raise NotImplementedError
 
     def pass_s(self, what: Pass, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
         """Seconds of one pass of the runtime over a flat buffer."""

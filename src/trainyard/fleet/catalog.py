@@ -6,12 +6,10 @@ are made from these entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainyard.fleet.hazards import Hazards
-from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow import ElasticFlow
@@ -30,11 +28,7 @@ from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Need, Policy
-from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import RoundBased, Rounds
-from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.site import FleetError
 from trainyard.naming import Names
 
 
@@ -355,40 +349,3 @@ def parse_policy(text: str) -> Policy:
     if len(policies) != 1:
         raise FleetError(f"one policy is wanted, got {len(policies)} in {text!r}; name one of them")
     return policies[0][1]
-
-
-def simulate_entry(
-    text: str,
-    policy: Policy,
-    jobs: Iterable[Job],
-    site: Site,
-    *,
-    place: str | None = None,
-    rounds: Rounds | None = None,
-    costs: Costs | None = None,
-    hazards: Hazards | None = None,
-    keep_spans: bool = False,
-) -> FleetRun:
-    """Run a workload under a policy of the catalog, placed and timed as its paper has it where nothing else is said.
-
-    Parameters
-    ----------
-    text, policy : as given to `parse_policy`, and as it returned.
-    """
-    entry = find(text.partition("(")[0].strip())
-    if rounds is None and entry.round_s:
-        rounds = Rounds(entry.round_s)
-    named = parse_policy(text)
-    if isinstance(named, RoundBased):
-        rounds = named.rounds(rounds)
-    return simulate_fleet(
-        jobs,
-        site,
-        policy,
-        name=text,
-        place=place or entry.place,
-        rounds=rounds,
-        costs=costs,
-        hazards=hazards,
-        keep_spans=keep_spans,
-    )

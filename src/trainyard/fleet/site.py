@@ -149,6 +149,19 @@ class Site:
             return -1
         return sum(1 << self.device_types.index(name) for name in set(names) & set(self.device_types))
 
+    def require_one_type(self, who: str) -> None:
+        """Refuse, in the name of a policy that takes all devices for equal, a cluster where they are not.
+
+        Raises
+        ------
+        FleetError
+            If there are several types of devices.
+        """
+        if len(self.device_types) > 1:
+            raise FleetError(
+                f"{who} is for devices of one type; cluster {self.name!r} has {', '.join(self.device_types)}"
+            )
+
     def type_index(self, name: str) -> int:
         """Index of a device type.
 

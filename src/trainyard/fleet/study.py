@@ -10,8 +10,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.catalog import parse_policies, parse_policy, simulate_entry
+from trainyard.fleet.catalog import parse_policies
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import helios_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job
@@ -117,7 +118,7 @@ def study(
 
     def simulated(case: tuple[str, int]) -> Floats:
         name, seed = case
-        return _figures(simulate_entry(name, parse_policy(name), workload(seed), site))
+        return _figures(setting_of(name).simulate(workload(seed), site))
 
     found = []
     for figures in map_forked(simulated, cases):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from trainyard.fleet import catalog as fleet_catalog
-from trainyard.fleet import reproduce as fleet_reproduce
 from trainyard.job import catalog as job_catalog
-from trainyard.job import reproduce as job_reproduce
 from trainyard.naming import Names
 from trainyard.published import PaperTable, System
 
@@ -26,7 +25,7 @@ class Level:
     ----------
     number, about : which one.
     systems : of its catalog.
-    tables : of others' numbers beside ours, by the name of a system.
+    reproduce : package with a module for every system, named as it, that declares ``TABLES``.
     kind : of a system, in a few words.
     command : that uses a system.
     runs : where a system runs.
@@ -35,7 +34,7 @@ class Level:
     number: int
     about: str
     systems: Sequence[System]
-    tables: Callable[[str], tuple[PaperTable, ...]]
+    reproduce: str
     kind: Callable[[Any], str]
     command: Callable[[Any], str]
     runs: Callable[[Any], str]
@@ -43,6 +42,11 @@ class Level:
     @property
     def title(self) -> str:
         return f"level {self.number}"
+
+    def tables(self, name: str) -> tuple[PaperTable, ...]:
+        """Others' numbers beside ours for a system, at least one table; only its module is imported, nothing computed."""
+        found: tuple[PaperTable, ...] = import_module(f"{self.reproduce}.{name}").TABLES
+        return found
 
 
 def usage(entry: job_catalog.Entry) -> str:
@@ -60,7 +64,7 @@ LEVELS: tuple[Level, ...] = (
         1,
         "one model on many devices",
         job_catalog.CATALOG,
-        job_reproduce.paper_tables,
+        "trainyard.job.reproduce",
         lambda entry: str(entry.family),
         lambda entry: f"trainyard plan gpt-tiny --cluster 1x4xA100-80G --strategies '{usage(entry)}'",
         lambda entry: "on PyTorch processes and in simulation" if entry.runs else "in simulation only",
@@ -69,7 +73,7 @@ LEVELS: tuple[Level, ...] = (
         2,
         "many jobs on one cluster",
         fleet_catalog.CATALOG,
-        fleet_reproduce.paper_tables,
+        "trainyard.fleet.reproduce",
         _kind,
         lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
         lambda entry: "in simulation and for real trainings" + (" on one machine" if entry.shares else ""),

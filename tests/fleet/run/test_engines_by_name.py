@@ -9,9 +9,10 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.run import engines
+from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engines import check_runnable, make_engine
 from trainyard.fleet.run.local import LocalEngine
-from trainyard.fleet.run.setting import setting_of
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
@@ -75,8 +76,12 @@ def test_policies_come_with_their_papers_rounds_and_placement() -> None:
     gavel = setting_of("gavel_max_min", round_s=30.0)
     assert gavel.rounds is not None
     assert gavel.rounds.round_s == 30.0
-    with pytest.raises(FleetError, match="without as_published"):
-        setting_of("gavel_max_min(as_published=True)")
+
+
+def test_policies_as_published_run_in_simulation_only(tmp_path: Path) -> None:
+    gavel = setting_of("gavel_max_min(as_published=True)")
+    with pytest.raises(FleetError, match="run jobs for real without as_published"):
+        Driver(SITE, gavel.policy, LocalEngine(SITE, tmp_path), rounds=gavel.rounds)
 
 
 @pytest.mark.slow

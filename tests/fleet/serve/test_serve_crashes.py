@@ -15,7 +15,7 @@ from daemons import TRAINING, kill_jobs, serving, start
 from trainyard.fleet.run.drive import Patience, run_fleet
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.local import LocalEngine
-from trainyard.fleet.run.setting import setting_of
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.setting import setting_of
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, State
 from trainyard.fleet.serve.users import Users
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form

@@ -55,8 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     title = f"{options.jobs} jobs of {options.workload} at load {options.load:g} on {site.name}, {options.seeds} seeds"
     if options.html is not None:
-        options.html.write_text(study_page(title, standings))
-        screen.say(f"page written to {options.html}")
+        screen.keep(study_page(title, standings), options.html)
     document = {
         "workload": options.workload,
         "cluster": site.name,

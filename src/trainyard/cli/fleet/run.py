@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
+
+if TYPE_CHECKING:
+    from trainyard.fleet.records import FleetRun
 
 __all__ = ["Options", "act"]
 
@@ -32,68 +35,60 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
-    from dataclasses import replace
     from itertools import islice
 
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
-    from trainyard.fleet.run.setting import setting_of
-    from trainyard.fleet.simulate import simulate_fleet
+    from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
-    site, setting = (
-        Site.parse(options.cluster),
-        setting_of(options.policy, options.placement, options.round_s),
-    )
+    site = Site.parse(options.cluster)
+    setting = setting_of(options.policy, options.placement, options.round_s)
     jobs = tuple(islice(read_workload(options.trace), options.limit))
     check_runnable(jobs, site)
     with screen.waiting("predicting"):
-        predicted = simulate_fleet(
-            jobs,
-            site,
-            setting.policy,
-            name=f"{setting.text}, predicted",
-            costs=Costs(options.restart_s, options.start_s),
-            keep_spans=options.html is not None,
-            place=setting.place,
-            rounds=setting.rounds,
-        )
+        costs = Costs(options.restart_s, options.start_s)
+        predicted = setting.simulate(jobs, site, costs=costs, keep_spans=options.html is not None)
     screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
-    engine = make_engine(options.engine, site, options.folder)
     measured = run_fleet(
         jobs,
         site,
         setting.policy,
-        engine,
+        make_engine(options.engine, site, options.folder),
         name=setting.text,
         place=setting.place,
         rounds=setting.rounds,
         tell=lambda event: screen.say(str(event)),
     )
     title = f"{options.trace.name} on {site.name} under {setting.text}: predicted and measured"
-    if options.html is not None:
-        from trainyard.report.fleet_page import fleet_page
-
-        facts = {
-            "trace": options.trace.name,
-            "cluster": site.name,
-            "policy": setting.text,
-            "engine": options.engine,
-        }
-        runs = [replace(measured, policy=f"{setting.text}, measured"), predicted]
-        options.html.write_text(fleet_page(title, runs, facts))
-        screen.say(f"page written to {options.html}")
-    document = {
-        "trace": str(options.trace),
+    facts = {
+        "trace": options.trace.name,
         "cluster": site.name,
         "policy": setting.text,
         "engine": options.engine,
+    }
+    if options.html is not None:
+        screen.keep(_page(title, predicted, measured, facts), options.html)
+    document = facts | {
+        "trace": str(options.trace),
         "jobs": measurement_document(predicted, measured),
         "predicted": run_document(predicted),
         "measured": run_document(measured),
     }
     return Outcome(document, (measured_table(title, predicted, measured),))
+
+
+def _page(title: str, predicted: FleetRun, measured: FleetRun, facts: dict[str, str]) -> str:
+    from dataclasses import replace
+
+    from trainyard.report.fleet_page import fleet_page
+
+    named = [
+        replace(run, policy=f"{measured.policy}, {how}")
+        for run, how in ((measured, "measured"), (predicted, "predicted"))
+    ]
+    return fleet_page(title, named, facts)

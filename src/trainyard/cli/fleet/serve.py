@@ -44,7 +44,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             f"`trainyard fleet serve` needs {error.name!r}, which is not installed: pip install 'trainyard[serve]'"
         ) from error
     from trainyard.fleet.run.engines import make_engine
-    from trainyard.fleet.run.setting import setting_of
+    from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
 
     site, setting = (

@@ -51,32 +51,29 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from itertools import islice
 
-    from trainyard.fleet.catalog import parse_policies, simulate_entry
+    from trainyard.fleet.catalog import parse_policies
     from trainyard.fleet.hazards import Hazards
     from trainyard.fleet.holdings import Costs
-    from trainyard.fleet.rounds import Rounds
+    from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
     from trainyard.report.fleet_league import fleet_table, ranked_runs, run_document
 
     site = Site.parse(options.cluster)
-    policies = dict(parse_policies(options.policy))
-    rounds = None if options.round_s is None else Rounds(options.round_s)
+    settings = [
+        setting_of(name, options.placement, options.round_s) for name in dict(parse_policies(options.policy))
+    ]
     hazards = Hazards(
         options.failure_every_s, options.checkpoint_every_s, options.stragglers, seed=options.seed
     )
     runs = []
-    for name, policy in policies.items():
+    for setting in settings:
         jobs = islice(read_workload(options.trace, options.format, options.profiles), options.limit)
-        with screen.waiting(f"simulating {name}"):
+        with screen.waiting(f"simulating {setting.text}"):
             runs.append(
-                simulate_entry(
-                    name,
-                    policy,
+                setting.simulate(
                     jobs,
                     site,
-                    place=options.placement,
-                    rounds=rounds,
                     costs=Costs(options.restart_s),
                     hazards=hazards,
                     keep_spans=options.html is not None,
@@ -87,8 +84,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.report.fleet_page import fleet_page
 
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        options.html.write_text(fleet_page(title, runs, facts))
-        screen.say(f"page written to {options.html}")
+        screen.keep(fleet_page(title, runs, facts), options.html)
     document = {
         "trace": str(options.trace),
         "cluster": site.name,

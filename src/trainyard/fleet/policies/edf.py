@@ -23,7 +23,7 @@ import numpy as np
 
 from trainyard.fleet.policy import Need, Snapshot, Targets
 from trainyard.fleet.scaling import Scaling, scaling
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ class EDF:
         FleetError
             If there are several types of devices.
         """
-        if len(site.device_types) > 1:
-            raise FleetError(
-                f"earliest deadline first is for devices of one type; cluster {site.name!r} has "
-                f"{', '.join(site.device_types)}"
-            )
+        site.require_one_type("earliest deadline first")
         return MappingProxyType({})
 
     def decide(

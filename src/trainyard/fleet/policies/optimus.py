@@ -37,7 +37,7 @@ from scipy.optimize import nnls
 from trainyard.fleet.goodput import Report
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
 
 _NUM_TRIALS = 5
@@ -96,10 +96,7 @@ class Optimus:
         FleetError
             If there are several types of devices.
         """
-        if len(site.device_types) > 1:
-            raise FleetError(
-                f"Optimus is for devices of one type; cluster {site.name!r} has {', '.join(site.device_types)}"
-            )
+        site.require_one_type("Optimus")
         return (0.0, MappingProxyType({}))
 
     def decide(self, snapshot: Snapshot, state: History) -> tuple[Targets, History]:

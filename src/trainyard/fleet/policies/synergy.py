@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.policy import Need, Snapshot, Targets
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
 
 Floats = NDArray[np.float64]
@@ -85,10 +85,7 @@ class Synergy:
         FleetError
             If devices differ.
         """
-        if len(site.device_types) > 1:
-            raise FleetError(
-                f"Synergy is for devices of one type; cluster {site.name!r} has {', '.join(site.device_types)}"
-            )
+        site.require_one_type("Synergy")
         return MappingProxyType({})
 
     def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Targets, Demands]:

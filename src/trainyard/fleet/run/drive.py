@@ -110,6 +110,11 @@ class Driver:
         patience: Patience | None = None,
         tell: Callable[[Event], None] = lambda _: None,
     ) -> None:
+        if rounds is not None and rounds.published is not None:
+            raise FleetError(
+                "a policy as published follows its authors' simulator, whose jobs do whole steps; run jobs for real "
+                "without as_published"
+            )
         self.site, self.policy, self.engine, self.rounds = site, policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
         self.notes = Recorder(keep_spans=True)

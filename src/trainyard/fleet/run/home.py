@@ -114,7 +114,7 @@ class JobHome:
         counts = [len(entry["peak_memory_bytes"]) for entry in entries]
         last = [e["seconds"] for e, count in zip(entries, counts, strict=True) if count == counts[-1]]
         step_s = median(last[1:]) if len(last) >= _MEASURED_STEPS else None
-        return Progress(max((entry["step"] + 1 for entry in entries), default=0), step_s=step_s)
+        return Progress(entries[-1]["step"] + 1 if entries else 0, step_s=step_s)
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""

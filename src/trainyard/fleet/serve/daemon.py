@@ -19,10 +19,10 @@ from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.setting import Setting
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
+from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.own import read_form
 

@@ -1,0 +1,78 @@
+"""A policy of the catalog with all that a run needs beside it: where its jobs are placed, and when it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainyard.fleet.catalog import find, parse_policy
+from trainyard.fleet.hazards import Hazards
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.place.nodes import placement
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds import RoundBased, Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Job
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A policy, ready to simulate or to run.
+
+    Attributes
+    ----------
+    text : the policy as it was named, with its options.
+    place : name of the placement of jobs that the policy does not place itself.
+    rounds : when decisions are made; None for whenever something happens.
+    """
+
+    text: str
+    policy: Policy
+    place: str
+    rounds: Rounds | None
+
+    def simulate(
+        self,
+        jobs: Iterable[Job],
+        site: Site,
+        *,
+        costs: Costs | None = None,
+        hazards: Hazards | None = None,
+        keep_spans: bool = False,
+    ) -> FleetRun:
+        """Run a workload in simulation; see `simulate_fleet`."""
+        return simulate_fleet(
+            jobs,
+            site,
+            self.policy,
+            name=self.text,
+            place=self.place,
+            rounds=self.rounds,
+            costs=costs,
+            hazards=hazards,
+            keep_spans=keep_spans,
+        )
+
+
+def setting_of(text: str, place: str | None = None, round_s: float | None = None) -> Setting:
+    """A policy by its name, placed and timed as its paper has it where nothing else is said.
+
+    Parameters
+    ----------
+    text : as `parse_policy` reads it.
+
+    Raises
+    ------
+    FleetError
+        If there is no such policy or placement.
+    """
+    policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
+    place = place or entry.place
+    placement(place)
+    round_s = round_s or entry.round_s
+    rounds = Rounds(round_s) if round_s else None
+    if isinstance(policy, RoundBased):
+        rounds = policy.rounds(rounds)
+    return Setting(text, policy, place, rounds)
