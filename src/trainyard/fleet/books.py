@@ -33,7 +33,12 @@ _ATTAINED_DEVICE_S = _REAL.index("attained_device_s")
 _GRANTED_S = _REAL.index("granted_s")
 _WAITING_SINCE_S = _REAL.index("waiting_since_s")
 _FIRST_START_S = _REAL.index("first_start_s")
+_ARRIVAL_S = _REAL.index("arrival_s")
+_WEIGHT = _REAL.index("weight")
 _PLACED_S = _REAL.index("placed_s")
+_SERIAL = _WHOLE.index("serial")
+_ALLOWED = _WHOLE.index("allowed")
+_NUM_DEVICES = _WHOLE.index("num_devices")
 _HELD = _WHOLE.index("held")
 _HELD_TYPE = _WHOLE.index("held_type")
 _NUM_STARTS = _WHOLE.index("num_starts")
@@ -47,6 +52,7 @@ class Books:
 
     Attributes
     ----------
+    num_active : jobs that are there.
     jobs, grants : of every row; a job without grant waits.
     paces, reports : how a running job runs that adapts itself, and what any such job last reported.
     serial : how many jobs were entered before it.
@@ -72,7 +78,7 @@ class Books:
         self.paces: list[Pace | None] = []
         self.reports: list[Any] = []
         self._rows = np.zeros(16, np.int64)
-        self._count = 0
+        self.num_active = 0
         self._entered = 0
         self._unused: list[int] = []
         self._grow(16)
@@ -118,38 +124,41 @@ class Books:
     @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
-        return self._rows[: self._count]
+        return self._rows[: self.num_active]
 
     def add(self, job: Job, now_s: float, allowed: int) -> int:
         """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
         if not self._unused:
             self._grow(len(self.jobs))
         row = self._unused.pop()
-        self._real[:, row] = 0.0
-        self._whole[:, row] = 0
-        self.jobs[row], self.grants[row], self.reports[row] = job, None, None
-        self.arrival_s[row], self.weight[row], self.num_devices[row] = (
-            job.arrival_s,
-            job.weight,
-            job.num_devices,
-        )
-        self.left[row], self.finish_s[row], self.allowed[row] = job.work, _INF, allowed
-        self.serial[row] = self._entered
+        self.jobs[row] = job
+        whole = (self._entered, allowed, job.num_devices)
+        _enter(self._real, self._whole, row, now_s, (job.arrival_s, job.weight, job.work), whole)
         self._entered += 1
-        self.waiting_since_s[row], self.first_start_s[row] = now_s, np.nan
-        if self._count == len(self._rows):
+        if self.num_active == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        self._rows[self._count] = row
-        self._count += 1
+        self._rows[self.num_active] = row
+        self.num_active += 1
         return row
 
     def remove(self, row: int) -> None:
         """A job ended or was refused."""
-        place = int(np.nonzero(self.active == row)[0][0])
-        self._rows[place : self._count - 1] = self._rows[place + 1 : self._count]
-        self._count -= 1
-        self.jobs[row] = self.grants[row] = self.reports[row] = None
+        _remove(self._rows, self.num_active, row)
+        self.num_active -= 1
+        self.jobs[row] = self.grants[row] = self.paces[row] = self.reports[row] = None
         self._unused.append(row)
+
+    def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
+        """Time for which jobs had devices until now, and that times their number."""
+        found = np.empty((2, len(rows)))
+        _attained(self._real, self._whole, rows, now_s, found)
+        return found[0], found[1]
+
+    def left_at(self, rows: Ints, now_s: float) -> Floats:
+        """Work that is left now."""
+        found = np.empty(len(rows))
+        _left_at(self._real, rows, now_s, found)
+        return found
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
@@ -160,24 +169,27 @@ class Books:
         rows: Sequence[int],
         grants: Sequence[Grant],
         kinds: Sequence[int],
+        rates: Sequence[float],
         now_s: float,
         pauses_s: tuple[float, float],
     ) -> None:
-        """Give jobs devices, or others than they have; how fast they are there, `run` says.
+        """Give jobs devices, or others than they have.
 
         Parameters
         ----------
         kinds : index of the type of each job's devices.
+        rates : work per second of each.
         pauses_s : time without work for a job that starts for the first time, and for one that starts again.
         """
         for row, grant in zip(rows, grants, strict=True):
             self.grants[row] = grant
         counts = [len(grant.devices) for grant in grants]
-        _start(self._real, self._whole, np.array((rows, counts, kinds), np.int64), now_s, pauses_s)
+        given = np.array((rows, counts, kinds), np.int64)
+        _start(self._real, self._whole, given, np.array(rates, np.float64), now_s, pauses_s)
 
-    def run(self, rows: Sequence[int], rates: Sequence[float]) -> None:
-        """Jobs that have just got devices, or another share of them, work at these rates."""
-        _run(self._real, np.array(rows, np.int64), np.array(rates, np.float64))
+    def run(self, row: int, rate: float) -> None:
+        """A job, settled until now, works at this rate from here on."""
+        _run(self._real, row, rate)
 
     def adapt(self, row: int, pace: Pace | None) -> None:
         """A running job changes its pace by itself; None for one that keeps the rate of its grant."""
@@ -207,6 +219,22 @@ class Books:
 
 
 @njit(cache=True)
+def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
+    real[:, row], whole[:, row] = 0.0, 0
+    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row] = reals
+    whole[_SERIAL, row], whole[_ALLOWED, row], whole[_NUM_DEVICES, row] = wholes
+    real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
+
+
+@njit(cache=True)
+def _remove(rows, count, row):  # type: ignore[no-untyped-def]
+    place = 0
+    while rows[place] != row:
+        place += 1
+    rows[place : count - 1] = rows[place + 1 : count]
+
+
+@njit(cache=True)
 def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     granted_s = now_s - real[_GRANTED_S, row]
     real[_ATTAINED_S, row] += granted_s
@@ -219,7 +247,24 @@ def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _start(real, whole, given, now_s, pauses_s):  # type: ignore[no-untyped-def]
+def _attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        row = rows[i]
+        stint_s = now_s - real[_GRANTED_S, row] if whole[_HELD, row] else 0.0
+        found[0, i] = real[_ATTAINED_S, row] + stint_s
+        found[1, i] = real[_ATTAINED_DEVICE_S, row] + stint_s * whole[_HELD, row]
+
+
+@njit(cache=True)
+def _left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        row = rows[i]
+        done = max(0.0, now_s - real[_SINCE_S, row]) * real[_RATE, row]
+        found[i] = max(0.0, real[_LEFT, row] - done)
+
+
+@njit(cache=True)
+def _start(real, whole, given, rates, now_s, pauses_s):  # type: ignore[no-untyped-def]
     for i in range(given.shape[1]):
         row = given[0, i]
         if whole[_HELD, row]:
@@ -232,15 +277,14 @@ def _start(real, whole, given, now_s, pauses_s):  # type: ignore[no-untyped-def]
         whole[_NUM_STARTS, row] += 1
         real[_PLACED_S, row] = real[_GRANTED_S, row] = now_s
         real[_SINCE_S, row] = now_s + pause_s
+        _run(real, row, rates[i])
 
 
 @njit(cache=True)
-def _run(real, rows, rates):  # type: ignore[no-untyped-def]
-    for i in range(len(rows)):
-        row, rate = rows[i], rates[i]
-        real[_RATE, row] = rate
-        left = real[_LEFT, row] - real[_TURN, row]
-        real[_FINISH_S, row] = real[_SINCE_S, row] + left / rate if rate > 0 else np.inf
+def _run(real, row, rate):  # type: ignore[no-untyped-def]
+    real[_RATE, row] = rate
+    left = real[_LEFT, row] - real[_TURN, row]
+    real[_FINISH_S, row] = real[_SINCE_S, row] + left / rate if rate > 0 else np.inf
 
 
 @njit(cache=True)

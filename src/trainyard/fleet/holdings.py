@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -18,6 +19,8 @@ from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
+
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Holdings:
         self.adaptive: set[int] = set()
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
+        self.num_waiting = 0
+        self._reach: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -66,22 +71,30 @@ class Holdings:
         FleetError
             If it can never run here.
         """
-        site = self.site
-        kinds = [t for t in job.device_types or site.device_types if t in site.device_types]
-        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
+        if job.device_types not in self._reach:
+            self._reach[job.device_types] = self._allowed(job.device_types)
+        bits, most = self._reach[job.device_types]
         if job.least_devices > most:
             kind = " or ".join(job.device_types) or "one type"
             raise FleetError(
-                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {site.name!r} has {most}. "
-                "Take a larger cluster, or leave the job out"
+                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
+                f"{most}. Take a larger cluster, or leave the job out"
             )
         before_s = self._count_jobs(now_s)
-        row = self.books.add(job, now_s, site.type_bits(job.device_types))
+        row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
+        self.num_waiting += 1
+
+    def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
+        """Types of device as bits, and how many devices there are of the most frequent of them."""
+        site = self.site
+        kinds = [t for t in device_types or site.device_types if t in site.device_types]
+        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
+        return site.type_bits(device_types), most
 
     def _count_jobs(self, now_s: float) -> float:
         """Jobs times time until now."""
-        self._job_s += len(self.books.active) * (now_s - self._counted_s)
+        self._job_s += self.books.num_active * (now_s - self._counted_s)
         self._counted_s = now_s
         return self._job_s
 
@@ -92,15 +105,14 @@ class Holdings:
         gang, and longer in proportion where the gang is more than its share among the jobs that there were.
         """
         site, job = self.site, self.job(row)
-        grant = Grant(tuple(range(job.num_devices)))
+        allowed, grant = int(self.books.allowed[row]), _first(job.num_devices)
         alone_s = float("inf")
-        for kind, size in enumerate(site.devices_of_type.tolist()):
-            if size >= job.num_devices and (int(self.books.allowed[row]) >> kind) & 1:
-                counts = site.compact(job.num_devices, kind)
-                spot = Spot(site.device_types[kind], job.num_devices, len(counts), counts)
+        for kind, device_type in enumerate(site.device_types):
+            if site.devices_of_type[kind] >= job.num_devices and (allowed >> kind) & 1:
+                spot = _spot(device_type, site.compact(job.num_devices, kind))
                 alone_s = min(alone_s, _length_s(job, spot, grant))
         waited_s = now_s - job.arrival_s
-        jobs = (self._count_jobs(now_s) - self.books.job_s[row]) / waited_s if waited_s > 0 else 1.0
+        jobs = (self._count_jobs(now_s) - float(self.books.job_s[row])) / waited_s if waited_s > 0 else 1.0
         return alone_s * max(1.0, jobs * job.num_devices / site.num_devices)
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
@@ -131,7 +143,7 @@ class Holdings:
         if self.preempts and len(stopping):
             self.stop(stopping.tolist(), now_s)
         if len(starting):
-            self._begin(wanted[starting].tolist(), starting, targets, now_s)
+            self._begin(wanted[starting], starting, targets, now_s)
         if targets.devices is not None:
             whole = _whole(targets)
             if not (whole and self.whole):
@@ -154,32 +166,36 @@ class Holdings:
                     starting.append(place)
         return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
 
-    def _begin(self, rows: list[int], places: Ints, targets: Targets, now_s: float) -> None:
+    def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
-        moving = [row for row in rows if self.books.grants[row] is not None]
+        rows, held = wanted.tolist(), self.books.grants
+        moving = [row for row in rows if held[row] is not None]
         self._pause(moving, now_s)
         if targets.devices is not None:
             found = [targets.devices[place] for place in places.tolist()]
             self.free.take_these(list(chain.from_iterable(found)))
         else:
-            found = self._places(rows, places, targets)
-        started = [i for i, devices in enumerate(found) if devices]
-        if len(started) < len(rows):
-            self._lose(sorted(set(moving).difference(rows[i] for i in started)), now_s)
+            found = self._places(wanted, places, targets)
         extras = _extras(targets)
-        grants = [_granted(found[i], int(places[i]), extras) for i in started]
-        if grants:
-            self._start([rows[i] for i in started], grants, now_s)
+        started, grants = [], []
+        for row, place, devices in zip(rows, places.tolist(), found, strict=True):
+            if devices:
+                started.append(row)
+                grants.append(_granted(devices, place, extras))
+        if len(started) < len(rows):
+            self._lose(sorted(set(moving).difference(started)), now_s)
+        if started:
+            self._start(started, grants, now_s)
 
-    def _places(self, rows: list[int], places: Ints, targets: Targets) -> list[tuple[int, ...]]:
+    def _places(self, rows: Ints, places: Ints, targets: Targets) -> list[tuple[int, ...]]:
         """Devices for jobs that the policy does not place itself; none for those that find none."""
-        books, num = self.books, len(rows)
+        books = self.books
         wanted = books.num_devices[rows] if targets.num_devices is None else targets.num_devices[places]
-        kinds = np.full(num, -1) if targets.device_type is None else targets.device_type[places]
-        hows = np.full(num, self.how)
+        kinds = _NONE if targets.device_type is None else targets.device_type[places]
+        hows = _NONE
         if targets.consolidate is not None:
             hows = np.where(targets.consolidate[places], CONSOLIDATED, ANYWHERE)
-        return self.free.place(wanted, kinds, books.allowed[rows], hows, targets.backfill)
+        return self.free.place(wanted, kinds, books.allowed[rows], hows, self.how, targets.backfill)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
@@ -190,14 +206,15 @@ class Holdings:
         free, costs = self.free, self.costs
         for row in rows:
             self.speeds[row] = self.fate.speed()
+            self.num_waiting -= self.books.grants[row] is None
         kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
-        self.books.start(rows, grants, kinds, now_s, (costs.start_s, costs.restart_s))
-        self._run(rows, grants)
+        rates = [self._rate(row, grant) for row, grant in zip(rows, grants, strict=True)]
+        self.books.start(rows, grants, kinds, rates, now_s, (costs.start_s, costs.restart_s))
+        self._adapt_all(rows)
         self.changed += rows
 
-    def _run(self, rows: list[int], grants: list[Grant]) -> None:
-        """Write down the speeds that grants give."""
-        self.books.run(rows, [self._rate(*pair) for pair in zip(rows, grants, strict=True)])
+    def _adapt_all(self, rows: Sequence[int]) -> None:
+        """Those of the jobs that adapt themselves do so, now that they have other devices or another share."""
         for row in rows:
             if isinstance(self.job(row).profile, Adaptive):
                 self._adapt(row)
@@ -215,7 +232,7 @@ class Holdings:
         node_of = self.free.node_of
         nodes = [node_of[device] for device in grant.devices]
         counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
-        return Spot(self.site.hosts[nodes[-1]].device_type, len(nodes), len(counts), counts)
+        return _spot(self.site.hosts[nodes[-1]].device_type, counts)
 
     def _adapt(self, row: int) -> None:
         books, job, grant = self.books, self.job(row), self.books.grants[row]
@@ -234,6 +251,8 @@ class Holdings:
         -------
         Their rows.
         """
+        if not self.adaptive:
+            return []
         rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s)
         for row in rows:
             self._report(row, now_s)
@@ -264,7 +283,8 @@ class Holdings:
             if self.books.grants[row] != grant:
                 self.books.settle(row, now_s)
                 self.books.grants[row] = grant
-                self._run([row], [grant])
+                self.books.run(row, self._rate(row, grant))
+                self._adapt_all([row])
                 self.changed.append(row)
         self._check_shares(tenants)
 
@@ -292,19 +312,20 @@ class Holdings:
     def _lose(self, rows: Sequence[int], now_s: float) -> None:
         self.books.release(rows, now_s)
         self.books.num_preempted[rows] += 1
+        self.num_waiting += len(rows)
 
     def _pause(self, rows: Sequence[int], now_s: float) -> None:
         """Devices are free again; on the books the jobs are as they were until they have others."""
+        if not rows:
+            return
         left: list[int] = []
         for row in rows:
             grant = self.books.grants[row]
             assert grant is not None
-            placed_s = float(self.books.placed_s[row])
-            if self.notes.spans is not None and now_s > placed_s:
+            if self.notes.spans is not None and now_s > (placed_s := float(self.books.placed_s[row])):
                 self.notes.spans.append(Span(self.job(row).name, placed_s, now_s, grant.devices))
             left += grant.devices
-        if left:
-            self.free.give(left)
+        self.free.give(left)
         self.adaptive.difference_update(rows)
 
     def fail(self, row: int, now_s: float) -> None:
@@ -348,13 +369,29 @@ class Holdings:
             self.stop([row], now_s)
         self._count_jobs(now_s)
         self.notes.refused.append((job.name, reason))
+        self.forget(row)
+
+    def forget(self, row: int) -> None:
+        """A job that waits leaves for good."""
         self.books.remove(row)
+        self.num_waiting -= 1
 
 
 def _whole(targets: Targets) -> bool:
     """Whether jobs get devices for themselves alone, and nothing else."""
     given = [device for devices in targets.devices or () for device in devices]
     return not _extras(targets) and len(set(given)) == len(given)
+
+
+@cache
+def _first(num_devices: int) -> Grant:
+    """So many devices, whichever they are."""
+    return Grant(tuple(range(num_devices)))
+
+
+@cache
+def _spot(device_type: str, counts: tuple[int, ...]) -> Spot:
+    return Spot(device_type, sum(counts), len(counts), counts)
 
 
 def _length_s(job: Job, spot: Spot, grant: Grant) -> float:

@@ -106,19 +106,19 @@ class Snapshot:
         """Whether every job has devices and does no work yet."""
         return self.is_running & (self._books.since_s[self.rows] > self.now_s)
 
-    @cached_property
+    @property
     def attained_s(self) -> Floats:
         """Time for which every job had devices."""
-        return self._books.attained_s[self.rows] + self._stint_s
+        return self._attained[0]
 
-    @cached_property
+    @property
     def attained_device_s(self) -> Floats:
         """That, times their number: the attained service of Tiresias."""
-        return self._books.attained_device_s[self.rows] + self._stint_s * self.held
+        return self._attained[1]
 
     @cached_property
-    def _stint_s(self) -> Floats:
-        return np.where(self.is_running, self.now_s - self._books.granted_s[self.rows], 0.0)
+    def _attained(self) -> tuple[Floats, Floats]:
+        return self._books.attained(self.rows, self.now_s)
 
     @cached_property
     def waiting_s(self) -> Floats:
@@ -169,9 +169,7 @@ class Snapshot:
 
     @cached_property
     def _left(self) -> Floats:
-        books, rows = self._books, self.rows
-        done = np.maximum(0.0, self.now_s - books.since_s[rows]) * books.rate[rows]
-        return np.maximum(0.0, books.left[rows] - done)
+        return self._books.left_at(self.rows, self.now_s)
 
     def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
         """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""

@@ -121,7 +121,7 @@ class Recorder:
     def __init__(self, keep_spans: bool) -> None:
         self.names: list[str] = []
         self.virtual_clusters: list[str] = []
-        self.columns = {name: array("d") for name in _COLUMNS}
+        self.values = array("d")
         self.refused: list[tuple[str, str]] = []
         self.used = (array("d"), array("d"))
         self.spans: list[Span] | None = [] if keep_spans else None
@@ -131,8 +131,7 @@ class Recorder:
         """A job ended; values in the order of the columns."""
         self.names.append(name)
         self.virtual_clusters.append(virtual_cluster)
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.append(value)
+        self.values.extend(values)
 
     def in_use(self, now_s: float, num_devices: int) -> None:
         """Devices in use from now on."""
@@ -145,7 +144,8 @@ class Recorder:
 
     def result(self, policy: str, site: Site) -> FleetRun:
         """The notes as a value."""
-        columns = {name: np.array(values) for name, values in self.columns.items()}
+        values = np.array(self.values).reshape(-1, len(_COLUMNS))
+        columns = {name: values[:, i].copy() for i, name in enumerate(_COLUMNS)}
         preempted = columns.pop("num_preempted").astype(np.int64)
         return FleetRun(
             policy,

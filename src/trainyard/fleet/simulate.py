@@ -66,7 +66,9 @@ class _Simulator:
         self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.coming = iter(jobs)
-        self.next_job = next(self.coming, None)
+        self.next_job: Job | None = None
+        self.arrival_s = -_INF
+        self._read_on()
         # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
         self.finishing: list[tuple[float, int]] = []
         # Failures that are drawn, the row, and when the job got the devices that will fail.
@@ -76,7 +78,7 @@ class _Simulator:
         self.state = policy.start(self.site)
 
     def run(self, name: str) -> FleetRun:
-        while self.next_job is not None or len(self.books.active):
+        while self.next_job is not None or self.books.num_active:
             self._advance()
             if self._may_change():
                 self._decide()
@@ -84,32 +86,31 @@ class _Simulator:
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
-        self._fail_until(min(self._next_arrival_s(), self.wake_s))
-        next_s = min(self._next_arrival_s(), self._next_finish_s(), self.wake_s)
+        if self.failing:
+            self._fail_until(min(self.arrival_s, self.wake_s))
+        next_s = min(self.arrival_s, self._next_finish_s(), self.wake_s)
         if self.turns is not None:
-            next_s = self.turns.next_s(self.now_s, next_s, self._next_arrival_s())
+            next_s = self.turns.next_s(self.now_s, next_s, self.arrival_s)
         if next_s == _INF:
             self._refuse_to_wait()
         while True:
-            self._fail_until(min(self._next_arrival_s(), next_s))
-            finish_s, arrival_s = self._next_finish_s(), self._next_arrival_s()
-            if min(finish_s, arrival_s) > next_s:
-                break
+            if self.failing:
+                self._fail_until(min(self.arrival_s, next_s))
+            finish_s = self._next_finish_s()
             # Of one moment, ends before arrivals.
-            if finish_s <= arrival_s:
+            if finish_s <= next_s and finish_s <= self.arrival_s:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
+            elif self.arrival_s <= next_s:
+                self._arrive()
             else:
-                self._arrive(arrival_s)
+                break
         self.now_s = next_s
         if self.turns is not None:
             self.turns.close(next_s)
         if self.wake_s <= next_s:
             self.wake_s = _INF
-
-    def _next_arrival_s(self) -> float:
-        return _INF if self.next_job is None else self.next_job.arrival_s
 
     def _next_finish_s(self) -> float:
         while self.finishing:
@@ -145,20 +146,27 @@ class _Simulator:
             "run every job that fits, or refuse it"
         )
 
-    def _arrive(self, now_s: float) -> None:
-        job = self.next_job
-        assert job is not None
-        self.holdings.enter(job, now_s)
-        self.next_job = next(self.coming, None)
-        if self.next_job is not None and self.next_job.arrival_s < job.arrival_s:
+    def _arrive(self) -> None:
+        assert self.next_job is not None
+        self.holdings.enter(self.next_job, self.arrival_s)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Look at the next job, or note that there is none."""
+        last, self.next_job = self.next_job, next(self.coming, None)
+        before_s, self.arrival_s = self.arrival_s, _INF if self.next_job is None else self.next_job.arrival_s
+        if last is not None and self.arrival_s < before_s:
+            assert self.next_job is not None
             raise FleetError(
-                f"job {self.next_job.name!r} arrives at {self.next_job.arrival_s} s, before {job.name!r}; give the jobs "
-                "in the order of their arrival"
+                f"job {self.next_job.name!r} arrives at {self.arrival_s} s, before {last.name!r}; give the jobs in the "
+                "order of their arrival"
             )
 
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
-        return len(self.books.active) > 0 and (self.policy.preempts or self.holdings.free.total > 0)
+        if self.policy.preempts:
+            return self.books.num_active > 0
+        return self.holdings.num_waiting > 0 and self.holdings.free.total > 0
 
     def _decide(self) -> None:
         books, rows = self.books, self.books.active
@@ -166,8 +174,6 @@ class _Simulator:
             self._expect(row)
         if not self.policy.preempts:
             rows = rows[books.held[rows] == 0]
-            if not len(rows):
-                return
         # Copied, because what a policy sees does not change under it.
         rows = rows.copy()
         if self.turns is None:

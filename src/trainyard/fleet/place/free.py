@@ -32,20 +32,21 @@ class FreeDevices:
         self._count = (self._tenants, self.by_node, self.by_type, site.node_of, site.type_of_node)
 
     def place(
-        self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, goes_on: bool
+        self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
     ) -> list[tuple[int, ...]]:
         """Take devices for jobs, one after the other; none for a job that has no place.
 
         Parameters
         ----------
         wanted : devices of each, all of one type.
-        kinds : index of the type; -1 for the first of those that are ``allowed``, as bits.
-        hows : placement of each.
+        kinds : index of the type of each, -1 for the first of those that are ``allowed``, as bits; all are if it is
+            empty.
+        hows : placement of each; if it is empty, all are placed as ``how`` says.
         goes_on : whether jobs after one that has no place are tried.
         """
         site = self.site
         devices, ends = _place(
-            wanted, kinds, allowed, hows, goes_on, site.first_device, site.devices_per_node, *self._count
+            wanted, kinds, allowed, hows, how, goes_on, site.first_device, site.devices_per_node, *self._count
         )
         self.total -= len(devices)
         flat, found, first = devices.tolist(), [], 0
@@ -79,16 +80,17 @@ def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # ty
 
 
 @njit(cache=True)
-def _place(wanted, kinds, allowed, hows, goes_on, first, sizes, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
+def _place(wanted, kinds, allowed, hows, how, goes_on, first, sizes, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
     devices, ends = empty(wanted.sum(), int64), zeros(len(wanted), int64)
     count = 0
     for i in range(len(wanted)):
         taken = empty(0, int64)
         for kind in range(len(by_type)):
-            suits = kind == kinds[i] if kinds[i] >= 0 else (allowed[i] >> kind) & 1
+            named = kinds[i] if len(kinds) else -1
+            suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
             if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
                 own = type_of == kind
-                taken = nodes_for(hows[i], where(own, by_node, 0), wanted[i], where(own, sizes, 0))
+                taken = nodes_for(hows[i] if len(hows) else how, where(own, by_node, 0), wanted[i], where(own, sizes, 0))
         begun = count
         for node in range(len(taken)):
             device = first[node]

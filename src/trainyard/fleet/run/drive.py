@@ -204,7 +204,7 @@ class Driver:
         if grant is not None:
             self.engine.stop([name])
             self.holdings.stop([row], now_s)
-        self.books.remove(row)
+        self.holdings.forget(row)
         self._changed = True
         self.tell(Event(now_s, job, Happening.CANCELLED, grant))
 
@@ -250,7 +250,7 @@ class Driver:
         self.engine.stop([job.name])
         self.holdings.stop([row], now_s)
         if job.name in self.given_up:
-            self.books.remove(row)
+            self.holdings.forget(row)
 
     def _decide(self, now_s: float) -> None:
         self.wake_s = _INF
