@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy import bool_, empty, int64, zeros
+from numpy import bool_, int64, zeros
 from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
@@ -33,10 +33,11 @@ def walk(books: Books, rows: Ints, targets: Targets, room: Ints) -> tuple[Ints, 
     kinds = _NONE if targets.device_type is None else np.asarray(targets.device_type, np.int64)
     order = np.asarray(targets.order, np.int64)
     asked, held, held_type = books.num_devices, books.held, books.held_type
-    starting, stopping = _walk(
-        order, rows, counts, kinds, asked, held, held_type, books.allowed, room, targets.backfill
+    found = np.empty((2, max(len(order), len(rows))), np.int64)
+    num_starting, num_stopping = _walk(
+        order, rows, counts, kinds, asked, held, held_type, books.allowed, room, targets.backfill, found
     )
-    return starting, stopping
+    return found[0, :num_starting], found[1, :num_stopping]
 
 
 def fitting(wanted: Ints, allowed: Ints, room: Ints) -> NDArray[np.bool_]:
@@ -79,11 +80,11 @@ def _pool(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, backfill):  # type: ignore[no-untyped-def]
+def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, backfill, found):  # type: ignore[no-untyped-def]
     left = room.copy()
     total = left.sum()
     runs = zeros(len(rows), int64)
-    starting, stopping = empty(len(order), int64), empty(len(rows), int64)
+    starting, stopping = found
     num_starting = num_stopping = 0
     for i in range(len(order)):
         if total == 0:
@@ -107,4 +108,4 @@ def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, bac
         if not runs[number] and held[rows[number]] > 0:
             stopping[num_stopping] = rows[number]
             num_stopping += 1
-    return starting[:num_starting], stopping[:num_stopping]
+    return num_starting, num_stopping

@@ -263,6 +263,7 @@ class Targets:
     backfill : whether a job may run before one that is more urgent and does not fit.
     leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
+    stands : whether the policy has nothing to change for as long as every job has devices.
     reasons : why a job waits, by its number, where there is more to say than that others are more urgent.
     refused : jobs that will never run, and why.
     """
@@ -280,6 +281,7 @@ class Targets:
     backfill: bool = True
     leftovers: bool = True
     ask_again_s: float = float("inf")
+    stands: bool = False
     reasons: Mapping[int, str] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
 
@@ -344,4 +346,4 @@ class Priority:
         ask_again_s = snapshot.now_s + self.quantum_s
         if self.quantum_s < float("inf") and snapshot.is_running.all():
             ask_again_s = float("inf")  # where nobody waits, another order changes nothing
-        return Targets(order, backfill=self.backfill, ask_again_s=ask_again_s), state
+        return Targets(order, backfill=self.backfill, ask_again_s=ask_again_s, stands=True), state

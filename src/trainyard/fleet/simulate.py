@@ -76,6 +76,8 @@ class _Simulator:
         self.now_s = 0.0
         self.wake_s = _INF
         self.state = policy.start(self.site)
+        # Whether the last decision holds for as long as nobody waits.
+        self.stands = False
 
     def run(self, name: str) -> FleetRun:
         while self.next_job is not None or self.books.num_active:
@@ -88,7 +90,8 @@ class _Simulator:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
         if self.failing:
             self._fail_until(min(self.arrival_s, self.wake_s))
-        next_s = min(self.arrival_s, self._next_finish_s(), self.wake_s)
+        finish_s = self._next_finish_s()
+        next_s = min(self.arrival_s, finish_s, self.wake_s)
         if self.turns is not None:
             next_s = self.turns.next_s(self.now_s, next_s, self.arrival_s)
         if next_s == _INF:
@@ -96,12 +99,13 @@ class _Simulator:
         while True:
             if self.failing:
                 self._fail_until(min(self.arrival_s, next_s))
-            finish_s = self._next_finish_s()
+                finish_s = self._next_finish_s()
             # Of one moment, ends before arrivals.
             if finish_s <= next_s and finish_s <= self.arrival_s:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
+                finish_s = self._next_finish_s()
             elif self.arrival_s <= next_s:
                 self._arrive()
             else:
@@ -165,7 +169,7 @@ class _Simulator:
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
         if self.policy.preempts:
-            return self.books.num_active > 0
+            return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.stands)
         return self.holdings.num_waiting > 0 and self.holdings.free.total > 0
 
     def _decide(self) -> None:
@@ -204,7 +208,7 @@ class _Simulator:
             raise FleetError(
                 "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
             )
-        self.wake_s = targets.ask_again_s
+        self.wake_s, self.stands = targets.ask_again_s, targets.stands
         return targets
 
     def _expect(self, row: int) -> None:

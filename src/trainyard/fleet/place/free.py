@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
-from numpy import empty, int64, where, zeros
+from numpy import empty, int64, where
 
 from trainyard.fleet.place.nodes import Ints, nodes_for
 from trainyard.fleet.site import Site
@@ -45,11 +45,13 @@ class FreeDevices:
         goes_on : whether jobs after one that has no place are tried.
         """
         site = self.site
-        devices, ends = _place(
-            wanted, kinds, allowed, hows, how, goes_on, site.first_device, site.devices_per_node, *self._count
-        )
-        self.total -= len(devices)
-        flat, found, first = devices.tolist(), [], 0
+        devices, ends = np.empty(wanted.sum(), np.int64), np.zeros(len(wanted), np.int64)
+        taken = _place(
+            wanted, kinds, allowed, hows, how, goes_on, site.first_device, site.devices_per_node, *self._count,
+            devices, ends,
+        )  # fmt: skip
+        self.total -= taken
+        flat, found, first = devices[:taken].tolist(), [], 0
         for end in ends.tolist():
             found.append(tuple(flat[first:end]))
             first = end
@@ -80,8 +82,23 @@ def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # ty
 
 
 @njit(cache=True)
-def _place(wanted, kinds, allowed, hows, how, goes_on, first, sizes, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
-    devices, ends = empty(wanted.sum(), int64), zeros(len(wanted), int64)
+def _place(
+    wanted,
+    kinds,
+    allowed,
+    hows,
+    how,
+    goes_on,
+    first,
+    sizes,
+    tenants,
+    by_node,
+    by_type,
+    node_of,
+    type_of,
+    devices,
+    ends,
+):  # type: ignore[no-untyped-def]
     count = 0
     for i in range(len(wanted)):
         taken = empty(0, int64)
@@ -90,7 +107,9 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, first, sizes, tenants, by
             suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
             if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
                 own = type_of == kind
-                taken = nodes_for(hows[i] if len(hows) else how, where(own, by_node, 0), wanted[i], where(own, sizes, 0))
+                taken = nodes_for(
+                    hows[i] if len(hows) else how, where(own, by_node, 0), wanted[i], where(own, sizes, 0)
+                )
         begun = count
         for node in range(len(taken)):
             device = first[node]
@@ -106,4 +125,4 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, first, sizes, tenants, by
         if count == begun and not goes_on:
             ends[i:] = count
             break
-    return devices[:count], ends
+    return count

@@ -133,6 +133,7 @@ class Tiresias:
             order,
             consolidate=None if self.as_published else jobs[order, _SKEWED] > 0,
             ask_again_s=now_s + wait_s,
+            stands=not self.as_published,
             reasons=Reasons(np.flatnonzero(~runs), lambda number: self._reason(jobs, service, number)),
         ), jobs
 
