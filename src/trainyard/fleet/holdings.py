@@ -62,6 +62,7 @@ class Holdings:
         self.whole = True
         self.num_waiting = 0
         self._reach: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -105,15 +106,24 @@ class Holdings:
         gang, and longer in proportion where the gang is more than its share among the jobs that there were.
         """
         site, job = self.site, self.job(row)
-        allowed, grant = int(self.books.allowed[row]), _first(job.num_devices)
-        alone_s = float("inf")
-        for kind, device_type in enumerate(site.device_types):
-            if site.devices_of_type[kind] >= job.num_devices and (allowed >> kind) & 1:
-                spot = _spot(device_type, site.compact(job.num_devices, kind))
-                alone_s = min(alone_s, _length_s(job, spot, grant))
+        grant = _first(job.num_devices)
+        spots = self._compact_spots(job.num_devices, int(self.books.allowed[row]))
+        alone_s = min((_length_s(job, spot, grant) for spot in spots), default=float("inf"))
         waited_s = now_s - job.arrival_s
         jobs = (self._count_jobs(now_s) - float(self.books.job_s[row])) / waited_s if waited_s > 0 else 1.0
         return alone_s * max(1.0, jobs * job.num_devices / site.num_devices)
+
+    def _compact_spots(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
+        """Where a gang would lie on each type of device, had it the cluster for itself."""
+        key = num_devices, allowed
+        if key not in self._spots:
+            site = self.site
+            self._spots[key] = tuple(
+                _spot(device_type, site.compact(num_devices, kind))
+                for kind, device_type in enumerate(site.device_types)
+                if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
+            )
+        return self._spots[key]
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
         """Refuse and stop what is not to run, then start what is, most urgent first.

@@ -40,7 +40,8 @@ def walk(books: Books, rows: Ints, targets: Targets, room: Ints) -> tuple[Ints, 
     return found[0, :num_starting], found[1, :num_stopping]
 
 
-def fitting(wanted: Ints, allowed: Ints, room: Ints) -> NDArray[np.bool_]:
+@njit(cache=True)
+def fitting(wanted, allowed, room):  # type: ignore[no-untyped-def]
     """Which gangs fit, taken in order.
 
     Parameters
@@ -49,12 +50,6 @@ def fitting(wanted: Ints, allowed: Ints, room: Ints) -> NDArray[np.bool_]:
     allowed : pools in which it can run, as bits.
     room : devices of every pool.
     """
-    found: NDArray[np.bool_] = _fitting(wanted, allowed, room)
-    return found
-
-
-@njit(cache=True)
-def _fitting(wanted, allowed, room):  # type: ignore[no-untyped-def]
     left, fits = room.copy(), zeros(len(wanted), bool_)
     total = left.sum()
     for i in range(len(wanted)):

@@ -46,10 +46,8 @@ class FreeDevices:
         """
         site = self.site
         devices, ends = np.empty(wanted.sum(), np.int64), np.zeros(len(wanted), np.int64)
-        taken = _place(
-            wanted, kinds, allowed, hows, how, goes_on, site.first_device, site.devices_per_node, *self._count,
-            devices, ends,
-        )  # fmt: skip
+        nodes = site.first_device, site.devices_per_node
+        taken = _place(wanted, kinds, allowed, hows, how, goes_on, nodes, self._count, (devices, ends))
         self.total -= taken
         flat, found, first = devices[:taken].tolist(), [], 0
         for end in ends.tolist():
@@ -82,23 +80,10 @@ def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # ty
 
 
 @njit(cache=True)
-def _place(
-    wanted,
-    kinds,
-    allowed,
-    hows,
-    how,
-    goes_on,
-    first,
-    sizes,
-    tenants,
-    by_node,
-    by_type,
-    node_of,
-    type_of,
-    devices,
-    ends,
-):  # type: ignore[no-untyped-def]
+def _place(wanted, kinds, allowed, hows, how, goes_on, nodes, free, found):  # type: ignore[no-untyped-def]
+    first, sizes = nodes
+    tenants, by_node, by_type, node_of, type_of = free
+    devices, ends = found
     count = 0
     for i in range(len(wanted)):
         taken = empty(0, int64)

@@ -41,6 +41,7 @@ from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Target
 from trainyard.fleet.site import FleetError, Site
 
 _INF = float("inf")
+_NOBODY = np.zeros(0, np.int64)
 # Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it.
 _NEAR_S = 1e-4
 # A demotion that rounding would put off for ever is looked for at the latest after this.
@@ -118,23 +119,21 @@ class Tiresias:
         jobs, ran_s, service = _requeued(
             state, snapshot.serial, now_s, snapshot.held, attained_s, attained, *rules
         )
-        for number in np.flatnonzero(np.isnan(jobs[:, _SKEWED])).tolist():
+        for number in np.isnan(jobs[:, _SKEWED]).nonzero()[0].tolist():
             jobs[number, _SKEWED] = self._is_skewed(snapshot.job(number).model)
-        order = self._order(snapshot, jobs, service)
-        jobs[order, _PLACE] = np.arange(num)
-        runs = np.zeros(num, np.bool_)
-        room = snapshot.site.devices_of_type
-        runs[order] = fitting(gangs[order], snapshot.allowed[order], room)
+        order, runs = self._order(snapshot, jobs, service), np.empty(num, np.bool_)
+        all_run = _fit(jobs, order, gangs, snapshot.allowed, snapshot.site.devices_of_type, runs)
         # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
         wait_s = _INF
-        if self.as_published or not runs.all():
+        if self.as_published or not all_run:
             wait_s = _next_move_s(jobs, now_s, runs, rate, ran_s, service, *rules)
+        waiting = _NOBODY if all_run else np.flatnonzero(~runs)
         return Targets(
             order,
             consolidate=None if self.as_published else jobs[order, _SKEWED] > 0,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
-            reasons=Reasons(np.flatnonzero(~runs), lambda number: self._reason(jobs, service, number)),
+            reasons=Reasons(waiting, lambda number: self._reason(jobs, service, number)),
         ), jobs
 
     def _is_skewed(self, model: str) -> bool:
@@ -198,6 +197,16 @@ def _requeued(state, serial, now_s, held, attained_s, attained, limits, knob, as
         elif held[i] == 0:
             jobs[i, _PLACE] += last
     return jobs, ran_s, service
+
+
+@njit(cache=True)
+def _fit(jobs, order, gangs, allowed, room, runs):  # type: ignore[no-untyped-def]
+    """Write down everybody's place, and who runs; returns whether all do."""
+    fits = fitting(gangs[order], allowed[order], room)
+    for place in range(len(order)):
+        jobs[order[place], _PLACE] = place
+        runs[order[place]] = fits[place]
+    return fits.all()
 
 
 @njit(cache=True)
