@@ -82,7 +82,7 @@ def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # ty
 @njit(cache=True)
 def _place(wanted, kinds, allowed, hows, how, goes_on, nodes, free, found):  # type: ignore[no-untyped-def]
     first, sizes = nodes
-    tenants, by_node, by_type, node_of, type_of = free
+    tenants, by_node, by_type, _, type_of = free
     devices, ends = found
     count = 0
     for i in range(len(wanted)):
