@@ -77,13 +77,18 @@ def run(home: JobHome, ranks: Ranks) -> int:
         If the job runs here already.
     """
     with home.locked(ranks.first):
-        # Loaded once, and forked with all that it loads: the processes hold the lock too, and start at once.
-        from trainyard.fleet.run.rank import be_rank
+        # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
+        from trainyard.fleet.run.rank import be_rank, prepared_work
 
+        try:
+            work, prepared = prepared_work(home, ranks.cluster)
+        except Exception as error:
+            home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
         fork, parent = get_context("fork"), os.getpid()
         processes = {}
         for rank in range(ranks.first, ranks.first + ranks.count):
-            arguments = (home, ranks.cluster, rank, ranks.environment(rank), partial(_die_with, parent))
+            arguments = (home, work, prepared, rank, ranks.environment(rank), partial(_die_with, parent))
             processes[rank] = fork.Process(target=be_rank, args=arguments)
             processes[rank].start()
         try:

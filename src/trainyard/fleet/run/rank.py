@@ -1,4 +1,4 @@
-"""One process of a job, under the variables that launchers set."""
+"""The processes of a job: what they share on a node, and what each does under the variables that launchers set."""
 
 from __future__ import annotations
 
@@ -12,14 +12,29 @@ import torch
 from trainyard.fleet.run.home import JobHome
 from trainyard.hardware import parse_cluster
 from trainyard.job.run.attempt import print_to
-from trainyard.job.run.config import TrainConfig
+from trainyard.job.run.config import TrainConfig, Work
 from trainyard.job.run.data import example_data
 from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.train import train
+from trainyard.job.run.train import train_prepared
+from trainyard.job.run.worker import Prepared, prepare
 
 
-def train_in(home: JobHome, cluster: str) -> None:
-    """Train the job of a folder as one of its ranks, from its newest checkpoint to its end or until it is paused."""
+def prepared_work(home: JobHome, cluster: str) -> tuple[Work, Prepared | None]:
+    """The job of a folder, and what its ranks on one node share if they are forked from this process.
+
+    On GPUs each rank prepares for itself: what has used a GPU cannot be forked.
+    """
+    # Asked of the driver's library, because the other way to ask uses the GPU.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    work = work_of(home, cluster)
+    if work.config.device != "cpu":
+        return work, None
+    torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
+    return work, prepare(work)
+
+
+def work_of(home: JobHome, cluster: str) -> Work:
+    """The training of a job: from its newest checkpoint to its end, or until it is paused."""
     training = home.training()
     config = TrainConfig(
         training.steps,
@@ -33,12 +48,13 @@ def train_in(home: JobHome, cluster: str) -> None:
         pause=home.pause,
     )
     data, _ = example_data(training.source(), training.rows)
-    train(training.source, training.plan(parse_cluster(cluster)), data, config)
+    return Work(training.source, training.plan(parse_cluster(cluster)), data, config)
 
 
 def be_rank(
     home: JobHome,
-    cluster: str,
+    work: Work,
+    prepared: Prepared | None,
     rank: int,
     environment: Mapping[str, str],
     die_with_parent: Callable[[], None],
@@ -48,7 +64,7 @@ def be_rank(
     os.environ |= environment
     print_to(home.logs / f"rank-{rank}.log")
     try:
-        train_in(home, cluster)
+        train_prepared(work, prepared)
     except Exception as error:
         traceback.print_exc()
         home.fail(f"{type(error).__name__}: {error}".splitlines()[0])

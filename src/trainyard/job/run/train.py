@@ -29,7 +29,7 @@ from trainyard.job.run.config import (
 )
 from trainyard.job.run.data import Data
 from trainyard.job.run.supervisor import Watcher, supervise
-from trainyard.job.run.worker import Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.program.model import Model
 
 
@@ -67,7 +67,7 @@ def train(
     recorder = _Recorder(plan, config, on_step, on_restart)
     work = Work(model, plan, data, config)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-        _train_under_launcher(work, recorder)
+        _train_under_launcher(work, recorder, None)
         return recorder.result()
     with _log_folder(config.log) as logs:
         recorder.open(logs)
@@ -75,6 +75,19 @@ def train(
             supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs)
         finally:
             recorder.close()
+    return recorder.result()
+
+
+def train_prepared(work: Work, prepared: Prepared | None) -> TrainResult:
+    """Be one of the ranks that a launcher started, as ``train`` is under ``torchrun``.
+
+    Parameters
+    ----------
+    prepared : from ``prepare``, in the process that this one was forked from; None to prepare it here.
+    """
+    _check_folder(work.config)
+    recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
+    _train_under_launcher(work, recorder, prepared)
     return recorder.result()
 
 
@@ -156,7 +169,7 @@ class _Recorder:
         )
 
 
-def _train_under_launcher(work: Work, recorder: _Recorder) -> None:
+def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | None) -> None:
     """Be one of the ranks that a launcher started."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if num_ranks != work.plan.num_ranks:
@@ -185,7 +198,7 @@ def _train_under_launcher(work: Work, recorder: _Recorder) -> None:
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
     try:
-        train_rank(work, prepare(work), rank, device, report, resume)
+        train_rank(work, prepared or prepare(work), rank, device, report, resume)
     finally:
         if recorder.file is not None:
             recorder.close()
