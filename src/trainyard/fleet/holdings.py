@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 
 from trainyard.fleet.books import Books, Floats, Ints
+from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.mechanism import walk
 from trainyard.fleet.place.free import FreeDevices
@@ -46,14 +47,24 @@ class Holdings:
     preempts : whether devices may be taken from jobs that run.
     how : number of the placement of jobs that the policy does not place itself.
     fate : what goes wrong; by default nothing.
+    crowding : how jobs of a node slow each other; by default not at all.
     """
 
     def __init__(
-        self, site: Site, preempts: bool, how: int, costs: Costs, notes: Recorder, fate: Fate | None = None
+        self,
+        site: Site,
+        preempts: bool,
+        how: int,
+        costs: Costs,
+        notes: Recorder,
+        fate: Fate | None = None,
+        crowding: Crowding | None = None,
     ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
-        self.fate = fate or Fate(Hazards())
+        self.fate, self.crowding = fate or Fate(Hazards()), crowding or Crowding()
+        # What slows a job that runs: its own fate, and the others of its nodes.
         self.speeds: dict[int, float] = {}
+        self.crowded: dict[int, float] = {}
         self._job_s = self._counted_s = 0.0
         self.books, self.free = Books(), FreeDevices(site)
         self.changed: list[int] = []
@@ -215,7 +226,7 @@ class Holdings:
     def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
         free, costs = self.free, self.costs
         for row in rows:
-            self.speeds[row] = self.fate.speed()
+            self.speeds[row], self.crowded[row] = self.fate.speed(), 1.0
             self.num_waiting -= self.books.grants[row] is None
         kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
         rates = [self._rate(row, grant) for row, grant in zip(rows, grants, strict=True)]
@@ -235,7 +246,10 @@ class Holdings:
         profile = self.job(row).profile
         if isinstance(profile, Adaptive):
             return 0.0
-        return self.speeds[row] * profile.work_per_s(self.spot(grant), grant)
+        return self._speed(row) * profile.work_per_s(self.spot(grant), grant)
+
+    def _speed(self, row: int) -> float:
+        return self.speeds[row] * self.crowded[row]
 
     def spot(self, grant: Grant) -> Spot:
         """Where a grant lies."""
@@ -250,9 +264,33 @@ class Holdings:
         assert grant is not None
         done = job.work - float(books.left[row])
         pace = job.profile.pace(self.spot(grant), grant, done, books.reports[row])
-        if self.speeds[row] != 1.0:
-            pace = replace(pace, work_per_s=self.speeds[row] * pace.work_per_s)
+        if self._speed(row) != 1.0:
+            pace = replace(pace, work_per_s=self._speed(row) * pace.work_per_s)
         books.adapt(row, pace)
+
+    def crowd(self, now_s: float) -> list[int]:
+        """Let jobs that run slow each other as much as they do now.
+
+        Returns
+        -------
+        Rows of those that go on at another speed.
+        """
+        if not self.crowding.is_there:
+            return []
+        node_of = [0] * self.site.num_devices if self.crowding.one_machine else self.free.node_of
+        running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
+        used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
+        changed = []
+        for row, grant in running:
+            own = Counter(node_of[device] for device in grant.devices)
+            speed = min(self.crowding.speed(own[node], used[node]) for node in own)
+            if speed != self.crowded[row]:
+                self.books.settle(row, now_s)
+                self.crowded[row] = speed
+                self.books.run(row, self._rate(row, grant))
+                self._adapt_all([row])
+                changed.append(row)
+        return changed
 
     def hear(self, now_s: float) -> list[int]:
         """Let the running jobs that adapt themselves do so, and report; those that still restart have nothing to say.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainyard.fleet.catalog import find, parse_policy
+from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import placement
@@ -40,6 +41,7 @@ class Setting:
         *,
         costs: Costs | None = None,
         hazards: Hazards | None = None,
+        crowding: Crowding | None = None,
         keep_spans: bool = False,
     ) -> FleetRun:
         """Run a workload in simulation; see `simulate_fleet`."""
@@ -52,6 +54,7 @@ class Setting:
             rounds=self.rounds,
             costs=costs,
             hazards=hazards,
+            crowding=crowding,
             keep_spans=keep_spans,
         )
 

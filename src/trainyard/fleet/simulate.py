@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
@@ -28,6 +29,7 @@ def simulate_fleet(
     rounds: Rounds | None = None,
     costs: Costs | None = None,
     hazards: Hazards | None = None,
+    crowding: Crowding | None = None,
     keep_spans: bool = False,
 ) -> FleetRun:
     """Run a workload to its end.
@@ -39,6 +41,7 @@ def simulate_fleet(
     place : name of the placement of jobs that the policy does not place itself.
     rounds : when decisions are made; by default whenever a job comes or ends, or in the rounds that the policy names.
     hazards : what goes wrong; by default nothing.
+    crowding : how jobs of a node slow each other; by default not at all.
     keep_spans : note what ran where, for charts.
 
     Raises
@@ -52,7 +55,8 @@ def simulate_fleet(
     if hazards.are_there and rounds is not None and rounds.published is not None:
         raise FleetError("rounds as published know no failures; simulate with hazards in rounds of your own")
     notes, fate = Recorder(keep_spans), Fate(hazards)
-    holdings = Holdings(site, policy.preempts, placement(place), costs or Costs(), notes, fate)
+    how = placement(place)
+    holdings = Holdings(site, policy.preempts, how, costs or Costs(), notes, fate, crowding)
     return _Simulator(jobs, policy, holdings, rounds).run(name)
 
 
@@ -105,6 +109,7 @@ class _Simulator:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
+                self._crowd(finish_s)
                 finish_s = self._next_finish_s()
             elif self.arrival_s <= next_s:
                 self._arrive()
@@ -191,6 +196,7 @@ class _Simulator:
             self._expect(row)
             if self.books.placed_s[row] == self.now_s:
                 self._foresee(row, self.now_s)
+        self._crowd(self.now_s)
         if self.turns is not None:
             for row in self.turns.open(self.now_s):
                 self._expect(row)
@@ -210,6 +216,10 @@ class _Simulator:
             )
         self.wake_s, self.stands = targets.ask_again_s, targets.stands
         return targets
+
+    def _crowd(self, now_s: float) -> None:
+        for row in self.holdings.crowd(now_s):
+            self._expect(row)
 
     def _expect(self, row: int) -> None:
         heapq.heappush(self.finishing, (float(self.books.finish_s[row]), row))

@@ -213,7 +213,7 @@ def _rank_main(
     num_ranks = work.plan.num_ranks
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     try:
-        device = set_up_device(work.config.device, rank, num_ranks)
+        device = set_up_device(work.config, rank, num_ranks)
         if num_ranks > 1:
             join_group(device, FileStore(str(store), num_ranks), rank, num_ranks)
         train_rank(work, prepared or prepare(work), rank, device, pipe.send, resume)

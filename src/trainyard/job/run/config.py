@@ -35,6 +35,7 @@ class TrainConfig:
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
     stall_s : seconds without a sign of life after which the run counts as dead.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
+    num_threads : of each process; 0 divides the cores of the machine among its processes.
     """
 
     steps: int
@@ -49,9 +50,10 @@ class TrainConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     stall_s: float = 1800.0
     pause: Path | None = None
+    num_threads: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "checkpoint_every", "max_restarts"):
+        for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.keep < 1:

@@ -178,7 +178,7 @@ def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | 
             "many as the plan has"
         )
     local = int(os.environ.get("LOCAL_RANK", rank))
-    device = set_up_device(work.config.device, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
+    device = set_up_device(work.config, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
     if num_ranks > 1:
         store, _, _ = next(rendezvous("env://"))
         # Each attempt of an elastic launcher under keys of its own: old addresses would be waited for in vain.

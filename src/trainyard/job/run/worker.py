@@ -159,8 +159,8 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def set_up_device(kind: str, local_rank: int, processes_here: int) -> torch.device:
-    """The device of a local rank; the cores of the machine are divided among its processes.
+def set_up_device(config: TrainConfig, local_rank: int, processes_here: int) -> torch.device:
+    """The device of a local rank; the cores of the machine are divided among its processes if nothing else is said.
 
     Raises
     ------
@@ -168,8 +168,8 @@ def set_up_device(kind: str, local_rank: int, processes_here: int) -> torch.devi
         If there are fewer GPUs than processes.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // processes_here))
-    if kind == "cpu":
+    torch.set_num_threads(config.num_threads or max(1, cores // processes_here))
+    if config.device == "cpu":
         return torch.device("cpu")
     if torch.cuda.device_count() <= local_rank:
         raise ValueError(

@@ -1,0 +1,116 @@
+"""What trainings really do on an engine, each alone for a moment: their speeds, and what starting and stopping takes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+
+_POLL_S = 0.01
+_LIMIT_S = 300.0
+_ENDLESS = 10**9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training, alone on some devices.
+
+    Attributes
+    ----------
+    steps_per_s : once it runs.
+    start_s, stop_s : from the order to start to the beginning of the first step, and from that to stop until its
+        devices are free.
+    """
+
+    steps_per_s: float
+    start_s: float
+    stop_s: float
+
+
+def measured(
+    jobs: Sequence[Job],
+    engine: HomeEngine,
+    *,
+    seconds: float = 5.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[tuple[Job, ...], Costs]:
+    """Jobs with speeds as they are on an engine, and what starting costs there.
+
+    Every training runs on every number of devices that any of its jobs may get, on the first ones of the site.
+
+    Parameters
+    ----------
+    jobs : trainings; the ones returned are equal but for their speeds.
+    seconds : of every measurement, without starting and stopping.
+    tell : hears what is measured.
+
+    Raises
+    ------
+    FleetError
+        If one fails.
+    """
+    counts: dict[Training, set[int]] = {}
+    for job in jobs:
+        most = min(job.most_devices, engine.site.num_devices)
+        sizes = [n for n in training_of(job).sizes(most) if n >= job.least_devices]
+        counts.setdefault(_endless(job), set()).update(sizes)
+    trials: dict[Training, dict[int, Trial]] = {}
+    for number, (training, sizes) in enumerate(counts.items()):
+        for size in sorted(sizes):
+            trial = _alone(f"measured-{number}-on-{size}", training, size, engine, seconds)
+            trials.setdefault(training, {})[size] = trial
+            tell(f"{training.model} on {size} devices: {trial.steps_per_s:.3g} steps/s")
+    every = [trial for by_size in trials.values() for trial in by_size.values()]
+    # A job that starts must in the end be stopped, or stop by itself, which takes as long.
+    both_s = median(trial.start_s + trial.stop_s for trial in every)
+    return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s)
+
+
+def _endless(job: Job) -> Training:
+    return replace(training_of(job), steps=_ENDLESS)
+
+
+def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:
+    speeds = {size: trial.steps_per_s for size, trial in trials.items()}
+    return replace(job, profile=Predicted(training_of(job), speeds))
+
+
+def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds: float) -> Trial:
+    job = training_job(name, 0.0, size, training)
+    shutil.rmtree(engine.home(name).path, ignore_errors=True)
+    began_s = time.monotonic()
+    engine.start(job, Grant(tuple(range(size))))
+    try:
+        _, first_s = _reach(engine, name, 1)
+        # The first steps are slower.
+        warm, warm_s = _reach(engine, name, 3)
+        time.sleep(seconds)
+        done, done_s = _reach(engine, name, warm + 1)
+        step_s = (done_s - warm_s) / (done - warm)
+    finally:
+        asked_s = time.monotonic()
+        engine.stop([name])
+        over_s = time.monotonic()
+    shutil.rmtree(engine.home(name).path)
+    return Trial(1.0 / step_s, max(0.0, first_s - began_s - step_s), over_s - asked_s)
+
+
+def _reach(engine: HomeEngine, name: str, steps: int) -> tuple[int, float]:
+    """Wait until so many steps are done; how many are then, and when that was seen."""
+    limit_s = time.monotonic() + _LIMIT_S
+    while time.monotonic() < limit_s:
+        progress = engine.progress(name)
+        if progress.failure is not None:
+            raise FleetError(f"{name} failed: {progress.failure}")
+        if progress.steps >= steps:
+            return progress.steps, time.monotonic()
+        time.sleep(_POLL_S)
+    raise FleetError(f"{name} has not done {steps} steps after {_LIMIT_S:g} s")
