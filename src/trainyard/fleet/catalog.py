@@ -27,7 +27,7 @@ from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Need, Policy
+from trainyard.fleet.policy import Need, Policy, shares_devices
 from trainyard.fleet.site import FleetError
 from trainyard.naming import Names
 
@@ -48,7 +48,6 @@ class Entry:
     claim_test : file of the test of the paper's claim, from the repository's root.
     place : placement of the jobs that it does not place itself.
     round_s : length of the rounds in which it is meant to decide; 0 for whenever something happens.
-    shares : whether several jobs may have one device at once.
     """
 
     name: str
@@ -62,7 +61,11 @@ class Entry:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     place: str = "consolidated"
     round_s: float = 0.0
-    shares: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether several jobs may have one device at once."""
+        return shares_devices(self.factory())
 
     @property
     def module(self) -> str:
@@ -156,7 +159,6 @@ CATALOG: tuple[Entry, ...] = (
         "job. The paper states its packing and migration heuristics in prose: the order of candidates is ours",
         variants={"time slicing only": {"pack": False, "migrate": False, "grow": False}},
         round_s=60.0,
-        shares=True,
     ),
     Entry(
         "antman",
@@ -169,7 +171,6 @@ CATALOG: tuple[Entry, ...] = (
         "job and is not measured over the last seconds",
         variants={"any device": {"busiest": 1.0}},
         place="packed",
-        shares=True,
     ),
     Entry(
         "elasticflow",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -308,6 +308,21 @@ class Policy(Protocol):
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
         """What should run now, and the state for the next decision."""
         ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A policy that may give a device to several jobs at once."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it does with its present options."""
+        ...
+
+
+def shares_devices(policy: Policy) -> bool:
+    """Whether a policy may give a device to several jobs at once."""
+    return isinstance(policy, Sharing) and policy.shares
 
 
 @dataclass(frozen=True)

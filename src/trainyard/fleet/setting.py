@@ -10,7 +10,7 @@ from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy
+from trainyard.fleet.policy import Policy, shares_devices
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -33,6 +33,11 @@ class Setting:
     policy: Policy
     place: str
     rounds: Rounds | None
+
+    @property
+    def shares(self) -> bool:
+        """Whether the policy may give a device to several jobs at once."""
+        return shares_devices(self.policy)
 
     def simulate(
         self,

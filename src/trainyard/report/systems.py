@@ -76,7 +76,7 @@ LEVELS: tuple[Level, ...] = (
         "trainyard.fleet.reproduce",
         _kind,
         lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
-        lambda entry: "in simulation and for real trainings" + (" on one machine" if entry.shares else ""),
+        lambda _: "in simulation and for real trainings",
     ),
 )
 """All levels that have systems."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import psutil
 import pytest
 
+from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.drive import Patience, run_fleet
 from trainyard.fleet.run.event import Event, Happening
@@ -80,9 +81,50 @@ def check_recovery(
     check_losses(engine.home("victim"), undisturbed, 6)
 
 
+def check_sharing(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
+    """Two jobs have the same two devices, more than their node has for whole ones, and make progress at once."""
+    first = int(engine.site.first_device[int(engine.site.devices_per_node.argmax())])
+    devices = (first, first + 1)
+    engine.start(training_job("long", 0.0, 2, trial_training(400)), Grant(devices, 0.6, partners=("short",)))
+    engine.start(training_job("short", 0.0, 2, trial_training(40)), Grant(devices, 0.4, partners=("long",)))
+    wait_for(lambda: min(engine.progress(name).steps for name in ("long", "short")) >= 2)
+    seen = engine.progress("long").steps
+    wait_for(lambda: engine.progress("long").steps > seen)
+    assert not engine.is_over("short")
+    wait_for(lambda: engine.is_over("short"))
+    assert engine.progress("short").ended
+    wait_for(lambda: engine.progress("long").steps >= 24)
+    engine.close()
+    for name in ("long", "short"):
+        check_losses(engine.home(name), undisturbed, 24)
+
+
+def check_shares_change(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
+    """Under AntMan on one device, a guaranteed job comes to an opportunistic one, which runs on with a smaller share."""
+    jobs = [
+        training_job("rest", 0.0, 1, trial_training(40), guaranteed=False, busy=0.9),
+        training_job("first", 2.0, 1, trial_training(24), guaranteed=True, busy=0.5),
+    ]
+    told: list[Event] = []
+    run = run_fleet(
+        jobs, engine.site, AntMan(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append
+    )
+    runs = [
+        (event.job.name, event.grant.share) for event in told if event.what is Happening.RUNS and event.grant
+    ]
+    assert runs == [("rest", 0.9), ("first", 0.5)], told
+    ended = [event.what for event in told].index(Happening.ENDS)
+    assert [event.what for event in told[:ended]].count(Happening.RUNS) == 2, told
+    assert sorted(run.names) == ["first", "rest"], told
+    for job in jobs:
+        check_losses(engine.home(job.name), undisturbed, 24)
+
+
 def check_sharing_is_refused(engine: HomeEngine) -> None:
-    """Cluster managers count devices; a part of one is none of their words."""
-    with pytest.raises(FleetError, match=r"'half' is to have 0\.5 of each .* gives whole devices"):
+    """An engine that was not made for it gives no part of a device."""
+    with pytest.raises(
+        FleetError, match=r"'half' is to have 0\.5 of each .*\(shares=False\) gives whole devices"
+    ):
         engine.start(training_job("half", 0.0, 1, trial_training(8)), Grant((0,), share=0.5))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
+from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.run import engines
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engines import check_runnable, make_engine
@@ -76,6 +77,12 @@ def test_policies_come_with_their_papers_rounds_and_placement() -> None:
     gavel = setting_of("gavel_max_min", round_s=30.0)
     assert gavel.rounds is not None
     assert gavel.rounds.round_s == 30.0
+
+
+def test_policies_say_whether_jobs_share_devices() -> None:
+    named = ("antman", "gandiva", "gandiva(pack=False)", "srtf", "gavel_max_min")
+    assert [setting_of(text).shares for text in named] == [True, True, False, False, False]
+    assert {entry.name for entry in CATALOG if entry.shares} == {"antman", "gandiva"}
 
 
 def test_policies_as_published_run_in_simulation_only(tmp_path: Path) -> None:

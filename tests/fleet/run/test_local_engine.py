@@ -8,6 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from engine_trials import (
+    check_losses,
+    check_shares_change,
+    check_sharing,
+    check_sharing_is_refused,
+    site_of,
+    trial_training,
+)
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
@@ -23,15 +31,7 @@ from trainyard.fleet.workload.job import Grant, Job, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
 SITE = Site.uniform(2, 2, "local")
-TRAINING = Training("gpt-tiny", 4, 12, checkpoint_every=4)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """Losses of the training, alone on one device."""
-    alone = LocalEngine(SITE, tmp_path_factory.mktemp("alone"))
-    run_fleet([training_job("alone", 0.0, 1, TRAINING)], SITE, srtf(), alone, patience=Patience(limit_s=120))
-    return alone.home("alone").losses()
+TRAINING = trial_training(12)
 
 
 def workload() -> list[Job]:
@@ -73,7 +73,7 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
     run = run_fleet(jobs, SITE, policy, local, rounds=rounds, patience=Patience(limit_s=500))
     assert sorted(run.names) == [job.name for job in jobs]
     for job in jobs:
-        assert local.home(job.name).losses() == pytest.approx(undisturbed, rel=1e-5)
+        check_losses(local.home(job.name), undisturbed, TRAINING.steps)
 
 
 @pytest.mark.slow
@@ -99,8 +99,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     while local.progress("a").steps < 12:
         time.sleep(0.05)
     local.close()
-    losses = local.home("a").losses()
-    assert {step: losses[step] for step in undisturbed} == pytest.approx(undisturbed, rel=1e-5)
+    check_losses(local.home("a"), undisturbed, TRAINING.steps)
 
 
 @pytest.mark.slow
@@ -110,6 +109,20 @@ def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
         run_fleet(
             [job], SITE, srtf(), LocalEngine(SITE, tmp_path), patience=Patience(max_failures=1, limit_s=60)
         )
+
+
+@pytest.mark.slow
+def test_two_jobs_share_a_device(tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_sharing(LocalEngine(SITE, tmp_path), undisturbed)
+
+
+@pytest.mark.slow
+def test_a_share_changes_while_its_job_runs(tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_shares_change(LocalEngine(site_of(1), tmp_path), undisturbed)
+
+
+def test_sharing_can_be_ruled_out(tmp_path: Path) -> None:
+    check_sharing_is_refused(LocalEngine(SITE, tmp_path, shares=False))
 
 
 def test_a_batch_must_divide() -> None:

@@ -10,6 +10,8 @@ import pytest
 from engine_trials import (
     check_losses,
     check_recovery,
+    check_shares_change,
+    check_sharing,
     check_sharing_is_refused,
     check_workload,
     rank_processes,
@@ -79,6 +81,23 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_two_jobs_share_a_device(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_sharing(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path, shares=True), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_share_changes_while_its_job_runs(
+    cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    nodes.connect(cluster)
+    check_shares_change(ray_engine.RayEngine(site_of(1), tmp_path, shares=True), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
 def test_nodes_and_limits(cluster: str, tmp_path: Path) -> None:
     site = nodes.ray_site(cluster)
     assert sorted((h.device_type, h.num_devices, h.cpus) for h in site.hosts) == [
@@ -89,6 +108,21 @@ def test_nodes_and_limits(cluster: str, tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="3 devices on node 2, Ray has 0 there"):
         ray_engine.RayEngine(Site.of_pools([("local", 2, 1), ("local", 1, 3)]), tmp_path)
     check_sharing_is_refused(ray_engine.RayEngine(site, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("on_node", "devices"),
+    [(None, "0,2"), ("", "0,2"), ("4,5,6,7", "4,6"), ("GPU-a,GPU-b,GPU-c", "GPU-a,GPU-c")],
+)
+def test_devices_are_among_those_that_ray_was_given(
+    on_node: str | None, devices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_node is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", on_node)
+    assert ray_engine._visible("0,2") == devices
+    assert ray_engine._visible("") == ""
 
 
 def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from engine_trials import (
     check_losses,
     check_recovery,
+    check_shares_change,
+    check_sharing,
     check_sharing_is_refused,
     check_workload,
     rank_processes,
@@ -99,6 +102,20 @@ def test_a_job_that_slurm_has_not_started_leaves_at_once(cluster: None, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_two_jobs_share_a_device(cluster: None, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_sharing(SlurmEngine(slurm_site(), tmp_path, shares=True), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_share_changes_while_its_job_runs(
+    cluster: None, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_shares_change(SlurmEngine(site_of(1), tmp_path, shares=True), undisturbed)
+
+
+@pytest.mark.slow
 def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
     site = slurm_site()
     assert [(host.device_type, host.num_devices, host.cpus) for host in site.hosts] == [
@@ -106,6 +123,7 @@ def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
         ("local", 1, 8.0),
     ]
     assert slurm_nodes({"local": "H100"})[0].host.device_type == "H100"
+    assert [node.slots for node in slurm_nodes()] == [2, 2]
     with pytest.raises(FleetError, match="2 devices on node 1, Slurm has 1 there"):
         SlurmEngine(Site.uniform(2, 2, "local"), tmp_path)
     check_sharing_is_refused(SlurmEngine(site, tmp_path))
@@ -159,10 +177,61 @@ def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_that_shares_asks_for_slots(tmp_path: Path) -> None:
+    """Two of the eight slots of a node, with as much of its processors and memory, and the GPUs that the grant names."""
+    node = replace(NODES[0], slots=2)
+    home = JobHome(tmp_path / "a")
+    parts = [(node, Ranks(0, 2, 2, "10.0.0.0:20000", "1x2xA100-80G", "1,3"))]
+    assert submission(home, parts)[-3:] == ["--gres=slot:2", "--cpus-per-task=8", "--mem=16384M"]
+    assert "--devices=1,3" in script(home, parts)
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_without_slots_for_two_jobs(slots: int, tmp_path: Path) -> None:
+    nodes = [replace(node, slots=slots) for node in NODES]
+    with pytest.raises(
+        FleetError, match=r"Add slot to GresTypes and slot:8 to the node.s Gres in slurm\.conf"
+    ):
+        SlurmEngine(Site.uniform(1, 4, "local"), tmp_path, shares=True, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("gres", "slots"),
+    [
+        ("gpu:a100:4(S:0-1),slot:8", [2]),
+        ("gpu:4,slot:11", [2]),
+        ("gpu:a100:4", [0]),
+        ("gpu:a100:2,gpu:v100:2,slot:8", [0, 0]),
+    ],
+)
+def test_slots_of_a_node(
+    gres: str, slots: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Slurm's commands say it; which devices a slot is for is only known where they are of one type."""
+    node = f"NodeName=a NodeAddr=a State=IDLE CPUTot=8 RealMemory=1 Gres={gres}"
+    _commands(tmp_path, monkeypatch, sinfo="a|main*", scontrol=node)
+    assert [node.slots for node in slurm_nodes()] == slots
+
+
+def test_slots_are_none_where_slurm_hides_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [replace(node, slots=2) for node in NODES]
+    _commands(tmp_path, monkeypatch, scontrol="ConstrainCores          = no\nConstrainDevices        = yes")
+    with pytest.raises(FleetError, match=r"set ConstrainDevices=no in cgroup.conf"):
+        SlurmEngine(Site.uniform(1, 4, "local"), tmp_path, shares=True, nodes=nodes)
+
+
 def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FleetError, match=r"there is no sinfo here: .* apt-get install slurm-client"):
         SlurmEngine(site_of(2, 2), tmp_path)
+
+
+def _commands(folder: Path, monkeypatch: pytest.MonkeyPatch, **said: str) -> None:
+    """Commands of Slurm that say always the same."""
+    for name, text in said.items():
+        (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
 def _number(home: JobHome) -> str:

@@ -58,7 +58,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         jobs,
         site,
         setting.policy,
-        make_engine(options.engine, site, options.folder),
+        make_engine(options.engine, site, options.folder, shares=setting.shares),
         name=setting.text,
         place=setting.place,
         rounds=setting.rounds,

@@ -54,7 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     with only_daemon(folder):
-        engine = make_engine(options.engine, site, folder / "jobs")
+        engine = make_engine(options.engine, site, folder / "jobs", shares=setting.shares)
         store = Store(options.state or f"sqlite:///{folder / 'state.sqlite'}")
         store.claim(folder=str(folder), cluster=site.name, engine=options.engine)
         daemon = Daemon(site, setting, engine, store, folder / "jobs")

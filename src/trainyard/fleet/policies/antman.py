@@ -45,6 +45,11 @@ class AntMan:
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
 
+    @property
+    def shares(self) -> bool:
+        """Opportunistic jobs are on devices of guaranteed ones."""
+        return True
+
     def start(self, site: Site) -> None:
         """Nothing is remembered: who runs where stands in the snapshot."""
 

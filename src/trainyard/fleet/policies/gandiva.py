@@ -63,6 +63,11 @@ class Gandiva:
     needs: frozenset[Need] = frozenset()
     preempts: bool = True
 
+    @property
+    def shares(self) -> bool:
+        """Packed jobs have a device together."""
+        return self.pack
+
     def start(self, site: Site) -> State:
         """Nothing runs."""
         return State()

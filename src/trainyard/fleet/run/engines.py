@@ -26,34 +26,35 @@ ENGINES = MappingProxyType(
         "ray": "trainyard.fleet.run.ray_engine:RayEngine",
     }
 )
-"""Where each engine's factory is, imported only when it is wanted; it takes a site and the folder of the jobs."""
+"""Where each engine's factory is, imported only when it is wanted; see `HomeEngine` for what it takes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
-def make_engine(name: str, site: Site, folder: Path) -> Engine:
+def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) -> Engine:
     """An engine by name.
 
     Parameters
     ----------
     folder : of the jobs' folders, made if it is not there.
+    shares : whether the policy lets jobs share devices.
 
     Raises
     ------
     FleetError
-        If there is none of this name, or what it needs is not installed.
+        If there is none of this name, what it needs is not installed, or it cannot share devices and is to.
     """
     if name not in ENGINES:
         raise FleetError(f"no engine {name!r}; there are {', '.join(ENGINES)}")
     module, _, factory = ENGINES[name].partition(":")
     try:
-        make: Callable[[Site, Path], Engine] = getattr(importlib.import_module(module), factory)
+        make: Callable[..., Engine] = getattr(importlib.import_module(module), factory)
     except ModuleNotFoundError as error:
         raise FleetError(
             f"engine {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
-    return make(site, folder)
+    return make(site, folder, shares=shares)
 
 
 def check_runnable(jobs: Iterable[Job], site: Site) -> None:

@@ -27,10 +27,12 @@ class HomeEngine(ABC):
     site : whose devices are numbered in grants.
     folder : of the jobs' folders; all nodes must see it.
     patience_s : that a job has to end its step and to write its checkpoint; after that it is killed.
+    shares : whether jobs may have a device together. All jobs of an engine are started in the same way, as a share
+        changes while its job runs, and what a cluster manager gave to a job does not.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0) -> None:
-        self.site, self.folder, self.patience_s = site, folder.resolve(), patience_s
+    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = False) -> None:
+        self.site, self.folder, self.patience_s, self.shares = site, folder.resolve(), patience_s, shares
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
@@ -58,6 +60,8 @@ class HomeEngine(ABC):
     def start(self, job: Job, grant: Grant) -> None:
         if not self.is_over(job.name):
             raise FleetError(f"job {job.name!r} runs already; stop it first")
+        if not self.shares:
+            require_whole(job.name, grant, f"{type(self).__name__}(shares=False)")
         home = self.home(job.name)
         home.set_up(training_of(job))
         home.allow()
@@ -99,11 +103,17 @@ class HomeEngine(ABC):
         )
 
     def ranks(self, grant: Grant, master: str) -> dict[int, Ranks]:
-        """What to start on each node of a grant, by its number; the first has rank 0, and is where ``master`` is."""
+        """What to start on each node of a grant, by its number; the first has rank 0, and is where ``master`` is.
+
+        Where devices are shared, it says which of the node they are: no cluster manager knows who is whose partner.
+        """
         cluster, placed = self.cluster_text(grant), {}
         first = 0
         for node, count in self.per_node(grant).items():
-            placed[node] = Ranks(first, count, grant.num_devices, master, cluster)
+            own = grant.devices[first : first + count]
+            numbers = (str(device - int(self.site.first_device[node])) for device in own)
+            devices = ",".join(numbers) if self.shares else ""
+            placed[node] = Ranks(first, count, grant.num_devices, master, cluster, devices)
             first += count
         return placed
 
@@ -114,12 +124,12 @@ def require_whole(name: str, grant: Grant, engine: str) -> None:
     Raises
     ------
     FleetError
-        If it does; cluster managers that count devices give them to one job at a time.
+        If it does.
     """
     if grant.share < 1.0:
         raise FleetError(
             f"job {name!r} is to have {grant.share:g} of each of its devices, but {engine} gives whole devices; "
-            "take a policy that does not share them, or the local engine"
+            "take a policy that does not share them, or an engine that is made with shares=True"
         )
 
 

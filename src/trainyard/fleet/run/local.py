@@ -25,11 +25,12 @@ _POLL_S = 0.02
 class LocalEngine(HomeEngine):
     """Trains jobs in processes of this machine; they go on when the engine dies, and another one may adopt them.
 
-    They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two.
+    They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two. Jobs may share
+    devices, unless that is ruled out: nobody counts them here.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0) -> None:
-        super().__init__(site, folder, patience_s)
+    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = True) -> None:
+        super().__init__(site, folder, patience_s, shares=shares)
         self._processes: dict[str, BaseProcess] = {}
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:

@@ -3,16 +3,22 @@
 The placement group is had as a whole or not at all, and its bundles are on the nodes of the grant. It belongs to the
 job's actor, as the actors of the nodes do: when that one ends, fails or is killed, Ray takes all of it away, so that no
 device stays with a job that is gone. The driver may end meanwhile, and another one finds the job by its actor's name.
+
+Jobs that share devices take half of a GPU for each of theirs, in a bundle of its own, whatever their shares are: a
+share changes when a partner comes or goes, and a bundle does not. So do those that are alone on their devices. Two halves
+fit on a device, which is as many jobs as any policy puts there, and as all are equal no GPU is left with a part that
+nobody can use. Ray puts halves together as they come, those of one job too; so it counts the GPUs of a node only, and
+each process is told which of them is its own.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from os import getpid
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +29,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine, require_fit, require_whole
+from trainyard.fleet.run.homes import HomeEngine, require_fit
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
 from trainyard.fleet.site import Site
@@ -32,6 +38,10 @@ from trainyard.fleet.workload.job import Grant, Job
 __all__ = ["RayEngine"]
 
 _FRESH_S = 0.25
+_JOBS_PER_DEVICE = 2
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Ray leaves the GPUs that a process sees as they are on the node.
+_AS_ON_NODE = {"env_vars": {f"RAY_EXPERIMENTAL_NOSET_{_VISIBLE}": "1"}}
 
 
 class RayEngine(HomeEngine):
@@ -42,6 +52,7 @@ class RayEngine(HomeEngine):
     site : whose nodes are, in order, those of Ray; ``ray_site()``, or a smaller one.
     folder : of the jobs' folders, on a file system that all nodes have.
     patience_s : that a job has to write its checkpoint when it is to leave.
+    shares : whether two jobs may have a device together.
     address : of the cluster, as ``ray.init`` takes it.
 
     Raises
@@ -50,16 +61,23 @@ class RayEngine(HomeEngine):
         If there is no cluster, or it has not the devices of the site.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, address: str = "auto") -> None:
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        patience_s: float = 120.0,
+        *,
+        shares: bool = False,
+        address: str = "auto",
+    ) -> None:
         connect(address)
         self._nodes = ray_nodes()
         require_fit(site, [node.host for node in self._nodes], "Ray")
-        super().__init__(site, folder, patience_s)
+        super().__init__(site, folder, patience_s, shares=shares)
         self._gangs: frozenset[str] = frozenset()
         self._asked_s = float("-inf")
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
-        require_whole(name, grant, "Ray")
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]
         # It lives and dies with the node of rank 0.
         where = NodeAffinitySchedulingStrategy(parts[0][0].number, soft=False)
@@ -115,22 +133,24 @@ class _Gang:
             ray.actor.exit_actor()
 
     def _start(self) -> list[Any]:
-        bundles = [_bundle(node, ranks.count) for node, ranks in self._parts]
-        group = placement_group(
-            bundles,
-            strategy="PACK",
-            bundle_label_selector=[{"ray.io/node-id": node.number} for node, _ in self._parts],
-        )
+        bundles: list[dict[str, float]] = []
+        where, firsts = [], []
+        for node, ranks in self._parts:
+            firsts.append(len(bundles))
+            bundles += (own := _bundles(node, ranks))
+            where += [{"ray.io/node-id": node.number}] * len(own)
+        group = placement_group(bundles, strategy="PACK", bundle_label_selector=where)
         ray.get(group.ready())
         self._actors: list[Any] = [  # those that nobody holds are ended
             ray.remote(_Node)
             .options(
-                num_cpus=bundle.get("CPU", 0),
-                num_gpus=bundle["GPU"],
+                num_cpus=bundles[number].get("CPU", 0),
+                num_gpus=bundles[number]["GPU"],
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
+                runtime_env=_AS_ON_NODE if ranks.devices else None,
             )
             .remote()
-            for number, bundle in enumerate(bundles)
+            for number, (_, ranks) in zip(firsts, self._parts, strict=True)
         ]
         master = f"{self._parts[0][0].address}:{ray.get(self._actors[0].free_port.remote())}"
         return [
@@ -150,10 +170,10 @@ class _Node:
 
     def run(self, path: Path, ranks: Ranks) -> int:
         """Start them and wait for them; returns their exit status."""
-        home = JobHome(path)
+        home, ranks = JobHome(path), replace(ranks, devices=_visible(ranks.devices))
         with (home.logs / "node.log").open("ab") as log:
             return subprocess.Popen(
-                [*ranks.command(path), f"--parent={getpid()}"],
+                [*ranks.command(path), f"--parent={os.getpid()}"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -161,7 +181,22 @@ class _Node:
             ).wait()
 
 
-def _bundle(node: RayNode, count: int) -> dict[str, float]:
-    """What a job takes of a node: devices, and their share of the processors, so that others fit beside it."""
-    cpus = int(node.host.cpus * count / node.host.num_devices)
-    return {"GPU": float(count)} | ({"CPU": float(cpus)} if cpus else {})
+def _bundles(node: RayNode, ranks: Ranks) -> list[dict[str, float]]:
+    """What a job takes of a node: devices, and their share of the processors, so that others fit beside it.
+
+    Ranks that know their devices may share them; Ray has no bundle of more than one GPU and a part.
+    """
+    jobs = _JOBS_PER_DEVICE if ranks.devices else 1
+    cpus = int(node.host.cpus * ranks.count / (node.host.num_devices * jobs))
+    bundles = (
+        [{"GPU": 1.0 / jobs} for _ in range(ranks.count)] if ranks.devices else [{"GPU": float(ranks.count)}]
+    )
+    return [bundles[0] | ({"CPU": float(cpus)} if cpus else {}), *bundles[1:]]
+
+
+def _visible(devices: str) -> str:
+    """Names of devices of this node; where Ray was started with some GPUs only, their numbers are among those."""
+    names = os.environ.get(_VISIBLE, "").split(",")
+    if not devices or names == [""]:
+        return devices
+    return ",".join(names[int(number)] for number in devices.split(","))

@@ -4,6 +4,16 @@ Slurm decides nothing here: the nodes and devices are those of the grant, and a 
 through the job's folder or with ``scancel``. Slurm may still do as its administrators want: a job that it preempts and
 requeues starts again with the same script and goes on from its newest checkpoint. Which account, partition and time
 limit jobs have is said to Slurm as always, in the variables ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and so on.
+
+Jobs that share devices ask for slots and not for GPUs: one slot for each device, of a resource that Slurm counts on every
+node and that stands for the right of one job to be on one device. Each process is told which GPU of its node is its own.
+All jobs of such an engine do so, those that are alone on their devices too, because a partner may come while they run,
+and Slurm changes nothing about a job that runs; how large a share is, it need not know. It sees to it that no node has
+more jobs than slots, and that the slots of a job are had at once.
+
+Slurm's own shards of GPUs do not do for this. A request for shards says neither on which GPU they are to be nor that they
+are to be on as many as there are processes: those of a job must come from one GPU of a node (22.05; later versions can
+lift that, not say which), and partners would be put together who are not, by whatever GPU has room first.
 """
 
 from __future__ import annotations
@@ -15,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine, require_fit, require_whole
+from trainyard.fleet.run.homes import HomeEngine, require_fit
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes
+from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 
@@ -37,24 +47,32 @@ class SlurmEngine(HomeEngine):
     site : whose nodes are, in order, those of Slurm; ``slurm_site()``, or a smaller one.
     folder : of the jobs' folders, on a file system that all nodes have.
     patience_s : that a job has to write its checkpoint when it is to leave.
+    shares : whether jobs may have a device together, by slots.
     nodes : of Slurm; ``slurm_nodes()`` if they are not given.
 
     Raises
     ------
     FleetError
-        If there is no Slurm, or it has not the devices of the site.
+        If there is no Slurm, or it has not the devices of the site, or not the slots.
     """
 
     def __init__(
-        self, site: Site, folder: Path, patience_s: float = 120.0, nodes: Sequence[SlurmNode] | None = None
+        self,
+        site: Site,
+        folder: Path,
+        patience_s: float = 120.0,
+        *,
+        shares: bool = False,
+        nodes: Sequence[SlurmNode] | None = None,
     ) -> None:
         self._nodes = tuple(nodes or slurm_nodes())
         require_fit(site, [node.host for node in self._nodes], "Slurm")
-        super().__init__(site, folder, patience_s)
+        if shares:
+            require_slots(self._nodes[: len(site.hosts)])
+        super().__init__(site, folder, patience_s, shares=shares)
         self._queue = _Queue()
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
-        require_whole(name, grant, "Slurm")
         master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, master).items()]
         slurm(*submission(home, parts), given=script(home, parts))
@@ -150,7 +168,7 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
     components = _components(parts)
     lines = ["#!/bin/bash", f"rm -f {shlex.quote(str(home.failure))}"]
     for node, ranks in parts:
-        needs = _needs(node, ranks.count)
+        needs = _needs(node, ranks)
         step = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={node.name}"]
         step += [need for need in needs if need.startswith("--cpus-per-task")]
         if len(components) > 1:
@@ -164,13 +182,17 @@ def _components(parts: Sequence[Part]) -> dict[tuple[str, ...], list[str]]:
     """Names of the nodes by what the job needs there."""
     found: dict[tuple[str, ...], list[str]] = {}
     for node, ranks in parts:
-        found.setdefault(_needs(node, ranks.count), []).append(node.name)
+        found.setdefault(_needs(node, ranks), []).append(node.name)
     return found
 
 
-def _needs(node: SlurmNode, count: int) -> tuple[str, ...]:
-    """What a job asks for on a node: devices, and their share of the rest of it, so that others fit beside it."""
-    share = count / node.host.num_devices
+def _needs(node: SlurmNode, ranks: Ranks) -> tuple[str, ...]:
+    """What a job asks for on a node: devices, and their share of the rest of it, so that others fit beside it.
+
+    Ranks that know their devices may share them: they ask for slots, and for as much of the rest as goes with those.
+    """
+    gres, jobs = ("slot", node.slots) if ranks.devices else (node.gres, 1)
+    share = ranks.count / (node.host.num_devices * jobs)
     memory_mib = int(node.host.memory_bytes * share / _MIB)
-    needs = (f"--gres={node.gres}:{count}", f"--cpus-per-task={max(1, int(node.host.cpus * share))}")
+    needs = (f"--gres={gres}:{ranks.count}", f"--cpus-per-task={max(1, int(node.host.cpus * share))}")
     return (*needs, f"--mem={memory_mib}M") if memory_mib else needs

@@ -14,6 +14,8 @@ _MIB = 2**20
 _PATIENCE_S = 60.0
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _GRES = re.compile(r"(gpu)(?::([A-Za-z][^:(,]*))?:(\d+)")
+_SLOTS = re.compile(r"(?:^|,)slot:(\d+)")
+_CONSTRAINED = re.compile(r"^ConstrainDevices\s*=\s*yes", re.MULTILINE | re.IGNORECASE)
 _UNUSABLE = frozenset({"DOWN", "DRAIN", "FAIL", "INVAL", "MAINT", "NOT_RESPONDING", "UNKNOWN"})
 
 
@@ -26,12 +28,14 @@ class SlurmNode:
     name, address : of the node, for Slurm and for processes on other nodes.
     gres : what to ask for, ``"gpu:a100"``.
     host : how many devices, with their part of the processors and of the memory.
+    slots : jobs that may have one of its devices at once; 0 where Slurm has no slots, or devices of several types.
     """
 
     name: str
     address: str
     gres: str
     host: Host
+    slots: int = 0
 
 
 def slurm(*command: str, given: str = "") -> str:
@@ -102,6 +106,28 @@ def slurm_site(nodes: Sequence[SlurmNode] | None = None) -> Site:
     return Site("slurm", tuple(node.host for node in nodes or slurm_nodes()))
 
 
+def require_slots(nodes: Sequence[SlurmNode]) -> None:
+    """Check that Slurm lets jobs share the devices of these nodes.
+
+    Raises
+    ------
+    FleetError
+        If a node has no slots for two jobs on each device, or jobs see only the devices that Slurm gave them.
+    """
+    for node in nodes:
+        if node.slots < 2:
+            raise FleetError(
+                f"jobs are to share devices, for which Slurm must count slots, two for each device; node {node.name!r} "
+                f"has not as many, or devices of several types. Add slot to GresTypes and slot:"
+                f"{2 * node.host.num_devices} to the node's Gres in slurm.conf, or take a policy that does not share"
+            )
+    if _CONSTRAINED.search(slurm("scontrol", "show", "config")):
+        raise FleetError(
+            "jobs are to share devices, but Slurm hides the devices that it did not give to a job, and slots are none; "
+            "set ConstrainDevices=no in cgroup.conf, or take a policy that does not share"
+        )
+
+
 def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNode]:
     """The devices of one node, by type, from what ``scontrol show node`` says of it."""
     state = node["State"]
@@ -111,6 +137,7 @@ def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNod
         (f"{kind}:{type_}".rstrip(":"), type_, int(n)) for kind, type_, n in _GRES.findall(node["Gres"])
     ]
     total = sum(count for *_, count in groups)
+    slots = sum(map(int, _SLOTS.findall(node["Gres"]))) // total if len(groups) == 1 else 0
     # Cores and memory that are kept for the system are not to be had.
     cpus = float(node.get("CPUEfctv", node["CPUTot"]))
     memory_mib = int(node["RealMemory"]) - int(node.get("MemSpecLimit", 0))
@@ -121,6 +148,7 @@ def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNod
             node["NodeAddr"],
             gres,
             Host(types.get(type_, type_ or "gpu"), count, cpus * count / total, memory_bytes * count / total),
+            slots,
         )
         for gres, type_, count in groups
     ]
