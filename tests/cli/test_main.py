@@ -27,7 +27,7 @@ INTERFACE = {
     "--failure-every-s --checkpoint-every-s --stragglers --seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
     "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
-    "--restart-s --html",
+    "--restart-s --measure --html",
     "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",

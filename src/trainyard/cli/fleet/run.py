@@ -29,6 +29,8 @@ class Options(RunningOptions):
     """For the prediction: time that a job needs to start before its first step."""
     restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
     """For the prediction: time that a job loses when it gets other devices, or devices again."""
+    measure: bool = False
+    """Before, let every training run alone for some seconds on the engine; predict with the speeds and times found."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page with figures of both."""
 
@@ -40,6 +42,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
+    from trainyard.fleet.run.measure import measured_alone
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
@@ -50,15 +53,21 @@ def act(options: Options, screen: Screen) -> Outcome:
     setting = setting_of(options.policy, options.placement, options.round_s)
     jobs = tuple(islice(read_workload(options.trace), options.limit))
     check_runnable(jobs, site)
+    engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
+    costs = Costs(options.restart_s, options.start_s)
+    if options.measure:
+        with screen.waiting("measuring") as tell:
+            jobs, costs = measured_alone(jobs, engine, tell=tell)
     with screen.waiting("predicting"):
-        costs = Costs(options.restart_s, options.start_s)
-        predicted = setting.simulate(jobs, site, costs=costs, keep_spans=options.html is not None)
+        predicted = setting.simulate(
+            jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None
+        )
     screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
     measured = run_fleet(
         jobs,
         site,
         setting.policy,
-        make_engine(options.engine, site, options.folder, shares=setting.shares),
+        engine,
         name=setting.text,
         place=setting.place,
         rounds=setting.rounds,

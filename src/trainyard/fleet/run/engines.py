@@ -11,7 +11,7 @@ from types import MappingProxyType
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import cluster_text, training_of
@@ -31,7 +31,7 @@ ENGINES = MappingProxyType(
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
-def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) -> Engine:
+def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) -> HomeEngine:
     """An engine by name.
 
     Parameters
@@ -48,7 +48,7 @@ def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) ->
         raise FleetError(f"no engine {name!r}; there are {', '.join(ENGINES)}")
     module, _, factory = ENGINES[name].partition(":")
     try:
-        make: Callable[..., Engine] = getattr(importlib.import_module(module), factory)
+        make: Callable[..., HomeEngine] = getattr(importlib.import_module(module), factory)
     except ModuleNotFoundError as error:
         raise FleetError(
             f"engine {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"

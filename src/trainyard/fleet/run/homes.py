@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
@@ -113,9 +114,24 @@ class HomeEngine(ABC):
             own = grant.devices[first : first + count]
             numbers = (str(device - int(self.site.first_device[node])) for device in own)
             devices = ",".join(numbers) if self.shares else ""
-            placed[node] = Ranks(first, count, grant.num_devices, master, cluster, devices)
+            threads = self.threads(node)
+            placed[node] = Ranks(first, count, grant.num_devices, master, cluster, devices, threads)
             first += count
         return placed
+
+    def threads(self, node: int) -> int:
+        """Threads of every process on a node: what a device has of its cores; 0 where these are not known."""
+        host = self.host(node)
+        return max(1, int(host.cpus / host.num_devices)) if host.cpus else 0
+
+    def host(self, node: int) -> Host:
+        """What is known of a node."""
+        return self.site.hosts[node]
+
+    @property
+    def crowding(self) -> Crowding:
+        """How jobs slow each other here that have devices for themselves."""
+        return Crowding()
 
 
 def require_whole(name: str, grant: Grant, engine: str) -> None:

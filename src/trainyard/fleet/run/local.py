@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
@@ -27,16 +29,38 @@ class LocalEngine(HomeEngine):
 
     They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two. Jobs may share
     devices, unless that is ruled out: nobody counts them here.
+
+    The nodes divide the cores of the machine among them: what runs on one does not slow what runs on another.
     """
 
     def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = True) -> None:
         super().__init__(site, folder, patience_s, shares=shares)
         self._processes: dict[str, BaseProcess] = {}
+        self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
+
+    def threads(self, node: int) -> int:
+        return max(1, len(self._cores[node]) // self.site.hosts[node].num_devices)
+
+    @property
+    def crowding(self) -> Crowding:
+        """Devices of a node share its cores; nodes share all cores if there are fewer of them than nodes."""
+        cores, nodes = len(os.sched_getaffinity(0)), range(len(self.site.hosts))
+        return Crowding(
+            min(len(self._cores[node]) / self.threads(node) for node in nodes), cores < len(nodes)
+        )
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
-        count = grant.num_devices
-        visible = ",".join(map(str, grant.devices))
-        ranks = Ranks(0, count, count, f"127.0.0.1:{_free_port()}", self.cluster_text(grant), visible)
+        count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]
+        ranks = Ranks(
+            0,
+            count,
+            count,
+            f"127.0.0.1:{_free_port()}",
+            self.cluster_text(grant),
+            ",".join(map(str, grant.devices)),
+            min(map(self.threads, nodes)),
+            ",".join("+".join(map(str, self._cores[node])) for node in nodes),
+        )
         process = self._processes[name] = context().Process(target=run_apart, args=(home, ranks))
         process.start()
         while process.exitcode is None and not home.groups():
@@ -58,6 +82,14 @@ class LocalEngine(HomeEngine):
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
+
+
+def _divided(cores: Sequence[int], num_parts: int) -> list[Sequence[int]]:
+    """Cores in parts, one after the other; all in every part if there are fewer than parts."""
+    count = len(cores)
+    if count < num_parts:
+        return [cores] * num_parts
+    return [cores[i * count // num_parts : (i + 1) * count // num_parts] for i in range(num_parts)]
 
 
 def _free_port() -> int:

@@ -35,7 +35,7 @@ class Trial:
     stop_s: float
 
 
-def measured(
+def measured_alone(
     jobs: Sequence[Job],
     engine: HomeEngine,
     *,
@@ -60,8 +60,8 @@ def measured(
     counts: dict[Training, set[int]] = {}
     for job in jobs:
         most = min(job.most_devices, engine.site.num_devices)
-        sizes = [n for n in training_of(job).sizes(most) if n >= job.least_devices]
-        counts.setdefault(_endless(job), set()).update(sizes)
+        fitting = (n for n in training_of(job).sizes(most) if n >= job.least_devices)
+        counts.setdefault(_endless(job), set()).update(fitting)
     trials: dict[Training, dict[int, Trial]] = {}
     for number, (training, sizes) in enumerate(counts.items()):
         for size in sorted(sizes):

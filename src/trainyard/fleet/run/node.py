@@ -40,6 +40,8 @@ class Ranks:
     master : ``HOST:PORT`` where they meet: on the node of rank 0.
     cluster : the job's devices, as ``parse_cluster`` reads them.
     devices : numbers of the GPUs of this node that it may use, joined by commas; "" leaves that as it is.
+    threads : of each process; 0 for an even share of the cores that it may use.
+    cores : that each process may use, joined by +, those of several processes by commas; "" leaves that as it is.
     """
 
     first: int
@@ -48,11 +50,19 @@ class Ranks:
     master: str
     cluster: str
     devices: str = ""
+    threads: int = 0
+    cores: str = ""
 
     def command(self, home: Path) -> list[str]:
         """What to start on the node."""
         options = [f"--{name}={value}" for name, value in vars(self).items() if value != ""]
         return [sys.executable, "-m", NODE_MODULE, str(home), *options]
+
+    def settle(self, rank: int, parent: int) -> None:
+        """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
+        _die_with(parent)
+        if self.cores:
+            os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
     def environment(self, rank: int) -> dict[str, str]:
         """The variables of one process."""
@@ -81,14 +91,15 @@ def run(home: JobHome, ranks: Ranks) -> int:
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
         try:
-            work, prepared = prepared_work(home, ranks.cluster)
+            work, prepared = prepared_work(home, ranks.cluster, ranks.threads)
         except Exception as error:
             home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
             raise
         fork, parent = get_context("fork"), os.getpid()
         processes = {}
         for rank in range(ranks.first, ranks.first + ranks.count):
-            arguments = (home, work, prepared, rank, ranks.environment(rank), partial(_die_with, parent))
+            settle = partial(ranks.settle, rank, parent)
+            arguments = (home, work, prepared, rank, ranks.environment(rank), settle)
             processes[rank] = fork.Process(target=be_rank, args=arguments)
             processes[rank].start()
         try:
@@ -138,6 +149,8 @@ def main() -> int:
     parser.add_argument("--master", required=True)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--devices", default="")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--cores", default="")
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
     parser.add_argument("--training", help="as JSON, where no engine has set up the folder")
     given = vars(parser.parse_args())

@@ -32,7 +32,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine, require_fit
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant, Job
 
 __all__ = ["RayEngine"]
@@ -76,6 +76,9 @@ class RayEngine(HomeEngine):
         super().__init__(site, folder, patience_s, shares=shares)
         self._gangs: frozenset[str] = frozenset()
         self._asked_s = float("-inf")
+
+    def host(self, node: int) -> Host:
+        return self._nodes[node].host
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]

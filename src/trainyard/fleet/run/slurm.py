@@ -28,7 +28,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine, require_fit
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
 
 __all__ = ["SlurmEngine"]
@@ -71,6 +71,9 @@ class SlurmEngine(HomeEngine):
             require_slots(self._nodes[: len(site.hosts)])
         super().__init__(site, folder, patience_s, shares=shares)
         self._queue = _Queue()
+
+    def host(self, node: int) -> Host:
+        return self._nodes[node].host
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"

@@ -1,0 +1,65 @@
+"""Jobs that share a node slow each other, as much as they use of it together."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.policies.queues import fifo, srtf
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job, declared_job
+
+
+def ends_s(jobs: list[Job], site: Site, crowding: Crowding, place: str = "packed") -> dict[str, float]:
+    run = simulate_fleet(jobs, site, fifo(), place=place, crowding=crowding)
+    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
+
+
+def test_two_jobs_on_one_core_take_twice_as_long_while_both_run() -> None:
+    jobs = [declared_job("long", 0.0, 1, 100.0), declared_job("short", 20.0, 1, 10.0)]
+    found = ends_s(jobs, Site.uniform(1, 2), Crowding(1.0))
+    # The short one needs 20 s at half speed, in which the long one does 10 s of its work.
+    assert found == pytest.approx({"short": 40.0, "long": 110.0})
+
+
+def test_a_job_does_not_crowd_itself() -> None:
+    assert ends_s([declared_job("wide", 0.0, 4, 100.0)], Site.uniform(1, 4), Crowding(2.0)) == {"wide": 100.0}
+
+
+def test_a_wide_job_loses_less_to_a_narrow_one_than_the_other_way_round() -> None:
+    jobs = [declared_job("wide", 0.0, 3, 30.0), declared_job("narrow", 0.0, 1, 10.0)]
+    found = ends_s(jobs, Site.uniform(1, 4), Crowding(2.0))
+    # Four devices at work where two would be fast: the narrow one at 1/2, the wide one, measured at 2/3 of its devices'
+    # speed, at 3/4 of that.
+    assert found == pytest.approx({"narrow": 20.0, "wide": 20.0 + (30.0 - 15.0)})
+
+
+@pytest.mark.parametrize(("one_machine", "end_s"), [(False, 10.0), (True, 20.0)])
+def test_nodes_do_not_slow_each_other_unless_they_are_one_machine(one_machine: bool, end_s: float) -> None:
+    jobs = [declared_job("a", 0.0, 1, 10.0), declared_job("b", 0.0, 1, 10.0)]
+    found = ends_s(jobs, Site.uniform(2, 1), Crowding(1.0, one_machine))
+    assert found == pytest.approx({"a": end_s, "b": end_s})
+
+
+def test_a_job_over_nodes_goes_at_the_pace_of_the_slowest() -> None:
+    jobs = [declared_job("both", 0.0, 2, 20.0), declared_job("one", 0.0, 1, 5.0)]
+    found = ends_s(jobs, Site.uniform(2, 2), Crowding(1.0), place="spread")
+    assert found == pytest.approx({"one": 10.0, "both": 25.0})
+
+
+def test_it_is_told_apart_from_restarts_and_preemption() -> None:
+    jobs = [declared_job("first", 0.0, 2, 50.0), declared_job("urgent", 10.0, 2, 5.0)]
+    run = simulate_fleet(jobs, Site.uniform(1, 2), srtf(), crowding=Crowding(1.0))
+    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"urgent": 15.0, "first": 55.0}
+
+
+def test_enough_devices_is_no_interference() -> None:
+    assert not Crowding().is_there
+    jobs = [declared_job(name, 0.0, 1, 10.0) for name in "ab"]
+    assert ends_s(jobs, Site.uniform(1, 2), Crowding(2.0)) == {"a": 10.0, "b": 10.0}
+
+
+def test_none_at_all_is_refused() -> None:
+    with pytest.raises(FleetError, match="more than 0 devices"):
+        Crowding(0.0)
