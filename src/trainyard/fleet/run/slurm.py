@@ -11,9 +11,10 @@ All jobs of such an engine do so, those that are alone on their devices too, bec
 and Slurm changes nothing about a job that runs; how large a share is, it need not know. It sees to it that no node has
 more jobs than slots, and that the slots of a job are had at once.
 
-Slurm's own shards of GPUs do not do for this. A request for shards says neither on which GPU they are to be nor that they
-are to be on as many as there are processes: those of a job must come from one GPU of a node (22.05; later versions can
-lift that, not say which), and partners would be put together who are not, by whatever GPU has room first.
+Slurm's own shards of GPUs do not do for this, as tried with 22.05. Those of a job on a node all come from one GPU, the
+first that has room: a gang would have one for all its processes, and jobs would be put together that are no partners.
+Shards of a named GPU can be asked for where each has a GRES type of its own, of several GPUs too; but the processes of
+such a job see the last of them only. Components of a heterogeneous job, one for each GPU, do not start on the same node.
 """
 
 from __future__ import annotations
