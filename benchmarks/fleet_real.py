@@ -61,6 +61,7 @@ def compare(policy: str, engine_name: str, folder: Path) -> dict[str, float]:
     """One policy, predicted and run."""
     setting = setting_of(policy, round_s=_ROUND_S.get(policy.partition("(")[0]))
     engine = make_engine(engine_name, _SITE, folder, shares=setting.shares)
+    engine.warm_up()
     jobs, costs = measured_alone(workload(), engine)
     predicted = setting.simulate(jobs, _SITE, costs=costs, crowding=engine.crowding)
     measured = run_fleet(

@@ -26,9 +26,10 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import Patience, run_fleet
 from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.run.measure import measured_alone
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, declared_job
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
 
 SITE = Site.uniform(2, 2, "local")
 TRAINING = trial_training(12)
@@ -76,6 +77,34 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
         check_losses(local.home(job.name), undisturbed, TRAINING.steps)
 
 
+def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2, 10)))
+    two_nodes = LocalEngine(Site.uniform(2, 2, "local"), tmp_path)
+    assert [two_nodes.threads(node) for node in (0, 1)] == [2, 2]
+    assert two_nodes.crowding.speed(own=1, used=2) == 1.0
+    assert LocalEngine(Site.uniform(2, 8, "local"), tmp_path).crowding.speed(own=1, used=8) == 0.5
+    many_nodes = LocalEngine(Site.uniform(16, 1, "local"), tmp_path)
+    assert many_nodes.threads(0) == 1
+    assert many_nodes.crowding.one_machine
+    assert many_nodes.crowding.speed(own=1, used=16) == 0.5
+
+
+@pytest.mark.slow
+def test_trainings_are_measured_alone(tmp_path: Path) -> None:
+    local = LocalEngine(SITE, tmp_path)
+    local.warm_up()
+    jobs = [training_job(name, 0.0, 1, TRAINING, max_devices=2) for name in "ab"]
+    told: list[str] = []
+    found, costs = measured_alone(jobs, local, seconds=0.5, tell=told.append)
+    assert [line.split(":")[0] for line in told] == ["gpt-tiny on 1 devices", "gpt-tiny on 2 devices"]
+    assert [training_of(job) for job in found] == [TRAINING, TRAINING]
+    assert all(
+        profile.steps_per_s.keys() == {1, 2} for job in found if isinstance(profile := job.profile, Predicted)
+    )
+    assert costs.start_s > 0
+    assert not list(local.folder.glob("measured-*"))
+
+
 @pytest.mark.slow
 def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, undisturbed: dict[int, float]
@@ -84,7 +113,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     local = LocalEngine(SITE, tmp_path)
     job = training_job("a", 0.0, 2, long)
     local.start(job, Grant((0, 1)))
-    while local.progress("a").steps < 6:
+    while local.home("a").saved_steps() < 4:
         time.sleep(0.05)
     with pytest.raises(FleetError, match="runs already"):
         LocalEngine(SITE, tmp_path).start(job, Grant((2,)))

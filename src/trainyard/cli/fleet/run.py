@@ -54,6 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     jobs = tuple(islice(read_workload(options.trace), options.limit))
     check_runnable(jobs, site)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
+    engine.warm_up()
     costs = Costs(options.restart_s, options.start_s)
     if options.measure:
         with screen.waiting("measuring") as tell:

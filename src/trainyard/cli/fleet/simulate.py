@@ -41,6 +41,8 @@ class Options(Common):
     """Time between checkpoints of a job."""
     stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
     """Share of all starts of jobs that are half as fast as they should be."""
+    crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
+    """Devices of a node that work at full speed beside each other; more of them share what the node has."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Of failures and stragglers."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -52,6 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from itertools import islice
 
     from trainyard.fleet.catalog import parse_policies
+    from trainyard.fleet.crowding import Crowding
     from trainyard.fleet.hazards import Hazards
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.setting import setting_of
@@ -76,6 +79,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                     site,
                     costs=Costs(options.restart_s),
                     hazards=hazards,
+                    crowding=Crowding(options.crowding),
                     keep_spans=options.html is not None,
                 )
             )

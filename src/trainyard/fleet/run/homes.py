@@ -54,6 +54,9 @@ class HomeEngine(ABC):
     def adopt(self, job: Job, grant: Grant) -> bool:
         """Take over a job that an engine before this one started; False if it does not run any more."""
 
+    def warm_up(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Do beforehand what would make the first job wait."""
+
     def home(self, name: str) -> JobHome:
         """The folder of a job."""
         return JobHome(self.folder / name)

@@ -17,7 +17,7 @@ from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.job.run.processes import context
+from trainyard.job.run.processes import context, warm_up
 
 __all__ = ["LocalEngine"]
 
@@ -38,16 +38,24 @@ class LocalEngine(HomeEngine):
         self._processes: dict[str, BaseProcess] = {}
         self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
 
+    def warm_up(self) -> None:
+        warm_up()
+
+    @property
+    def _one_machine(self) -> bool:
+        """Whether there are fewer cores than nodes, so that all of these use all of those."""
+        return len(os.sched_getaffinity(0)) < len(self.site.hosts)
+
     def threads(self, node: int) -> int:
-        return max(1, len(self._cores[node]) // self.site.hosts[node].num_devices)
+        num_devices = self.site.num_devices if self._one_machine else self.site.hosts[node].num_devices
+        return max(1, len(self._cores[node]) // num_devices)
 
     @property
     def crowding(self) -> Crowding:
-        """Devices of a node share its cores; nodes share all cores if there are fewer of them than nodes."""
-        cores, nodes = len(os.sched_getaffinity(0)), range(len(self.site.hosts))
-        return Crowding(
-            min(len(self._cores[node]) / self.threads(node) for node in nodes), cores < len(nodes)
-        )
+        """Devices of a node share its cores."""
+        nodes = range(len(self.site.hosts))
+        devices = min(len(self._cores[node]) / self.threads(node) for node in nodes)
+        return Crowding(devices, self._one_machine)
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]

@@ -31,6 +31,13 @@ def context() -> Any:
     return found
 
 
+def warm_up() -> None:
+    """Start the server, which takes seconds, so that the first process does not wait for it."""
+    process = context().Process(target=os.getpid)
+    process.start()
+    process.join()
+
+
 def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, timeout_s: float = 300) -> list[Any]:
     """Call ``function(rank, *args)`` in one process per rank, in a gloo process group, and return the results.
 
