@@ -135,7 +135,7 @@ def _train(case: Case, rank: int) -> dict[str, Any]:
     flat = dict(zip(state.buckets, state.finish_gradients(), strict=True))
     grads = {path: value.clone().numpy() for path, value in state.local_tensors(flat).items()}
     buffers = {path: value.float().numpy() for path, value in executor.buffers.items()}
-    losses = executor._reduce_losses(sums)
+    losses = executor._reduce_losses(sums)()
     executor.step(batch, 1)
     assert not executor.values, "values outlive their step"
     return {"grads": grads, "buffers": buffers, "losses": losses, "waiting": waiting}

@@ -166,10 +166,12 @@ class Executor:
         step : its number, for the dropout masks.
         """
         sums = self.forward_backward(batch, step)
+        # On its way while gradients arrive and weights are updated.
+        losses = self._reduce_losses(sums)
         grads = self.state.finish_gradients()
         norm = self.optimizer.step(grads)
         self.state.publish_weights()
-        return StepResult(self._reduce_losses(sums), norm)
+        return StepResult(losses(), norm)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """All actions of a step; gradients are left in the state, sums of the losses are returned."""
@@ -264,18 +266,23 @@ class Executor:
     def _tag(self, transfer: int, microbatch: int) -> int:
         return transfer * self.plan.num_microbatches + microbatch
 
-    def _reduce_losses(self, sums: dict[str, torch.Tensor]) -> dict[str, float]:
-        """Averages over microbatches and ranks of what some stages computed."""
+    def _reduce_losses(self, sums: dict[str, torch.Tensor]) -> Callable[[], dict[str, float]]:
+        """Start to average over microbatches and ranks what some stages computed; the result is to be called for."""
         names = sorted(self.lowered.results)
         names = [n for n in names if not n.startswith("buffer:")]
         totals = torch.zeros(len(names), dtype=torch.float64)
         for i, name in enumerate(names):
             if name in sums:
                 totals[i] = sums[name].double().cpu() * self._weight(self.lowered.results[name])
-        if self.plan.num_ranks > 1:
-            totals = totals.to(self.device)
-            dist.all_reduce(totals)
-        return {n: float(t) / self.plan.num_microbatches for n, t in zip(names, totals, strict=True)}
+        totals = totals.to(self.device)
+        work = dist.all_reduce(totals, async_op=True) if self.plan.num_ranks > 1 else None
+
+        def result() -> dict[str, float]:
+            if work is not None:
+                work.wait()
+            return {n: t / self.plan.num_microbatches for n, t in zip(names, totals.tolist(), strict=True)}
+
+        return result
 
     def _weight(self, placements: Mapping[str, Placement]) -> float:
         """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""

@@ -103,14 +103,18 @@ class Optimizer:
 
     def _global_norm(self, grads: list[torch.Tensor]) -> float:
         """Every element counts once, however many ranks hold it."""
-        total = torch.zeros((), dtype=torch.float64)
+        total, num_ranks = torch.zeros((), dtype=torch.float64), self.mesh.plan.num_ranks
+        every_rank_has_all = True
         for state, grad in zip(self.state.buckets.values(), grads, strict=True):
             bucket = state.bucket
             copies = bucket.num_copies * (
                 self.mesh.plan.data if bucket.reduced and bucket.num_shards == 1 else 1
             )
+            every_rank_has_all &= copies == num_ranks
             total += torch.linalg.vector_norm(grad).double().cpu() ** 2 / copies
-        if self.mesh.plan.num_ranks > 1:
+        if every_rank_has_all and self.mesh.plan.pipeline == 1:
+            total *= num_ranks
+        elif num_ranks > 1:
             shared = total.to(self.state.device)
             dist.all_reduce(shared)
             total = shared.cpu()
