@@ -100,6 +100,9 @@ class _Simulator:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
+                elif self.turns is not None:
+                    for partner in self.turns.partners.parted(row, finish_s):
+                        self._expect(partner)
             else:
                 self._arrive(arrival_s)
         self.now_s = next_s

@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.holdings import Holdings
+from trainyard.fleet.partners import Partners
 from trainyard.fleet.policy import Snapshot, Targets
-from trainyard.fleet.rounds import Accounts, Rounds, credited, opened, priorities, published_priorities, turn
+from trainyard.fleet.rounds import (
+    Accounts,
+    Rounds,
+    combination,
+    credited,
+    opened,
+    priorities,
+    published_priorities,
+    turn,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,6 +43,7 @@ class Turns:
         # The program adds this to its seed for these draws.
         self._draws = random.Random(published.seed + 5) if published is not None else None
         self._steps, self._idle = _Steps.none(), True
+        self.partners = Partners(holdings)
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
         """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
@@ -54,7 +65,10 @@ class Turns:
         if self.rounds.published is None:
             rows = books.active[books.held[books.active] > 0]
             serial, types = books.serial[rows], books.held_type[rows]
-            gave_s = np.full(len(rows), now_s - self.begun_s)
+            if self.partners.of:
+                serial, first = np.unique(combination(serial, self.partners.serial(rows)), return_index=True)
+                types = types[first]
+            gave_s = np.full(len(serial), now_s - self.begun_s)
             self.begun_s = now_s
         else:
             # The program counts from the end of the round before, though nobody may have run in between.
@@ -76,7 +90,7 @@ class Turns:
         """
         if self.accounts is None or now_s >= self.ask_again_s:
             return True
-        if np.array_equal(self.books.serial[self.books.active], self.accounts.serial):
+        if np.array_equal(self.books.serial[self.books.active], self.accounts.jobs):
             return False
         published, since_s = self.rounds.published, self.accounts.since_s
         if published is None or now_s - since_s >= published.hold_s:
@@ -101,13 +115,15 @@ class Turns:
                 return decision
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
-        numbers, types = self._turn(rows, now_s)
-        if decision is None:
-            return Targets(numbers, device_type=types)
-        return replace(decision, order=numbers, device_type=types, fraction=None)
+        numbers, partners, types = self._turn(rows, now_s)
+        decision = decision or Targets(numbers)
+        found = replace(decision, order=numbers, device_type=types, fraction=None, partner=None)
+        if self.partners.of or (partners >= 0).any():
+            return self.partners.place(rows, found, partners)
+        return found
 
-    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints]:
-        """Numbers of the jobs that run, and their types."""
+    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints, Ints]:
+        """Numbers of the jobs that run, of those that run beside them (-1 for nobody), and their types."""
         assert self.accounts is not None
         published, accounts, room = self.rounds.published, self.accounts, self.site.devices_of_type
         serial = self.books.serial[rows]
@@ -122,9 +138,16 @@ class Turns:
                 priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
         wanted = np.zeros(len(accounts.serial), np.int64)
         wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
+        first, second = accounts.members
+        pairs = second >= 0
+        wanted[pairs] = np.minimum(wanted[first[pairs]], wanted[second[pairs]])
         own, types = turn(accounts, priority, wanted, room, pools)
         known = own < len(self.accounts.serial)
-        return np.searchsorted(serial, accounts.serial[own[known]]), types[known]
+        own, types = own[known], types[known]
+        partners = np.full(len(own), -1)
+        shared = pairs[own]
+        partners[shared] = np.searchsorted(serial, accounts.serial[second[own[shared]]])
+        return np.searchsorted(serial, accounts.serial[first[own]]), partners, types
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""
