@@ -51,7 +51,7 @@ def least_cost(
     prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     as_published : the objective and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once, which are paid for once.
     """
     needs: frozenset[Need] = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
     objective = partial(_cheapest, prices=prices, as_published=as_published)

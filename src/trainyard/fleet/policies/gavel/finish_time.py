@@ -7,7 +7,8 @@ Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020)::
 where t_m is the time since the job came and T_m the time that it would take on its own part of the cluster, 1 of n:
 what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
 job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and how far from it they
-are, which leads to the next rho.
+are, which leads to the next rho. Where jobs may share devices, of the best fractions those with most throughput are
+taken.
 
 Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """

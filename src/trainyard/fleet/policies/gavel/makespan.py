@@ -5,7 +5,8 @@ Narayanan et al., OSDI 2020, section 4.2::
     minimise X  max over m  num_steps_m / throughput(m, X)
 
 With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
-a twentieth, and takes what its solver finds for the last length of time that sufficed.
+a twentieth, and takes what its solver finds for the last length of time that sufficed. Where jobs may share devices, of
+the best fractions those with most throughput are taken.
 
 Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """

@@ -5,7 +5,8 @@ shares of every device, times its devices, over its weight; the least of these i
 
     maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
 
-Many fractions may have that least; the simplex method gives one with few types per job.
+Many fractions may have that least; the simplex method gives one with few types per job. Where jobs may share devices, of
+those the ones with most throughput are taken, so that nobody shares without need.
 
 Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """

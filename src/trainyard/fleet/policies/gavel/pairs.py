@@ -3,7 +3,8 @@
 Only pairs that gain anything are looked at: those of which both together do more beside each other than in turns, so that
 their speeds, in parts of those alone, sum to more than 1. No program needs time of another pair, since to take turns is
 as good for both and takes no more time of the devices. The paper says that only pairs which perform well need to be
-looked at (section 3.1); the authors' program takes all that were measured to run. Both pair only gangs of one size.
+looked at (section 3.1); the authors' program takes all that were measured to run. It pairs only gangs of one size, as is
+done here.
 """
 
 from __future__ import annotations
