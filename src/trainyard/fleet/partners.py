@@ -31,17 +31,18 @@ class Partners:
         partners = np.array([self.of.get(row, -1) for row in rows.tolist()], np.int64)
         return np.where(partners < 0, -1, self.books.serial[partners])
 
-    def place(self, rows: Ints, targets: Targets, partners: Ints) -> Targets:
+    def place(self, rows: Ints, targets: Targets, partners: Ints | None) -> Targets:
         """The same targets with the devices of everybody, so that partners have the same ones.
 
         Parameters
         ----------
         rows : of the snapshot that the targets are for.
         targets : of jobs of which nobody shares yet.
-        partners : number of the job that shares the devices of each; -1 for none.
+        partners : number of the job that shares the devices of each; -1 for none, None where nobody shares.
         """
         assert targets.device_type is not None
         books, own = self.books, rows[targets.order]
+        partners = np.full(len(own), -1) if partners is None else partners
         others = np.where(partners < 0, -1, rows[partners])
         pairs = list(zip(own.tolist(), others.tolist(), strict=True))
         had = [

@@ -33,6 +33,9 @@ _CANNOT = -1.0
 _PAIRS = 1 << 31
 """Numbers of pairs are above, those of jobs below."""
 
+_ALONE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""Members of combinations where every job is alone."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -103,6 +106,7 @@ class Accounts:
     owed_s : time that earlier decisions promised and did not give.
     total_s : time that all jobs together had on every type, of those that ended, too.
     leftovers : whether devices that no fraction claims go to jobs whose fraction is 0.
+    members : rows of the two jobs of every combination, where there are pairs; of a job alone, its own and -1.
     """
 
     since_s: float
@@ -112,20 +116,12 @@ class Accounts:
     owed_s: Floats
     total_s: Floats
     leftovers: bool
+    members: tuple[Ints, Ints] | None = None
 
     @property
     def jobs(self) -> Ints:
         """Serial numbers of the jobs."""
-        return self.serial[: np.searchsorted(self.serial, _PAIRS)]
-
-    @property
-    def members(self) -> tuple[Ints, Ints]:
-        """Rows of the two jobs of every combination; for a job alone, its own and -1."""
-        first, second = np.arange(len(self.serial)), np.full(len(self.serial), -1)
-        pairs = slice(len(self.jobs), None)
-        first[pairs] = np.searchsorted(self.serial, self.serial[pairs] // _PAIRS - 1)
-        second[pairs] = np.searchsorted(self.serial, self.serial[pairs] % _PAIRS)
-        return first, second
+        return self.serial if self.members is None else self.serial[: np.searchsorted(self.serial, _PAIRS)]
 
 
 def combination(serial: Ints, partner: Ints) -> Ints:
@@ -139,6 +135,15 @@ def combination(serial: Ints, partner: Ints) -> Ints:
     return np.where(partner < 0, serial, pair)
 
 
+def _members(serial: Ints) -> tuple[Ints, Ints]:
+    """Rows of the two jobs of every combination; for a job alone, its own and -1."""
+    first, second = np.arange(len(serial)), np.full(len(serial), -1)
+    pairs = serial >= _PAIRS
+    first[pairs] = np.searchsorted(serial, serial[pairs] // _PAIRS - 1)
+    second[pairs] = np.searchsorted(serial, serial[pairs] % _PAIRS)
+    return first, second
+
+
 def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: int, now_s: float) -> Accounts:
     """Accounts after a decision: nothing is received yet, and what the last one left is owed.
 
@@ -150,12 +155,12 @@ def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: i
         raise FleetError(
             "a policy that gives fractions of time gives the device type of every entry with them"
         )
-    row = targets.order
+    row, members = targets.order, None
     if targets.partner is not None:
         partner = np.where(targets.partner < 0, -1, serial[targets.partner])
         entries = combination(serial[targets.order], partner)
         serial = np.union1d(serial, entries)
-        row = np.searchsorted(serial, entries)
+        row, members = np.searchsorted(serial, entries), _members(serial)
     shape = (len(serial), num_types)
     fraction, owed_s = np.full(shape, _CANNOT), zeros(shape)
     fraction[row, targets.device_type] = targets.fraction
@@ -164,7 +169,8 @@ def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: i
         kept, own, old = np.intersect1d(serial, before.serial, assume_unique=True, return_indices=True)
         if len(kept):
             owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
-    return Accounts(now_s, serial, fraction, zeros(shape), owed_s, zeros(num_types), targets.leftovers)
+    received_s, total_s = zeros(shape), zeros(num_types)
+    return Accounts(now_s, serial, fraction, received_s, owed_s, total_s, targets.leftovers, members)
 
 
 def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Floats) -> Accounts:
@@ -224,7 +230,7 @@ def turn(
         place[types],
     ))  # fmt: skip
     jobs, types = jobs[order], types[order]
-    runs = _greedy(jobs, types, wanted, room, *accounts.members)
+    runs = _greedy(jobs, types, wanted, room, *(accounts.members or _ALONE))
     return jobs[runs], types[runs]
 
 
@@ -237,7 +243,9 @@ def _greedy(rows, types, wanted, room, first, second):  # type: ignore[no-untype
         if total == 0:
             break
         row, pool = rows[i], types[i]
-        job, other = first[row], second[row]
+        job, other = row, -1
+        if len(first):
+            job, other = first[row], second[row]
         if not taken[job] and (other < 0 or not taken[other]) and wanted[row] <= left[pool]:
             left[pool] -= wanted[row]
             total -= wanted[row]

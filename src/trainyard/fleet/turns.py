@@ -116,14 +116,16 @@ class Turns:
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
         numbers, partners, types = self._turn(rows, now_s)
-        decision = decision or Targets(numbers)
-        found = replace(decision, order=numbers, device_type=types, fraction=None, partner=None)
-        if self.partners.of or (partners >= 0).any():
+        if decision is None:
+            found = Targets(numbers, device_type=types)
+        else:
+            found = replace(decision, order=numbers, device_type=types, fraction=None, partner=None)
+        if self.partners.of or partners is not None:
             return self.partners.place(rows, found, partners)
         return found
 
-    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints, Ints]:
-        """Numbers of the jobs that run, of those that run beside them (-1 for nobody), and their types."""
+    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints]:
+        """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), and their types."""
         assert self.accounts is not None
         published, accounts, room = self.rounds.published, self.accounts, self.site.devices_of_type
         serial = self.books.serial[rows]
@@ -138,16 +140,30 @@ class Turns:
                 priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
         wanted = np.zeros(len(accounts.serial), np.int64)
         wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
-        first, second = accounts.members
-        pairs = second >= 0
-        wanted[pairs] = np.minimum(wanted[first[pairs]], wanted[second[pairs]])
+        if accounts.members is not None:
+            return self._combinations(accounts, priority, wanted, serial)
         own, types = turn(accounts, priority, wanted, room, pools)
         known = own < len(self.accounts.serial)
-        own, types = own[known], types[known]
-        partners = np.full(len(own), -1)
-        shared = pairs[own]
-        partners[shared] = np.searchsorted(serial, accounts.serial[second[own[shared]]])
-        return np.searchsorted(serial, accounts.serial[first[own]]), partners, types
+        return np.searchsorted(serial, accounts.serial[own[known]]), None, types[known]
+
+    def _combinations(
+        self, accounts: Accounts, priority: Floats, wanted: Ints, serial: Ints
+    ) -> tuple[Ints, Ints | None, Ints]:
+        """What `_turn` returns, where there are pairs.
+
+        Parameters
+        ----------
+        wanted : devices of every job; what stands there for pairs is not looked at.
+        serial : of the jobs by number.
+        """
+        assert accounts.members is not None
+        first, second = accounts.members
+        wanted = np.where(second < 0, wanted, np.minimum(wanted[first], wanted[second]))
+        own, types = turn(accounts, priority, wanted, self.site.devices_of_type)
+        numbers = np.searchsorted(serial, accounts.serial[first[own]])
+        beside = second[own]
+        partners = np.where(beside < 0, -1, np.searchsorted(serial, accounts.serial[beside]))
+        return numbers, partners if (beside >= 0).any() else None, types
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""

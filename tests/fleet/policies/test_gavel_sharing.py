@@ -271,6 +271,7 @@ def test_in_no_round_anybody_runs_twice(seed: int) -> None:
     accounts = opened(
         None, serial, Targets(order, device_type=types, fraction=given_s, partner=partner), kinds, 0.0
     )
+    assert accounts.members is not None
     first, second = accounts.members
     wanted = gang[first]
     held: list[tuple[int, ...]] = [()] * jobs
