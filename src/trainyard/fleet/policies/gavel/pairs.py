@@ -126,9 +126,7 @@ def _parts(snapshot: Snapshot, one: int, other: int, speed: Floats) -> tuple[Flo
     return parts[0], parts[1]
 
 
-def dealt(
-    members: list[Ints], groups: tuple[Ints, Ints, Ints], together: Floats
-) -> tuple[Ints, Ints, Ints, Floats]:
+def dealt(member: Ints, groups: tuple[Ints, Ints, Ints], together: Floats) -> tuple[Ints, Ints, Ints, Floats]:
     """Which jobs run together, where only the time is known of groups whose jobs have equal parts of it.
 
     As few pairs as may be: of two groups, their jobs are laid side by side; of one, the two halves, and the last three
@@ -136,7 +134,7 @@ def dealt(
 
     Parameters
     ----------
-    members : jobs of every group.
+    member : group of every job.
     groups : two groups, and a type of device, of every column of the program.
     together : time of both, of all jobs of the groups; of one group with itself, the time of all of its jobs.
 
@@ -145,11 +143,13 @@ def dealt(
     First job, second job, type of device and fraction of every pair.
     """
     none = np.zeros(0, np.int64)
+    members = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
     found: list[tuple[Ints, Ints, Ints, Floats]] = [(none, none, none, np.zeros(0))]
-    for a, b, kind, total in zip(*(part.tolist() for part in groups), together.tolist(), strict=True):
-        if total > _NOTHING:
-            first, second, share = _within(members[a]) if a == b else _between(members[a], members[b])
-            found.append((first, second, np.full(len(first), kind), share * total))
+    used = np.nonzero(together > _NOTHING)[0]
+    columns = (part[used].tolist() for part in (*groups, together))
+    for a, b, kind, total in zip(*columns, strict=True):
+        first, second, share = _within(members[a]) if a == b else _between(members[a], members[b])
+        found.append((first, second, np.full(len(first), kind), share * total))
     first, second, types, fraction = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return first, second, types, fraction
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,46 +129,40 @@ def solve(
     -------
     The fractions, and the solution with ``price`` by job.
     """
-    gain = reward if reward is None or cost is None else reward - cost
     pairs, gang = problem.pairs, problem.gang
+    gain = reward if reward is None or cost is None else reward - cost
     like = None if pairs is None else pairs.like.astype(float)
-    seen = np.column_stack([v for v in (rate, gang, share, need, gain, like) if v is not None])
-    first, member, count = grouped(seen)
-    counts = count.astype(float)
+    seen = [v for v in (rate, gang, share, need, gain, like) if v is not None]
+    first, member, count = grouped(np.column_stack(seen))
     columns = alone(rate[first] > 0, gang[first])
     by_itself = slice(0, len(columns.device_type))
     if pairs is not None:
         columns, *both = with_pairs(columns, gang[first], count, pairs.like[first], pairs.part)
     gained = None if reward is None else columns.of_columns(reward[first])
     if gained is not None and cost is not None:
-        lead = np.searchsorted(columns.column, np.arange(len(columns.device_type)))
-        own = first[columns.job[lead]]
-        gained -= cost[own, columns.device_type] * (columns.devices / gang[own])
-    begin = np.arange(by_itself.stop) if need is None else None
-    if begin is not None and near is not None and len(near.fraction) == len(columns.device_type):
+        gained -= columns.of_devices(cost[first], gang[first])
+    begin = np.arange(by_itself.stop)
+    if near is not None and len(near.fraction) == len(columns.device_type):
         begin = np.union1d(begin, np.nonzero(near.fraction > 0)[0])
     found = optimum(
         columns,
         rate[first],
         problem.room,
-        count=counts,
-        share=None if share is None else share[first] * counts,
-        need=None if need is None else need[first] * counts,
+        count=count.astype(float),
+        share=share if share is None else share[first] * count,
+        need=need if need is None else need[first] * count,
         reward=gained,
-        begin=begin,
+        begin=begin if need is None else None,
     )
     if found is None:
         return None
-    fraction = np.zeros((len(first), len(problem.room)))
-    jobs = columns.job[by_itself]
-    fraction[jobs, columns.device_type[by_itself]] = found.fraction[by_itself] / counts[jobs]
-    fractions = Fractions.without_pairs(fraction[member])
-    if pairs is not None:
-        used = np.nonzero(found.fraction[by_itself.stop :] > 0)[0]
-        groups = (both[0][used], both[1][used], columns.device_type[by_itself.stop + used])
-        members = np.split(np.argsort(member, kind="stable"), np.cumsum(count)[:-1])
-        fractions = Fractions(fractions.alone, *dealt(members, groups, found.fraction[by_itself.stop + used]))
-    return fractions, Optimum(found.fraction, found.level, found.price[member])
+    solution = replace(found, price=found.price[member])
+    fraction, jobs = np.zeros((len(first), len(problem.room))), columns.job[by_itself]
+    fraction[jobs, columns.device_type[by_itself]] = found.fraction[by_itself] / count[jobs]
+    if pairs is None:
+        return Fractions.without_pairs(fraction[member]), solution
+    groups = (both[0], both[1], columns.device_type[by_itself.stop :])
+    return Fractions(fraction[member], *dealt(member, groups, found.fraction[by_itself.stop :])), solution
 
 
 def grouped(rows: Floats) -> tuple[Ints, Ints, Ints]:

@@ -62,6 +62,18 @@ class Columns:
         np.add.at(found, self.column, self.of_entries(value))
         return found
 
+    def of_devices(self, value: Floats, devices: Floats) -> Floats:
+        """What every column comes to, where it is of devices and not of jobs.
+
+        Parameters
+        ----------
+        value : of the devices of every job's gang on every type.
+        devices : of every job's gang.
+        """
+        job = self.job[np.searchsorted(self.column, np.arange(len(self.device_type)))]
+        found: Floats = value[job, self.device_type] * (self.devices / devices[job])
+        return found
+
 
 def alone(able: Bools, devices: Floats) -> Columns:
     """Every job by itself.
@@ -151,32 +163,11 @@ def optimum(
         the best level.
     begin : columns that can meet all needs; of many others, only those are looked at that are worth it.
     """
-    jobs, kinds, size = columns.num_jobs, len(room), len(columns.device_type)
-    level = share is not None
+    jobs, size, level = columns.num_jobs, len(columns.device_type), share is not None
     count = np.ones(jobs) if count is None else count
     need = np.where(share > 0, 0.0, -np.inf) if need is None and share is not None else need
     need = np.full(jobs, -np.inf) if need is None else need
-    bound = np.nonzero(np.isfinite(need))[0]
-    row_of = np.full(jobs, -1)
-    row_of[bound] = jobs + kinds + np.arange(len(bound))
-    rated = row_of[columns.job] >= 0
-    rows = [columns.job, jobs + columns.device_type, row_of[columns.job][rated]]
-    cols = [columns.column, np.arange(size), columns.column[rated]]
-    values = [np.ones(len(columns.job)), columns.devices, columns.of_entries(rate)[rated]]
-    if share is not None:
-        rows.append(row_of[bound])
-        cols.append(np.full(len(bound), size))
-        values.append(-share[bound])
-    order = np.argsort(np.concatenate(cols), kind="stable")
-    ends = np.searchsorted(np.concatenate(cols)[order], np.arange(size + level + 1))
-    matrix = Matrix(
-        starts=ends,
-        rows=np.concatenate(rows)[order],
-        values=np.concatenate(values)[order],
-        least=np.concatenate((np.zeros(size), np.full(int(level), -np.inf))),
-        row_least=np.concatenate((np.full(jobs + kinds, -np.inf), need[bound])),
-        row_most=np.concatenate((count, room, np.full(len(bound), np.inf))),
-    )
+    matrix, row_of = _matrix(columns, rate, room, count, share, need)
     rewards = np.append(np.zeros(size) if reward is None else reward, np.zeros(int(level)))
     highest = np.append(np.zeros(size), np.ones(1)) if level else rewards
     if begin is not None:
@@ -191,3 +182,31 @@ def optimum(
         solver.hold(size, reached - 1e-9 * abs(reached))
         solver.maximise(rewards)
     return Optimum(np.maximum(solver.values[:size], 0.0), reached, price)
+
+
+def _matrix(
+    columns: Columns, rate: Floats, room: Ints, count: Floats, share: Floats | None, need: Floats
+) -> tuple[Matrix, Ints]:
+    """The constraints, with the level as the last column if there is one; and the row of every job's rate, or -1."""
+    jobs, kinds, size, level = columns.num_jobs, len(room), len(columns.device_type), share is not None
+    bound = np.nonzero(np.isfinite(need))[0]
+    row_of = np.full(jobs, -1)
+    row_of[bound] = jobs + kinds + np.arange(len(bound))
+    rated = row_of[columns.job] >= 0
+    rows = [columns.job, jobs + columns.device_type, row_of[columns.job][rated]]
+    cols = [columns.column, np.arange(size), columns.column[rated]]
+    values = [np.ones(len(columns.job)), columns.devices, columns.of_entries(rate)[rated]]
+    if share is not None:
+        rows.append(row_of[bound])
+        cols.append(np.full(len(bound), size))
+        values.append(-share[bound])
+    order = np.argsort(np.concatenate(cols), kind="stable")
+    matrix = Matrix(
+        starts=np.searchsorted(np.concatenate(cols)[order], np.arange(size + level + 1)),
+        rows=np.concatenate(rows)[order],
+        values=np.concatenate(values)[order],
+        least=np.concatenate((np.zeros(size), np.full(int(level), -np.inf))),
+        row_least=np.concatenate((np.full(jobs + kinds, -np.inf), need[bound])),
+        row_most=np.concatenate((count, room, np.full(len(bound), np.inf))),
+    )
+    return matrix, row_of
