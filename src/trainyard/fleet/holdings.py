@@ -329,12 +329,16 @@ class Holdings:
             partners = tuple(sorted(self.job(other).name for other in others))
             grant = replace(_granted(devices, place, extras), partners=partners)
             if self.books.grants[row] != grant:
-                self.books.settle(row, now_s)
-                self.books.grants[row] = grant
-                self.books.run(row, self._rate(row, grant))
-                self._adapt_all([row])
+                self.reshare(row, grant, now_s)
                 self.changed.append(row)
         self._check_shares(tenants)
+
+    def reshare(self, row: int, grant: Grant, now_s: float) -> None:
+        """A job has another share of the devices that it has, or others beside it."""
+        self.books.settle(row, now_s)
+        self.books.grants[row] = grant
+        self.books.run(row, self._rate(row, grant))
+        self._adapt_all([row])
 
     def _check_shares(self, tenants: dict[int, list[int]]) -> None:
         for device, rows in tenants.items():

@@ -206,6 +206,12 @@ class Snapshot:
                 found[index] = self.speed(number, grant, index)
         return found
 
+    def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:
+        """Work per second of a job's gang on the same devices as another's, placed as for `speed`; needs "speed"."""
+        job, partner = self.job(number), self.job(other)
+        grant = Grant(tuple(range(job.num_devices)), job.share_beside(partner), partners=(partner.name,))
+        return self.speed(number, grant, device_type)
+
     @cached_property
     def deadline_s(self) -> Floats:
         """Deadlines, infinite for jobs without one; needs "deadline"."""
@@ -258,6 +264,7 @@ class Targets:
         run decides.
     fraction : of the time that each entry should have its device type. A job may have an entry for every type, of which
         at most one runs at a time; only rounds take fractions.
+    partner : number of the job that has the same devices at the same time as each entry of fractions; -1 is none.
     share : of its devices that each gets, where the policy places for itself; others may have the rest.
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
@@ -274,6 +281,7 @@ class Targets:
     devices: Sequence[tuple[int, ...]] | None = None
     consolidate: Bools | None = None
     fraction: Floats | None = None
+    partner: Ints | None = None
     share: Floats | None = None
     batch_size: Ints | None = None
     cpus: Floats | None = None

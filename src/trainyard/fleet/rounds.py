@@ -1,8 +1,9 @@
 """Rounds: fractions of time become, round by round, jobs on devices.
 
-A policy says which fraction of the time every job should have on every type of device. In every round the pairs of job
-and type are taken in the order of their priority, the fraction divided by the fraction received so far; a job runs at
-most once. Over the rounds what is received comes to what was wanted.
+A policy says which fraction of the time every job should have on every type of device, or every combination of two jobs
+that share devices. In every round the pairs of combination and type are taken in the order of their priority, the
+fraction divided by the fraction received so far; a job runs at most once. Over the rounds what is received comes to what
+was wanted, as far as that can be: of three pairs of the same three jobs, only one can run at a time.
 
 References
 ----------
@@ -28,6 +29,12 @@ Ints = NDArray[np.int64]
 
 _CANNOT = -1.0
 """Instead of a fraction, for a type that a job has no entry for."""
+
+_PAIRS = 1 << 31
+"""Numbers of pairs are above, those of jobs below."""
+
+_ALONE = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""Members of combinations where every job is alone."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +93,20 @@ class RoundBased(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Accounts:
-    """What jobs are to have, and what they had since that was decided; rows are jobs, columns types of device.
+    """What jobs are to have, and what they had since that was decided; columns are types of device.
+
+    Rows are combinations: first every job alone, in the order of arrival, then the pairs that have a fraction.
 
     Attributes
     ----------
     since_s : when it was decided.
-    serial : of the jobs, ascending.
+    serial : numbers of the combinations, ascending; `combination`.
     fraction : of the time; negative where a job cannot run.
     received_s : time had.
     owed_s : time that earlier decisions promised and did not give.
     total_s : time that all jobs together had on every type, of those that ended, too.
     leftovers : whether devices that no fraction claims go to jobs whose fraction is 0.
+    members : rows of the two jobs of every combination, where there are pairs; of a job alone, its own and -1.
     """
 
     since_s: float
@@ -106,27 +116,65 @@ class Accounts:
     owed_s: Floats
     total_s: Floats
     leftovers: bool
+    members: tuple[Ints, Ints] | None = None
+
+    @property
+    def jobs(self) -> Ints:
+        """Serial numbers of the jobs."""
+        return self.serial if self.members is None else self.serial[: np.searchsorted(self.serial, _PAIRS)]
+
+
+def combination(serial: Ints, partner: Ints) -> Ints:
+    """Numbers of combinations: a job alone has its serial number, all pairs have larger ones.
+
+    Parameters
+    ----------
+    partner : serial number of the other job; -1 for none.
+    """
+    pair = (np.minimum(serial, partner) + 1) * _PAIRS + np.maximum(serial, partner)
+    return np.where(partner < 0, serial, pair)
+
+
+def _members(serial: Ints) -> tuple[Ints, Ints]:
+    """Rows of the two jobs of every combination; for a job alone, its own and -1."""
+    first, second = np.arange(len(serial)), np.full(len(serial), -1)
+    pairs = serial >= _PAIRS
+    first[pairs] = np.searchsorted(serial, serial[pairs] // _PAIRS - 1)
+    second[pairs] = np.searchsorted(serial, serial[pairs] % _PAIRS)
+    return first, second
 
 
 def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: int, now_s: float) -> Accounts:
-    """Accounts after a decision: nothing is received yet, and what the last one left is owed."""
+    """Accounts after a decision: nothing is received yet, and what the last one left is owed.
+
+    Parameters
+    ----------
+    serial : of all jobs, ascending.
+    """
     if targets.fraction is None or targets.device_type is None or np.any(targets.device_type < 0):
         raise FleetError(
             "a policy that gives fractions of time gives the device type of every entry with them"
         )
+    row, members = targets.order, None
+    if targets.partner is not None:
+        partner = np.where(targets.partner < 0, -1, serial[targets.partner])
+        entries = combination(serial[targets.order], partner)
+        serial = np.union1d(serial, entries)
+        row, members = np.searchsorted(serial, entries), _members(serial)
     shape = (len(serial), num_types)
     fraction, owed_s = np.full(shape, _CANNOT), zeros(shape)
-    fraction[targets.order, targets.device_type] = targets.fraction
+    fraction[row, targets.device_type] = targets.fraction
     if before is not None:
         due_s = np.maximum(before.fraction, 0.0) * (now_s - before.since_s)
         kept, own, old = np.intersect1d(serial, before.serial, assume_unique=True, return_indices=True)
         if len(kept):
             owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
-    return Accounts(now_s, serial, fraction, zeros(shape), owed_s, zeros(num_types), targets.leftovers)
+    received_s, total_s = zeros(shape), zeros(num_types)
+    return Accounts(now_s, serial, fraction, received_s, owed_s, total_s, targets.leftovers, members)
 
 
 def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Floats) -> Accounts:
-    """Accounts after jobs, each on one type, had devices for a time."""
+    """Accounts after combinations, each on one type, had devices for a time."""
     own = np.searchsorted(accounts.serial, serial)
     received = accounts.received_s.copy()
     np.add.at(received, (own, device_type), received_s)
@@ -135,7 +183,7 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
 
 
 def priorities(accounts: Accounts, now_s: float) -> Floats:
-    """Fraction wanted over fraction received of every job on every type; infinite for what it waits for."""
+    """Fraction wanted over fraction received of every combination on every type; infinite for what it waits for."""
     elapsed_s = now_s - accounts.since_s
     with np.errstate(divide="ignore", invalid="ignore"):
         found = accounts.fraction * elapsed_s / accounts.received_s
@@ -156,19 +204,19 @@ def turn(
 ) -> tuple[Ints, Ints]:
     """Who runs in the next round (algorithm 1).
 
-    Of equal priorities the pair that more is owed to comes first, then the one with the larger fraction, then the job
-    that came first.
+    Of equal priorities the entry that more is owed to comes first, then the one with the larger fraction, then the job
+    that came first; jobs alone come before pairs.
 
     Parameters
     ----------
-    priority : of every job on every type.
-    wanted : devices of every job; 0 for one that has ended.
+    priority : of every combination on every type.
+    wanted : devices of every combination; 0 for one of which a job has ended.
     room : devices of every type.
     pools : fill the types one after the other in this order; by default one order goes over all pairs.
 
     Returns
     -------
-    Numbers of the jobs that run, most urgent first, and the type of each.
+    Rows of the combinations that run, most urgent first, and the type of each.
     """
     may = accounts.fraction > _CANNOT if accounts.leftovers else accounts.fraction > 0
     may &= wanted[:, None] > 0
@@ -182,21 +230,26 @@ def turn(
         place[types],
     ))  # fmt: skip
     jobs, types = jobs[order], types[order]
-    runs = _greedy(jobs, types, wanted, room)
+    runs = _greedy(jobs, types, wanted, room, *(accounts.members or _ALONE))
     return jobs[runs], types[runs]
 
 
 @njit(cache=True)
-def _greedy(jobs, types, wanted, room):  # type: ignore[no-untyped-def]
+def _greedy(rows, types, wanted, room, first, second):  # type: ignore[no-untyped-def]
     left = room.copy()
     total = left.sum()
-    taken, runs = zeros(len(wanted), bool_), zeros(len(jobs), bool_)
-    for i in range(len(jobs)):
+    taken, runs = zeros(len(wanted), bool_), zeros(len(rows), bool_)
+    for i in range(len(rows)):
         if total == 0:
             break
-        job, pool = jobs[i], types[i]
-        if not taken[job] and wanted[job] <= left[pool]:
-            left[pool] -= wanted[job]
-            total -= wanted[job]
+        row, pool = rows[i], types[i]
+        job, other = row, -1
+        if len(first):
+            job, other = first[row], second[row]
+        if not taken[job] and (other < 0 or not taken[other]) and wanted[row] <= left[pool]:
+            left[pool] -= wanted[row]
+            total -= wanted[row]
             taken[job] = runs[i] = True
+            if other >= 0:
+                taken[other] = True
     return runs

@@ -109,6 +109,9 @@ class _Simulator:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
+                elif self.turns is not None:
+                    for partner in self.turns.partners.parted(row, finish_s):
+                        self._expect(partner)
                 self._crowd(finish_s)
                 finish_s = self._next_finish_s()
             elif self.arrival_s <= next_s:

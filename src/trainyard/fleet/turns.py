@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.holdings import Holdings
+from trainyard.fleet.partners import Partners
 from trainyard.fleet.policy import Snapshot, Targets
-from trainyard.fleet.rounds import Accounts, Rounds, credited, opened, priorities, published_priorities, turn
+from trainyard.fleet.rounds import (
+    Accounts,
+    Rounds,
+    combination,
+    credited,
+    opened,
+    priorities,
+    published_priorities,
+    turn,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,6 +43,7 @@ class Turns:
         # The program adds this to its seed for these draws.
         self._draws = random.Random(published.seed + 5) if published is not None else None
         self._steps, self._idle = _Steps.none(), True
+        self.partners = Partners(holdings)
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
         """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""
@@ -54,7 +65,10 @@ class Turns:
         if self.rounds.published is None:
             rows = books.active[books.held[books.active] > 0]
             serial, types = books.serial[rows], books.held_type[rows]
-            gave_s = np.full(len(rows), now_s - self.begun_s)
+            if self.partners.of:
+                serial, first = np.unique(combination(serial, self.partners.serial(rows)), return_index=True)
+                types = types[first]
+            gave_s = np.full(len(serial), now_s - self.begun_s)
             self.begun_s = now_s
         else:
             # The program counts from the end of the round before, though nobody may have run in between.
@@ -76,7 +90,7 @@ class Turns:
         """
         if self.accounts is None or now_s >= self.ask_again_s:
             return True
-        if np.array_equal(self.books.serial[self.books.active], self.accounts.serial):
+        if np.array_equal(self.books.serial[self.books.active], self.accounts.jobs):
             return False
         published, since_s = self.rounds.published, self.accounts.since_s
         if published is None or now_s - since_s >= published.hold_s:
@@ -101,13 +115,17 @@ class Turns:
                 return decision
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
-        numbers, types = self._turn(rows, now_s)
+        numbers, partners, types = self._turn(rows, now_s)
         if decision is None:
-            return Targets(numbers, device_type=types)
-        return replace(decision, order=numbers, device_type=types, fraction=None)
+            found = Targets(numbers, device_type=types)
+        else:
+            found = replace(decision, order=numbers, device_type=types, fraction=None, partner=None)
+        if self.partners.of or partners is not None:
+            return self.partners.place(rows, found, partners)
+        return found
 
-    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints]:
-        """Numbers of the jobs that run, and their types."""
+    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints]:
+        """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), and their types."""
         assert self.accounts is not None
         published, accounts, room = self.rounds.published, self.accounts, self.site.devices_of_type
         serial = self.books.serial[rows]
@@ -122,9 +140,30 @@ class Turns:
                 priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
         wanted = np.zeros(len(accounts.serial), np.int64)
         wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
+        if accounts.members is not None:
+            return self._combinations(accounts, priority, wanted, serial)
         own, types = turn(accounts, priority, wanted, room, pools)
         known = own < len(self.accounts.serial)
-        return np.searchsorted(serial, accounts.serial[own[known]]), types[known]
+        return np.searchsorted(serial, accounts.serial[own[known]]), None, types[known]
+
+    def _combinations(
+        self, accounts: Accounts, priority: Floats, wanted: Ints, serial: Ints
+    ) -> tuple[Ints, Ints | None, Ints]:
+        """What `_turn` returns, where there are pairs.
+
+        Parameters
+        ----------
+        wanted : devices of every job; what stands there for pairs is not looked at.
+        serial : of the jobs by number.
+        """
+        assert accounts.members is not None
+        first, second = accounts.members
+        wanted = np.where(second < 0, wanted, np.minimum(wanted[first], wanted[second]))
+        own, types = turn(accounts, priority, wanted, self.site.devices_of_type)
+        numbers = np.searchsorted(serial, accounts.serial[first[own]])
+        beside = second[own]
+        partners = np.where(beside < 0, -1, np.searchsorted(serial, accounts.serial[beside]))
+        return numbers, partners if (beside >= 0).any() else None, types
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""

@@ -70,7 +70,7 @@ def drawn(seed: int) -> Problem:
 
 
 def fractions(policy: Gavel, given: Problem) -> Floats:
-    return policy.objective(given, policy.start_with)[0]
+    return policy.objective(given, policy.start_with)[0].alone
 
 
 def assert_feasible(given: Problem, fraction: Floats) -> None:

@@ -245,9 +245,7 @@ class _Slice:
     def _share(self, i: int) -> float:
         if i not in self.packed:
             return 1.0
-        own, other = self.snapshot.jobs[i].busy, self.snapshot.jobs[self.packed[i]].busy
-        # The device runs their kernels as they come.
-        return own / max(1.0, own + other)
+        return self.snapshot.jobs[i].share_beside(self.snapshot.jobs[self.packed[i]])
 
     def state(self) -> State:
         """What the next slice has to know."""

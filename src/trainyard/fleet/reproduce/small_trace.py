@@ -93,7 +93,7 @@ def small_problem() -> Problem:
 
 def fractions(policy: Gavel, given: Problem) -> Floats:
     """Of every job on every type, before the first round."""
-    found: Floats = policy.objective(given, policy.start_with)[0]
+    found: Floats = policy.objective(given, policy.start_with)[0].alone
     return found
 
 

@@ -186,6 +186,8 @@ class Driver:
                 self.engine.stop([job.name])
         elif runs or self.engine.progress(job.name).ended:
             self.holdings.take_over(row, grant, now_s)
+            if self.turns is not None:
+                self.turns.partners.resumed(row)
             self.running[row] = grant
             self.tell(Event(now_s, job, Happening.STAYS, grant))
 
@@ -204,6 +206,7 @@ class Driver:
         if grant is not None:
             self.engine.stop([name])
             self.holdings.stop([row], now_s)
+            self._part(row, now_s)
         self.holdings.forget(row)
         self._changed = True
         self.tell(Event(now_s, job, Happening.CANCELLED, grant))
@@ -231,6 +234,7 @@ class Driver:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
                 self.holdings.finish(row, now_s)
+                self._part(row, now_s)
                 some = True
             elif progress.failure is not None:
                 self._again(job, row, progress.failure, now_s)
@@ -249,8 +253,17 @@ class Driver:
             self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
         self.engine.stop([job.name])
         self.holdings.stop([row], now_s)
+        self._part(row, now_s)
         if job.name in self.given_up:
             self.holdings.forget(row)
+
+    def _part(self, row: int, now_s: float) -> None:
+        """A job has left its devices; one that had them, too, has them for itself until the round ends."""
+        if self.turns is not None:
+            for partner in self.turns.partners.parted(row, now_s):
+                grant = self.books.grants[partner]
+                assert grant is not None
+                self.running[partner] = grant
 
     def _decide(self, now_s: float) -> None:
         self.wake_s = _INF

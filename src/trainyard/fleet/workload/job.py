@@ -184,6 +184,10 @@ class Job:
     def most_devices(self) -> int:
         return self.max_devices or self.num_devices
 
+    def share_beside(self, other: Job) -> float:
+        """Share of its devices that it has when another job has them, too: they run the kernels of both as they come."""
+        return self.busy / max(1.0, self.busy + other.busy)
+
 
 def declared_job(
     name: str, arrival_s: float, num_devices: int, length_s: float, busy: float = 1.0, **rest: Any

@@ -9,7 +9,7 @@ equal shares, since jobs count work in different units. A ratio of linear functi
 of the fractions with the best ratio, those with most throughput are taken. Deadlines that cannot all be kept are left
 out, all of them. The authors' program maximises the sum of throughput over cost, in each job's own unit.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 
 References
 ----------
@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 from trainyard.fleet.site import FleetError
 
@@ -36,7 +38,12 @@ CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 """Dollars per hour of one device on demand at Google Cloud."""
 
 
-def least_cost(prices: Prices = CLOUD_PRICES, slo: bool = False, as_published: bool = False) -> Gavel:
+def least_cost(
+    prices: Prices = CLOUD_PRICES,
+    slo: bool = False,
+    as_published: bool = False,
+    space_sharing: bool = False,
+) -> Gavel:
     """Most throughput per dollar.
 
     Parameters
@@ -44,33 +51,35 @@ def least_cost(prices: Prices = CLOUD_PRICES, slo: bool = False, as_published: b
     prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     as_published : the objective and the rules of rounds of the authors' program.
+    space_sharing : two jobs may have the same devices at once, which are paid for once.
     """
-    needs = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
+    needs: frozenset[Need] = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
     objective = partial(_cheapest, prices=prices, as_published=as_published)
     published = Published() if as_published else None
-    return Gavel(objective, needs, published=published)  # type: ignore[arg-type]
+    return Gavel(objective, needs, published=published, space_sharing=space_sharing)
 
 
-def most_throughput(as_published: bool = False) -> Gavel:
+def most_throughput(as_published: bool = False, space_sharing: bool = False) -> Gavel:
     """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster.
 
     Parameters
     ----------
     as_published : each in its own unit instead, and the rules of rounds of the authors' program.
+    space_sharing : two jobs may have the same devices at once.
     """
     published = Published() if as_published else None
     objective = partial(_fastest, as_published=as_published)
-    return Gavel(objective, frozenset({"speed"}), published=published)
+    return Gavel(objective, frozenset({"speed"}), published=published, space_sharing=space_sharing)
 
 
-def _fastest(problem: Problem, kept: Any, as_published: bool) -> tuple[Floats, None]:
+def _fastest(problem: Problem, kept: Any, as_published: bool) -> tuple[Fractions, None]:
     rate = problem.speed if as_published else problem.speed / problem.equal_speed[:, None]
     found = solve(problem, rate, reward=rate)
     assert found is not None, "no time at all for anybody is a solution"
     return found[0], None
 
 
-def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -> tuple[Floats, None]:
+def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -> tuple[Fractions, None]:
     price = _by_type(problem.kinds, prices)
     need = None
     if len(problem.time_left_s):
@@ -85,17 +94,18 @@ def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -
     return _best_ratio(problem, problem.gang[:, None] * price, need), None
 
 
-def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Floats:
+def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Fractions:
     """Dinkelbach: the best of throughput - ratio * cost, and from it the next ratio, until it grows no more."""
     unit = problem.equal_speed[:, None]
     gained, need = problem.speed / unit, None if need is None else need / unit[:, 0]
-    ratio, best = 0.0, np.zeros_like(gained)
+    ratio = 0.0
     while True:
         # A little less than the ratio, so that of equally cheap fractions those with most throughput win.
-        found = solve(problem, gained, reward=gained - ratio * (1 - 1e-6) * spent, need=need)
+        found = solve(problem, gained, reward=gained, cost=ratio * (1 - 1e-6) * spent, need=need)
         assert found is not None, "the needs can be met"
         best = found[0]
-        reached = float((gained * best).sum() / (spent * best).sum())
+        paid = (spent * best.alone).sum() + (spent[best.first, best.device_type] * best.together).sum()
+        reached = float(((gained * best.alone).sum() + problem.beside(gained, best).sum()) / paid)
         if reached <= ratio * (1 + 1e-9):
             return best
         ratio = reached

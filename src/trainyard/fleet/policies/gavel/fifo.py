@@ -9,7 +9,7 @@ nowhere, and gives each the type that is fastest for it of those with enough dev
 what it gave, draws a type at random and gives the last type in the alphabet that has any devices left, whether they
 suffice or not; what it drew decides which type it takes for used up.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 
 Floats = NDArray[np.float64]
 
 
-def gavel_fifo(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+def gavel_fifo(
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+) -> Gavel:
     """First in, first out.
 
     Parameters
@@ -36,18 +40,19 @@ def gavel_fifo(aware: bool = True, as_published: bool = False, seed: int = 0) ->
     aware : False takes all types for alike.
     as_published : keep to the authors' program: its rules of rounds, and types dealt out.
     seed : of the program.
+    space_sharing : two jobs may have the same devices at once.
     """
-    needs = frozenset({"speed"})
+    needs: frozenset[Need] = frozenset({"speed"})
     if not as_published:
-        return Gavel(_earliest, needs, aware, leftovers=False)  # type: ignore[arg-type]
+        return Gavel(_earliest, needs, aware, leftovers=False, space_sharing=space_sharing)
     published = Published(shuffle=not aware, seed=seed)
     if aware:
-        return Gavel(_dealt_fastest, needs, leftovers=False, published=published)  # type: ignore[arg-type]
+        return Gavel(_dealt_fastest, needs, leftovers=False, published=published, space_sharing=space_sharing)
     start = _Dealt({}, random.Random(seed).getstate())
-    return Gavel(_dealt_blindly, needs, False, False, published, start)  # type: ignore[arg-type]
+    return Gavel(_dealt_blindly, needs, False, False, published, start, space_sharing=space_sharing)
 
 
-def _earliest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _earliest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     rate = problem.speed / problem.speed.max(axis=1, keepdims=True)
     places = np.arange(problem.num_jobs, 0, -1) / problem.num_jobs
     found = solve(problem, rate, reward=rate * places[:, None])
@@ -55,7 +60,7 @@ def _earliest(problem: Problem, kept: Any) -> tuple[Floats, None]:
     return found[0], None
 
 
-def _dealt_fastest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _dealt_fastest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     left, fraction = problem.room.copy(), np.zeros_like(problem.speed)
     alphabetical = np.array(_alphabetical(problem))
     for job in range(problem.num_jobs):
@@ -66,7 +71,7 @@ def _dealt_fastest(problem: Problem, kept: Any) -> tuple[Floats, None]:
         if problem.able[job, kind]:
             fraction[job, kind] = 1.0
             left[kind] -= int(problem.gang[job])
-    return fraction, None
+    return Fractions.without_pairs(fraction), None
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class _Dealt:
     draws: Any
 
 
-def _dealt_blindly(problem: Problem, kept: _Dealt) -> tuple[Floats, _Dealt]:
+def _dealt_blindly(problem: Problem, kept: _Dealt) -> tuple[Fractions, _Dealt]:
     serials = problem.serial.tolist()
     number = {serial: job for job, serial in enumerate(serials)}
     left, kinds = problem.room.tolist(), dict(kept.kinds)
@@ -109,7 +114,7 @@ def _dealt_blindly(problem: Problem, kept: _Dealt) -> tuple[Floats, _Dealt]:
     fraction = np.zeros_like(problem.speed)
     for serial, kind in kinds.items():
         fraction[number[serial], kind] = 1.0
-    return fraction, _Dealt(kinds, draws.getstate())
+    return Fractions.without_pairs(fraction), _Dealt(kinds, draws.getstate())
 
 
 def _alphabetical(problem: Problem) -> list[int]:

@@ -7,9 +7,10 @@ Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020)::
 where t_m is the time since the job came and T_m the time that it would take on its own part of the cluster, 1 of n:
 what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
 job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and how far from it they
-are, which leads to the next rho.
+are, which leads to the next rho. Where jobs may share devices, of the best fractions those with most throughput are
+taken.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.program import Optimum
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 
 Floats = NDArray[np.float64]
@@ -49,7 +53,9 @@ class _Alone:
     past_s: Floats
 
 
-def finish_time_fairness(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+def finish_time_fairness(
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+) -> Gavel:
     """Least worst slowdown.
 
     Parameters
@@ -57,22 +63,25 @@ def finish_time_fairness(aware: bool = True, as_published: bool = False, seed: i
     aware : False takes all types for the first one.
     as_published : keep to the authors' program: its rules of rounds, and solutions inside their set. It solves a cone
         program in one, and so comes to others of the many best fractions.
+    space_sharing : two jobs may have the same devices at once.
     seed : of the program.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     nobody = _Alone(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     objective = partial(_least_slowed, inner=as_published)
-    return Gavel(objective, frozenset({"speed", "length"}), aware, published=published, start_with=nobody)
+    needs: frozenset[Need] = frozenset({"speed", "length"})
+    return Gavel(objective, needs, aware, published=published, start_with=nobody, space_sharing=space_sharing)
 
 
-def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Floats, _Alone]:
+def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Fractions, _Alone]:
     alone = _reckoned(problem, kept)
     whole_s = alone.past_s + problem.left / alone.speed
     fraction, rho = _fractions(problem, whole_s)
     if inner:
-        rate = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
-        found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
-        fraction = fraction if found is None else found
+        found = centre(
+            _rate(problem, whole_s, rho), problem.gang, problem.room, share=np.ones(problem.num_jobs)
+        )
+        fraction = fraction if found is None else Fractions.without_pairs(found)
     return fraction, alone
 
 
@@ -84,27 +93,49 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
     return _Alone(problem.serial, problem.left, problem.isolated_speed, past_s)
 
 
-def _fractions(problem: Problem, whole_s: Floats) -> tuple[Floats, float]:
+def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
     """Best fractions and their rho: regula falsi between one that is too small and one that all can have."""
-    best_s = problem.age_s + problem.left / problem.speed.max(axis=1)
+    best_s = problem.age_s + problem.left / problem.fastest
     low, high = float((best_s / whole_s).max()), float("inf")
-    rho, under, over, found = low * (1 + _EXACT), 0.0, 0.0, np.zeros_like(problem.speed)
+    rho, under, over = low * (1 + _EXACT), 0.0, 0.0
+    found, near = Fractions.without_pairs(np.zeros_like(problem.speed)), None
     while True:
-        rate = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
-        solution = solve(problem, rate, share=np.ones(problem.num_jobs))
+        rate = _rate(problem, whole_s, rho)
+        solution = solve(problem, rate, share=np.ones(problem.num_jobs), near=near)
         assert solution is not None, "no time at all for anybody is a solution"
-        fraction, level = solution[0], solution[1].level
+        fraction, near = solution
+        level = near.level
         if level < 1:
             low, under = rho, level - 1
-        speed = (problem.speed * fraction).sum(axis=1)
+        speed = problem.throughput(fraction)
         reached = float(((problem.age_s + problem.left / speed) / whole_s).max())
         if reached < high:
             high, over, found = reached, 0.0, fraction
         if level >= 1 and rho <= high:
             over = level - 1
         if high - low <= _EXACT * high:
-            return found, high
+            return _with_most_throughput(problem, whole_s, high, near) or found, high
         # The chord, or the middle where one end's level is not known or the chord comes too near to an end.
         chord = low + (high - low) * under / (under - over) if under < 0 < over else 0.0
         margin = 0.05 * (high - low)
         rho = chord if low + margin < chord < high - margin else (low + high) / 2
+
+
+def _with_most_throughput(problem: Problem, whole_s: Floats, rho: float, near: Optimum) -> Fractions | None:
+    """Of the fractions that slow nobody down by more, the ones with most throughput; None where that decides nothing."""
+    if problem.spare is None:
+        return None
+    solution = solve(
+        problem,
+        _rate(problem, whole_s, rho),
+        share=np.ones(problem.num_jobs),
+        reward=problem.spare,
+        near=near,
+    )
+    return None if solution is None else solution[0]
+
+
+def _rate(problem: Problem, whole_s: Floats, rho: float) -> Floats:
+    """Speeds in parts of what every job needs for a rho."""
+    found: Floats = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
+    return found

@@ -8,7 +8,7 @@ the bottleneck and stay, the weights are split again, and so on, until nobody ca
 The paper finds bottlenecks with an integer program. Here the prices of the linear program tell: a job whose rate has a
 price is bottlenecked in every solution, at least one has, and one that has none though bottlenecked has it the next time.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.max_min import normalised
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 
 Floats = NDArray[np.float64]
@@ -34,7 +36,9 @@ _PRICED = 1e-9
 """Prices below count as none: the prices of one program sum to about 1."""
 
 
-def water_filling(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+def water_filling(
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+) -> Gavel:
     """Water filling on one level: max-min fairness that nobody can be better off under unless somebody poorer is worse.
 
     Parameters
@@ -42,9 +46,11 @@ def water_filling(aware: bool = True, as_published: bool = False, seed: int = 0)
     aware : False takes all types for alike.
     as_published : keep to the rules of rounds of the authors' program.
     seed : of the program.
+    space_sharing : two jobs may have the same devices at once.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
-    return Gavel(_one_level, frozenset({"speed"}), aware, published=published)
+    needs: frozenset[Need] = frozenset({"speed"})
+    return Gavel(_one_level, needs, aware, published=published, space_sharing=space_sharing)
 
 
 def hierarchical(
@@ -54,6 +60,7 @@ def hierarchical(
     aware: bool = True,
     as_published: bool = False,
     seed: int = 0,
+    space_sharing: bool = False,
 ) -> Gavel:
     """Weighted fairness among virtual clusters, and fairness or first in, first out within each.
 
@@ -61,20 +68,21 @@ def hierarchical(
     ----------
     inner : what holds within virtual clusters that ``inners`` does not name.
     inners, weights : by virtual cluster; a weight is 1 where nothing is said.
-    aware, as_published, seed : as in `water_filling`.
+    aware, as_published, seed, space_sharing : as in `water_filling`.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = partial(_two_levels, inner=inner, inners=dict(inners), weights=dict(weights))
-    return Gavel(objective, frozenset({"speed"}), aware, published=published, by_entity=True)
+    needs: frozenset[Need] = frozenset({"speed"})
+    return Gavel(objective, needs, aware, published=published, by_entity=True, space_sharing=space_sharing)
 
 
-def _one_level(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _one_level(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     return filled(problem, lambda grows: np.where(grows, problem.weight, 0.0)), None
 
 
 def _two_levels(
     problem: Problem, kept: Any, inner: Inner, inners: dict[str, Inner], weights: dict[str, float]
-) -> tuple[Floats, None]:
+) -> tuple[Fractions, None]:
     names, entity = np.unique(np.array(problem.entity), return_inverse=True)
     weight = np.array([weights.get(name, 1.0) for name in names.tolist()])
     is_fifo = np.array([inners.get(name, inner) == "fifo" for name in names.tolist()])
@@ -92,7 +100,7 @@ def _two_levels(
     return filled(problem, split), None
 
 
-def filled(problem: Problem, split: Any) -> Floats:
+def filled(problem: Problem, split: Any) -> Fractions:
     """Water filling (algorithm 1 of the appendix).
 
     Parameters
@@ -100,7 +108,8 @@ def filled(problem: Problem, split: Any) -> Floats:
     split : weights of all jobs from which of them can still grow.
     """
     rate, level = normalised(problem), np.zeros(problem.num_jobs)
-    grows, fraction = np.ones(problem.num_jobs, np.bool_), np.zeros_like(problem.speed)
+    grows = np.ones(problem.num_jobs, np.bool_)
+    fraction = Fractions.without_pairs(np.zeros_like(problem.speed))
     while True:
         share = split(grows)
         found = solve(problem, rate, share=share, need=level)

@@ -5,9 +5,10 @@ Narayanan et al., OSDI 2020, section 4.2::
     minimise X  max over m  num_steps_m / throughput(m, X)
 
 With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
-a twentieth, and takes what its solver finds for the last length of time that sufficed.
+a twentieth, and takes what its solver finds for the last length of time that sufficed. Where jobs may share devices, of
+the best fractions those with most throughput are taken.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 
 Floats = NDArray[np.float64]
 
 
-def makespan(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+def makespan(
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+) -> Gavel:
     """Least makespan.
 
     Parameters
@@ -33,22 +38,24 @@ def makespan(aware: bool = True, as_published: bool = False, seed: int = 0) -> G
     aware : False takes all types for the first one.
     as_published : keep to the authors' program: its rules of rounds, and its bisection.
     seed : of the program.
+    space_sharing : two jobs may have the same devices at once.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = _bisected if as_published else _shortest
-    return Gavel(objective, frozenset({"speed", "length"}), aware, published=published)
+    needs: frozenset[Need] = frozenset({"speed", "length"})
+    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing)
 
 
-def _shortest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _shortest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     # In parts of the longest job's time, so that the level is near to 1.
     longest_s = (problem.left / problem.speed.max(axis=1)).max()
     rate = problem.speed * (longest_s / problem.left)[:, None]
-    found = solve(problem, rate, share=np.ones(problem.num_jobs))
+    found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
     assert found is not None, "no time at all for anybody is a solution"
     return found[0], None
 
 
-def _bisected(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _bisected(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     least_s, most_s, limit_s = 100.0, 1e6, 1e6
     best: Floats | None = None
     while best is None:
@@ -61,4 +68,4 @@ def _bisected(problem: Problem, kept: Any) -> tuple[Floats, None]:
                 best, most_s = found, middle_s
         least_s, limit_s = limit_s, limit_s * 10
         most_s = limit_s
-    return best, None
+    return Fractions.without_pairs(best), None

@@ -5,9 +5,10 @@ shares of every device, times its devices, over its weight; the least of these i
 
     maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
 
-Many fractions may have that least; the simplex method gives one with few types per job.
+Many fractions may have that least; the simplex method gives one with few types per job. Where jobs may share devices, of
+those the ones with most throughput are taken, so that nobody shares without need.
 
-Fidelity: simplified, without space sharing: no two jobs have one device at once.
+Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 
 Floats = NDArray[np.float64]
 
 
-def max_min_fairness(aware: bool = True, as_published: bool = False, seed: int = 0) -> Gavel:
+def max_min_fairness(
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+) -> Gavel:
     """Max-min fairness, by weights.
 
     Parameters
@@ -33,9 +38,12 @@ def max_min_fairness(aware: bool = True, as_published: bool = False, seed: int =
     aware : False takes all types for alike, as the policies do that the paper compares with.
     as_published : keep to the authors' program: its rules of rounds, and the solutions to which its solver comes.
     seed : of the program.
+    space_sharing : two jobs may have the same devices at once.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
-    return Gavel(_inner if as_published else _fairest, frozenset({"speed"}), aware, published=published)
+    objective = _inner if as_published else _fairest
+    needs: frozenset[Need] = frozenset({"speed"})
+    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing)
 
 
 def normalised(problem: Problem) -> Floats:
@@ -44,14 +52,14 @@ def normalised(problem: Problem) -> Floats:
     return found
 
 
-def _fairest(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _fairest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     rate = normalised(problem) / problem.weight[:, None]
-    found = solve(problem, rate, share=np.ones(problem.num_jobs))
+    found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
     assert found is not None, "no time at all for anybody is a solution"
     return found[0], None
 
 
-def _inner(problem: Problem, kept: Any) -> tuple[Floats, None]:
+def _inner(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     rate = normalised(problem) / problem.weight[:, None]
     found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
-    return (_fairest(problem, kept)[0] if found is None else found), None
+    return _fairest(problem, kept) if found is None else (Fractions.without_pairs(found), None)

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Need, Snapshot, Targets
 from trainyard.fleet.rounds import Published, Rounds
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-Objective = Callable[[Problem, Any], tuple[Floats, Any]]
-"""Fractions of every job on every type, from what is known and what the last decision left to remember."""
+Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
+"""Fractions of combinations of jobs, from what is known and what the last decision left to remember."""
 
 _ROUND_S = 360.0
 """The length of a round in the paper, six minutes."""
@@ -32,11 +33,13 @@ class Memory:
     ----------
     serial, speed : of the jobs of the last decision.
     kept : by the objective.
+    seen : speeds of jobs beside others.
     """
 
     serial: Ints
     speed: Floats
     kept: Any
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,12 @@ class Gavel:
     published : rules of the authors' program for rounds, instead of the paper's.
     start_with : what the objective remembers before the first decision.
     by_entity : whether it looks at virtual clusters.
+    space_sharing : whether two jobs may have the same devices at once.
+
+    Raises
+    ------
+    FleetError
+        If it is to share devices by rules of which that is not known.
     """
 
     objective: Objective
@@ -62,6 +71,22 @@ class Gavel:
     start_with: Any = None
     by_entity: bool = False
     preempts: bool = True
+    space_sharing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.space_sharing and self.published is not None:
+            raise FleetError(
+                "as_published knows no pairs of jobs: give space_sharing=True without it, for the paper's own rounds"
+            )
+        if self.space_sharing and not self.aware:
+            raise FleetError(
+                "space_sharing needs the speeds of jobs beside others; give it without aware=False, which knows no speeds"
+            )
+
+    @property
+    def shares(self) -> bool:
+        """Whether two jobs may have the same devices."""
+        return self.space_sharing
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """Rounds of six minutes if nothing else is asked for."""
@@ -79,19 +104,29 @@ class Gavel:
             number: f"it runs at no speed on {', '.join(snapshot.site.device_types)}"
             for number in sorted(set(range(snapshot.num_jobs)) - set(runs.tolist()))
         }
-        problem = self._problem(snapshot, runs, speed[runs])
-        fraction, kept = self.objective(problem, state.kept)
+        seen, pairs = None, None
+        if self.space_sharing:
+            seen, pairs = seen_pairs(snapshot, speed, state.seen)
+            pairs = Pairs(pairs.like[runs], pairs.part) if (pairs.part > 0).any() else None
+        problem = self._problem(snapshot, runs, speed[runs], pairs)
+        found, kept = self.objective(problem, state.kept)
         jobs, kinds = np.nonzero(problem.able)
+        order, fraction, partner = runs[jobs], found.alone[jobs, kinds], None
+        if len(found.first):
+            partner = np.concatenate((np.full(len(order), -1), runs[found.second]))
+            order, kinds = np.append(order, runs[found.first]), np.append(kinds, found.device_type)
+            fraction = np.append(fraction, found.together)
         targets = Targets(
-            runs[jobs],
+            order,
             device_type=kinds,
-            fraction=np.clip(fraction[jobs, kinds], 0.0, 1.0),
+            fraction=np.clip(fraction, 0.0, 1.0),
+            partner=partner,
             leftovers=self.leftovers,
             refused=refused,
         )
-        return targets, Memory(snapshot.serial, speed, kept)
+        return targets, Memory(snapshot.serial, speed, kept, seen)
 
-    def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats) -> Problem:
+    def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)
         left = snapshot.left[runs] if "length" in self.needs else none
         seen = speed
@@ -115,6 +150,7 @@ class Gavel:
             age_s=snapshot.now_s - snapshot.arrival_s[runs],
             time_left_s=time_left_s,
             entity=entity,
+            pairs=pairs,
         )
 
 

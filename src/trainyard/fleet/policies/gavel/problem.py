@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.program import Columns, Optimum, alone, optimum
+from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, dealt
+from trainyard.fleet.policies.gavel.program import Optimum, alone, optimum, with_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,6 +31,7 @@ class Problem:
     left : work left, where the policy needs it (num_steps).
     age_s, time_left_s : since arrival, and to the deadline, infinite without one.
     entity : name of the virtual cluster of every job.
+    pairs : how fast jobs are beside others, where they may share devices.
     """
 
     speed: Floats
@@ -43,6 +45,7 @@ class Problem:
     age_s: Floats = field(default_factory=lambda: np.zeros(0))
     time_left_s: Floats = field(default_factory=lambda: np.zeros(0))
     entity: tuple[str, ...] = ()
+    pairs: Pairs | None = None
 
     @property
     def num_jobs(self) -> int:
@@ -55,10 +58,48 @@ class Problem:
         return found
 
     @property
+    def spare(self) -> Floats | None:
+        """What decides between fractions that are equally good, where jobs may share devices: throughput in equal shares.
+
+        Else jobs would share devices though others are idle, since it is just as good for the job that has least.
+        """
+        return None if self.pairs is None else self.speed / self.equal_speed[:, None]
+
+    @property
     def isolated_speed(self) -> Floats:
         """Speed of every job on its own part of the cluster, 1 of n: throughput(m, X^isolated) of section 4.2."""
         part = self.room / self.num_jobs / self.gang[:, None]
         found: Floats = (self.speed * part).sum(axis=1) / np.maximum(1.0, part.sum(axis=1))
+        return found
+
+    @property
+    def fastest(self) -> Floats:
+        """Speed of every job where it is fastest."""
+        found: Floats = self.speed.max(axis=1)
+        if self.pairs is not None:
+            # Some were measured to be faster beside others than alone.
+            most = np.maximum(1.0, self.pairs.part.max(axis=1))[self.pairs.like]
+            found = (self.speed * most).max(axis=1)
+        return found
+
+    def throughput(self, fractions: Fractions) -> Floats:
+        """Effective throughput of every job: throughput(m, X) of section 3.1."""
+        found: Floats = (self.speed * fractions.alone).sum(axis=1) + self.beside(self.speed, fractions)
+        return found
+
+    def beside(self, rate: Floats, fractions: Fractions) -> Floats:
+        """What every job has of its rate beside others.
+
+        Parameters
+        ----------
+        rate : of every job on every type, alone.
+        """
+        found = np.zeros(self.num_jobs)
+        if self.pairs is not None:
+            like, kind = self.pairs.like, fractions.device_type
+            for own, other in ((fractions.first, fractions.second), (fractions.second, fractions.first)):
+                part = self.pairs.part[like[own], like[other], kind]
+                np.add.at(found, own, rate[own, kind] * part * fractions.together)
         return found
 
 
@@ -69,38 +110,59 @@ def solve(
     share: Floats | None = None,
     need: Floats | None = None,
     reward: Floats | None = None,
-) -> tuple[Floats, Optimum] | None:
-    """Fractions of every job on every type that are best; None if no fractions meet all needs.
+    cost: Floats | None = None,
+    near: Optimum | None = None,
+) -> tuple[Fractions, Optimum] | None:
+    """Fractions that are best; None if no fractions meet all needs.
 
     Jobs that are equal in all that the program sees are one job in it that stands for them all, since an optimum in which
     they share alike always exists.
 
     Parameters
     ----------
-    rate, reward : of every job on every type.
+    rate, reward : of every job on every type, alone; beside another one it has the part of both that it has of its speed.
     share, need : of every job; `optimum`.
+    cost : of every job's devices on every type, taken off the reward once for all who share them.
+    near : solution of a program that was much the same; it is looked at first.
 
     Returns
     -------
     The fractions, and the solution with ``price`` by job.
     """
-    seen = np.column_stack([v for v in (rate, problem.gang, share, need, reward) if v is not None])
-    first, member, count = grouped(seen)
-    counts = count.astype(float)
-    columns: Columns = alone(rate[first], problem.gang[first])
+    pairs, gang = problem.pairs, problem.gang
+    gain = reward if reward is None or cost is None else reward - cost
+    like = None if pairs is None else pairs.like.astype(float)
+    seen = [v for v in (rate, gang, share, need, gain, like) if v is not None]
+    first, member, count = grouped(np.column_stack(seen))
+    columns = alone(rate[first] > 0, gang[first])
+    by_itself = slice(0, len(columns.device_type))
+    if pairs is not None:
+        columns, *both = with_pairs(columns, gang[first], count, pairs.like[first], pairs.part)
+    gained = None if reward is None else columns.of_columns(reward[first])
+    if gained is not None and cost is not None:
+        gained -= columns.of_devices(cost[first], gang[first])
+    begin = np.arange(by_itself.stop)
+    if near is not None and len(near.fraction) == len(columns.device_type):
+        begin = np.union1d(begin, np.nonzero(near.fraction > 0)[0])
     found = optimum(
         columns,
+        rate[first],
         problem.room,
-        count=counts,
-        share=None if share is None else share[first] * counts,
-        need=None if need is None else need[first] * counts,
-        reward=None if reward is None else reward[first][columns.job, columns.device_type],
+        count=count.astype(float),
+        share=share if share is None else share[first] * count,
+        need=need if need is None else need[first] * count,
+        reward=gained,
+        begin=begin if need is None else None,
     )
     if found is None:
         return None
-    fraction = np.zeros((len(first), len(problem.room)))
-    fraction[columns.job, columns.device_type] = found.fraction / counts[columns.job]
-    return fraction[member], Optimum(found.fraction, found.level, found.price[member])
+    solution = replace(found, price=found.price[member])
+    fraction, jobs = np.zeros((len(first), len(problem.room))), columns.job[by_itself]
+    fraction[jobs, columns.device_type[by_itself]] = found.fraction[by_itself] / count[jobs]
+    if pairs is None:
+        return Fractions.without_pairs(fraction[member]), solution
+    groups = (both[0], both[1], columns.device_type[by_itself.stop :])
+    return Fractions(fraction[member], *dealt(member, groups, found.fraction[by_itself.stop :])), solution
 
 
 def grouped(rows: Floats) -> tuple[Ints, Ints, Ints]:

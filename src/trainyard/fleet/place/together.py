@@ -1,0 +1,42 @@
+"""Devices of combinations of jobs: those that run together get the same ones, and who can stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.site import Site
+
+Ints = NDArray[np.int64]
+
+
+def seats(
+    site: Site, how: int, wanted: Ints, device_type: Ints, had: Sequence[Sequence[tuple[int, ...]]]
+) -> list[tuple[int, ...]]:
+    """Devices of every combination; none for one that has no place.
+
+    Parameters
+    ----------
+    how : placement of those that move.
+    wanted, device_type : devices of every combination, most urgent first, and the index of their type.
+    had : the devices that jobs of every combination have now. Of several that have the same, only one can keep them.
+    """
+    types, taken = site.type_of_node[site.node_of], np.zeros(site.num_devices, np.bool_)
+    found: list[tuple[int, ...]] = [()] * len(wanted)
+    for place, (count, kind) in enumerate(zip(wanted.tolist(), device_type.tolist(), strict=True)):
+        for devices in had[place]:
+            own = list(devices)
+            if len(own) == count and types[own[0]] == kind and not taken[own].any():
+                taken[own], found[place] = True, devices
+                break
+    free = FreeDevices(site)
+    free.take_these(np.nonzero(taken)[0].tolist())
+    moves = [place for place, devices in enumerate(found) if not devices]
+    anywhere, as_said = np.full(len(moves), -1), np.zeros(0, np.int64)
+    given = free.place(wanted[moves], device_type[moves], anywhere, as_said, how, goes_on=True)
+    for place, devices in zip(moves, given, strict=True):
+        found[place] = devices
+    return found

@@ -1,0 +1,415 @@
+"""Gavel with space sharing: examples by hand, programs over all pairs, rounds of combinations, and the paper's claim.
+
+Variants of gavel_max_min, gavel_water_filling, gavel_hierarchical, gavel_makespan, gavel_finish_time, gavel_fifo,
+gavel_cost and gavel_throughput.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.place.together import seats
+from trainyard.fleet.policies.gavel import program
+from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
+from trainyard.fleet.policies.gavel.fifo import gavel_fifo
+from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
+from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
+from trainyard.fleet.policies.gavel.makespan import makespan
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
+from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs
+from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds import Rounds, credited, opened, priorities, turn
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
+from trainyard.fleet.workload.readers.gavel import read_gavel
+
+Floats = NDArray[np.float64]
+
+GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
+SHARING = (
+    max_min_fairness, water_filling, hierarchical, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput
+)  # fmt: skip
+
+
+def problem(speed: Floats, room: list[int], like: list[int], part: Floats, **rest: object) -> Problem:
+    jobs, kinds = speed.shape
+    standard: dict[str, object] = {
+        "gang": np.ones(jobs),
+        "weight": np.ones(jobs),
+        "left": np.full(jobs, 1000.0),
+        "age_s": np.zeros(jobs),
+        "time_left_s": np.full(jobs, np.inf),
+        "entity": tuple("ab"[i % 2] for i in range(jobs)),
+    }
+    return Problem(
+        speed=speed,
+        room=np.array(room),
+        serial=np.arange(jobs),
+        kinds=("v100", "p100", "k80")[:kinds],
+        able=speed > 0,
+        pairs=Pairs(np.array(like), part),
+        **(standard | rest),  # type: ignore[arg-type]
+    )
+
+
+def drawn(seed: int, equal: bool = False) -> tuple[Problem, Floats]:
+    """Jobs of four kinds with gangs of one or two; and their parts of speed beside others before any pair is left out."""
+    rng = np.random.default_rng(seed)
+    jobs, kinds = int(rng.integers(4, 11)), 4
+    like = rng.integers(0, kinds, jobs)
+    gang = np.array([1.0, 1.0, 1.0, 2.0])[like]
+    measured = rng.uniform(0.1, 1.0, (kinds, kinds, 3)) * (rng.random((kinds, kinds, 3)) < 0.9)
+    can = (measured > 0) & (measured.transpose(1, 0, 2) > 0)
+    can[3, :3] = can[:3, 3] = False
+    measured = np.where(can, measured, 0.0)
+    gains = measured + measured.transpose(1, 0, 2) > 1
+    speed = rng.uniform(0.5, 20.0, (kinds, 3))[like]
+    left = np.full(jobs, 1000.0) if equal else rng.uniform(100, 1e5, jobs)
+    found = problem(speed, [1, 2, 2], like.tolist(), np.where(gains, measured, 0.0), gang=gang, left=left)
+    return found, measured
+
+
+def fractions(policy: Gavel, asked: Problem) -> Fractions:
+    return policy.objective(asked, policy.start_with)[0]
+
+
+def assert_feasible(asked: Problem, found: Fractions) -> None:
+    time, devices = found.alone.sum(axis=1), asked.gang @ found.alone
+    assert (found.alone >= 0).all()
+    assert (found.together >= 0).all()
+    np.add.at(time, found.first, found.together)
+    np.add.at(time, found.second, found.together)
+    np.add.at(devices, found.device_type, found.together * asked.gang[found.first])
+    assert (time <= 1 + 1e-6).all()
+    assert (devices <= asked.room * (1 + 1e-6)).all()
+    assert (found.first != found.second).all()
+    assert (asked.gang[found.first] == asked.gang[found.second]).all()
+
+
+def brute(asked: Problem, part: Floats, rate: Floats, reward: Floats | None = None) -> float:
+    """The best level, or the most of a reward, over all combinations, by SciPy: nothing grouped, nothing left out.
+
+    Parameters
+    ----------
+    part : of all pairs that run at all.
+    rate : of every job on every type, alone.
+    reward : the same.
+    """
+    jobs, kinds = rate.shape
+    assert asked.pairs is not None
+    like, columns = asked.pairs.like, []
+    for one, other in combinations_with_replacement(range(jobs), 2):
+        for kind in range(kinds):
+            column, gain = np.zeros(2 * jobs + kinds), 0.0
+            for own, beside in {(one, other), (other, one)}:
+                share = 1.0 if one == other else part[like[own], like[beside], kind]
+                column[own], column[jobs + kinds + own] = 1.0, -share * rate[own, kind]
+                gain += 0.0 if reward is None else share * reward[own, kind]
+            column[jobs + kind] = asked.gang[one]
+            if one == other or part[like[one], like[other], kind] > 0:
+                columns.append((column, gain))
+    level = np.concatenate((np.zeros(jobs + kinds), np.ones(jobs)))
+    found = linprog(
+        np.array([*(-gain for _, gain in columns), -1.0 if reward is None else 0.0]),
+        A_ub=np.column_stack([column for column, _ in columns] + [level]),
+        b_ub=np.concatenate((np.ones(jobs), asked.room, np.zeros(jobs))),
+        bounds=[(0, None)] * (len(columns) + 1),
+    )
+    assert found.status == 0
+    return -float(found.fun)
+
+
+# The program
+
+
+def one_device() -> Problem:
+    """Two jobs, one device: beside the other, one has nine tenths of its speed and the other four."""
+    part = np.zeros((2, 2, 1))
+    part[0, 1], part[1, 0] = 0.9, 0.4
+    return problem(np.ones((2, 1)), [1], [0, 1], part)
+
+
+def test_an_example_by_hand() -> None:
+    # With p of the time together and the rest for the second job, 0.9 p = 0.4 p + (1 - p) where p = 2/3.
+    found = fractions(max_min_fairness(space_sharing=True), one_device())
+    np.testing.assert_allclose(found.alone, [[0.0], [1 / 3]], atol=1e-9)
+    assert (found.first.tolist(), found.second.tolist(), found.device_type.tolist()) == ([0], [1], [0])
+    np.testing.assert_allclose(found.together, [2 / 3])
+    np.testing.assert_allclose(one_device().throughput(found), 0.6)
+    # Work of 300 and 100, the rest for the first job: (0.9 p + (1 - p)) / 300 = 0.4 p / 100 where p = 10/13.
+    skewed = replace(one_device(), left=np.array([300.0, 100.0]))
+    speed = skewed.throughput(fractions(makespan(space_sharing=True), skewed))
+    assert (skewed.left / speed).max() == pytest.approx(325.0)
+
+
+def test_equal_jobs_share_in_turns() -> None:
+    # Three alike, one device, pairs at 0.8 each: 1.6 in all, and 1.6 / 3 for everybody.
+    found = fractions(
+        max_min_fairness(space_sharing=True),
+        problem(np.ones((3, 1)), [1], [0, 0, 0], np.full((1, 1, 1), 0.8)),
+    )
+    np.testing.assert_allclose(found.together, [1 / 3, 1 / 3, 1 / 3])
+    assert {frozenset(p) for p in zip(found.first.tolist(), found.second.tolist(), strict=True)} == {
+        frozenset((0, 1)), frozenset((1, 2)), frozenset((0, 2))
+    }  # fmt: skip
+
+
+def test_nobody_shares_where_devices_are_idle() -> None:
+    asked = replace(one_device(), room=np.array([2]))
+    for make in SHARING:
+        if make is not least_cost:  # To share is cheaper, though slower.
+            assert not len(fractions(make(space_sharing=True), asked).together)
+
+
+@pytest.mark.parametrize("make", SHARING)
+@pytest.mark.parametrize("seed", range(6))
+def test_fractions_are_feasible(make: Callable[..., Gavel], seed: int) -> None:
+    for equal in (False, True):
+        asked, _ = drawn(seed, equal)
+        assert_feasible(asked, fractions(make(space_sharing=True), asked))
+
+
+@pytest.mark.parametrize("at_once", [0, 10_000])
+@pytest.mark.parametrize("seed", range(10))
+def test_optima_over_all_pairs(seed: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether all columns are passed to the solver or only those that are worth it.
+    monkeypatch.setattr(program, "_LOOKED_AT", at_once)
+    for equal in (False, True):
+        asked, part = drawn(seed, equal)
+        shared = {make: fractions(make(space_sharing=True), asked) for make in SHARING}
+        speed = {make: asked.throughput(found) for make, found in shared.items()}
+        fair = normalised(asked)
+        reached = (speed[max_min_fairness] * (fair / asked.speed)[:, 0]).min()
+        assert reached == pytest.approx(brute(asked, part, fair), rel=1e-6)
+        rate = asked.speed / asked.left[:, None] * 1e4
+        least = (speed[makespan] / asked.left).min() * 1e4
+        assert least == pytest.approx(brute(asked, part, rate), rel=1e-6)
+        isolated = asked.speed / asked.isolated_speed[:, None]
+        rho = (asked.isolated_speed / speed[finish_time_fairness]).max()
+        assert 1 / rho == pytest.approx(brute(asked, part, isolated), rel=1e-4)
+        gained = asked.speed / asked.equal_speed[:, None]
+        most = (speed[most_throughput] / asked.equal_speed).sum()
+        assert most == pytest.approx(brute(asked, part, fair, gained), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cost_counts_shared_devices_once(seed: int) -> None:
+    asked, part = drawn(seed)
+    assert asked.pairs is not None
+    price, like = np.array([2.48, 1.46, 0.45]), asked.pairs.like
+    found = fractions(least_cost(space_sharing=True), asked)
+    spent = (asked.gang @ found.alone) @ price
+    spent += (asked.gang[found.first] * price[found.device_type] * found.together).sum()
+    gained = (asked.throughput(found) / asked.equal_speed).sum()
+    # No ratio of sums is larger than that of the best combination.
+    unit = asked.speed / asked.equal_speed[:, None] / (asked.gang[:, None] * price)
+    ratios = [unit.max()]
+    for one in range(asked.num_jobs):
+        for other in range(one):
+            both = part[like[one], like[other]] * unit[one] + part[like[other], like[one]] * unit[other]
+            ratios.append(both.max())
+    assert gained / spent == pytest.approx(max(ratios), rel=1e-4)
+
+
+def test_what_is_not_known_is_refused() -> None:
+    for make in (max_min_fairness, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput):
+        with pytest.raises(FleetError, match="as_published knows no pairs"):
+            make(as_published=True, space_sharing=True)
+    with pytest.raises(FleetError, match="space_sharing needs the speeds"):
+        max_min_fairness(aware=False, space_sharing=True)
+
+
+# Rounds
+
+
+def test_rounds_come_to_the_fractions_of_combinations() -> None:
+    found = fractions(max_min_fairness(space_sharing=True), one_device())
+    jobs, kinds = np.nonzero(np.ones_like(found.alone))
+    targets = Targets(
+        np.append(jobs, found.first),
+        device_type=np.append(kinds, found.device_type),
+        fraction=np.append(found.alone[jobs, kinds], found.together),
+        partner=np.append(np.full(2, -1), found.second),
+    )
+    accounts = opened(None, np.array([5, 9]), targets, 1, 0.0)
+    assert accounts.jobs.tolist() == [5, 9]
+    for number in range(300):
+        rows, types = turn(accounts, priorities(accounts, float(number)), np.ones(3, np.int64), np.array([1]))
+        assert len(rows) == 1
+        accounts = credited(accounts, accounts.serial[rows], types, np.ones(1))
+    np.testing.assert_allclose(accounts.received_s[:, 0] / 300, [0.0, 1 / 3, 2 / 3], atol=0.01)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_in_no_round_anybody_runs_twice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs, kinds = int(rng.integers(2, 9)), 2
+    gang, room = rng.integers(1, 3, jobs), rng.integers(1, 5, kinds)
+    pairs = [(a, b) for a in range(jobs) for b in range(a) if gang[a] == gang[b] and rng.random() < 0.5]
+    entries = [(a, -1, kind) for a in range(jobs) for kind in range(kinds)]
+    entries += [(*pair, int(rng.integers(kinds))) for pair in pairs]
+    order, partner, types = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+    serial = np.sort(rng.choice(1000, jobs, replace=False))
+    given_s = rng.random(len(entries)) * (rng.random(len(entries)) < 0.7)
+    accounts = opened(
+        None, serial, Targets(order, device_type=types, fraction=given_s, partner=partner), kinds, 0.0
+    )
+    assert accounts.members is not None
+    first, second = accounts.members
+    wanted = gang[first]
+    held: list[tuple[int, ...]] = [()] * jobs
+    site = Site.of_pools([("v100", 1, int(room[0])), ("k80", 1, int(room[1]))])
+    for now_s in range(8):
+        rows, where = turn(accounts, priorities(accounts, float(now_s)), wanted, room)
+        running = [*first[rows].tolist(), *(job for job in second[rows].tolist() if job >= 0)]
+        assert len(set(running)) == len(running)
+        assert (np.bincount(where, wanted[rows], kinds) <= room).all()
+        had = [
+            [held[job] for job in (first[row], second[row]) if job >= 0 and held[job]]
+            for row in rows.tolist()
+        ]
+        devices = seats(site, 0, wanted[rows], where, had)
+        assert all(len(own) == count for own, count in zip(devices, wanted[rows].tolist(), strict=True))
+        assert max(Counter(device for own in devices for device in own).values(), default=0) <= 1
+        held = [()] * jobs
+        for row, own in zip(rows.tolist(), devices, strict=True):
+            held[first[row]] = own
+            if second[row] >= 0:
+                held[second[row]] = own
+        accounts = credited(accounts, accounts.serial[rows], where, np.ones(len(rows)))
+
+
+def test_who_can_keep_its_devices_does() -> None:
+    site = Site.uniform(2, 2)
+    kind, one = np.zeros(3, np.int64), np.ones(3, np.int64)
+    # Partners part: the more urgent one stays. Two that come together lie where the first of them was.
+    found = seats(site, 0, one, kind, [[(2,)], [(2,), (3,)], []])
+    assert found == [(2,), (3,), (0,)]
+
+
+# Simulation
+
+
+@dataclass(frozen=True)
+class Sociable:
+    """A job that has a part of its speed beside another."""
+
+    part: float
+
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        assert len(grant.partners) <= 1
+        return self.part if grant.partners else 1.0
+
+
+def sociable(name: str, work: float, part: float = 0.75, arrival_s: float = 0.0) -> Job:
+    return Job(name, arrival_s, 1, work, Sociable(part))
+
+
+def test_who_is_left_goes_on_alone() -> None:
+    # Together until 400 s, after 300 of the work of each; then the second has the device for itself at once.
+    run = simulate_fleet(
+        [sociable("a", 300.0), sociable("b", 900.0)],
+        Site.uniform(1, 1),
+        max_min_fairness(space_sharing=True),
+        costs=Costs(restart_s=50.0),
+        keep_spans=True,
+    )
+    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == pytest.approx(
+        {"a": 400.0, "b": 1000.0}
+    )
+    assert {span.devices for span in run.spans} == {(0,)}
+
+
+def test_partners_move_with_what_that_costs() -> None:
+    # Both have a device each for a round; then a third comes, and two share one.
+    jobs = [sociable("a", 3000.0), sociable("b", 3000.0), sociable("c", 500.0, 0.9, 100.0)]
+    policy = max_min_fairness(space_sharing=True)
+    free, dear = (
+        simulate_fleet(jobs, Site.uniform(1, 2), policy, costs=Costs(restart_s=cost)) for cost in (0.0, 60.0)
+    )
+    assert free.mean_completion_s < dear.mean_completion_s
+    alone = simulate_fleet(jobs, Site.uniform(1, 2), max_min_fairness())
+    assert free.mean_completion_s < alone.mean_completion_s
+
+
+def assert_at_most_two(run: FleetRun, jobs: list[Job]) -> int:
+    """No device has more than two jobs at a time, and two have all of each other's; returns how often two share."""
+    asked = {job.name: job.num_devices for job in jobs}
+    moments = sorted({span.start_s for span in run.spans} | {span.end_s for span in run.spans})
+    shared = 0
+    for start_s, end_s in pairwise(moments):
+        there = [span for span in run.spans if span.start_s <= start_s and span.end_s >= end_s]
+        assert max(Counter(span.job for span in there).values(), default=0) <= 1
+        tenants = Counter(span.devices for span in there)
+        assert max(tenants.values(), default=0) <= 2
+        assert max(Counter(device for own in tenants for device in own).values(), default=0) <= 1
+        assert all(len(span.devices) == asked[span.job] for span in there)
+        shared += sum(count == 2 for count in tenants.values())
+    return shared
+
+
+@pytest.mark.parametrize("make", SHARING)
+def test_runs_share_devices_between_two(make: Callable[..., Gavel]) -> None:
+    rng = np.random.default_rng(1)
+    jobs = [
+        declared_job(
+            f"job{i}", 200.0 * i, int(rng.choice([1, 1, 2])), float(rng.integers(300, 3000)), float(busy)
+        )
+        for i, busy in enumerate(rng.choice([0.3, 0.5, 1.0], 24))
+    ]
+    site = Site.of_pools([("v100", 2, 2), ("k80", 1, 2)])
+    run = simulate_fleet(jobs, site, make(space_sharing=True), keep_spans=True)
+    assert len(run.names) == len(jobs)
+    assert assert_at_most_two(run, jobs) > 0
+
+
+def test_where_nobody_gains_nothing_changes() -> None:
+    jobs = [declared_job(f"job{i}", 100.0 * i, 1, 700.0 + 50 * i) for i in range(9)]
+    runs = [
+        simulate_fleet(
+            jobs, Site.uniform(1, 3), max_min_fairness(space_sharing=sharing), rounds=Rounds(120.0)
+        )
+        for sharing in (False, True)
+    ]
+    np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
+
+
+@pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
+@pytest.mark.parametrize(
+    ("make", "trace", "num_jobs", "cluster", "measure"),
+    [
+        (max_min_fairness, "generated/seed0_lam3600_1gpu", 60, (3, 3, 3), "mean_completion_s"),
+        (max_min_fairness, "physical_cluster/max_min_fairness", 96, (8, 16, 24), "mean_completion_s"),
+        (makespan, "physical_cluster/minimize_makespan", 100, (8, 16, 24), "makespan_s"),
+    ],
+)
+def test_space_sharing_shortens_completion_times(
+    make: Callable[..., Gavel], trace: str, num_jobs: int, cluster: tuple[int, ...], measure: str
+) -> None:
+    # Section 7.3: where the cluster is loaded, jobs end earlier with space sharing than without.
+    jobs = list(read_gavel(GAVEL / "traces" / f"{trace}.trace", GAVEL / "simulation_throughputs.json"))
+    site = Site.of_pools(
+        [(kind, 1, count) for kind, count in zip(("v100", "p100", "k80"), cluster, strict=True)]
+    )
+    alone, shared = (
+        simulate_fleet(jobs[:num_jobs], site, make(space_sharing=sharing), place="anywhere")
+        for sharing in (False, True)
+    )
+    assert getattr(shared, measure) < 0.95 * getattr(alone, measure)

@@ -1,0 +1,132 @@
+"""Jobs that share devices under a policy in rounds, driven on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from trainyard.fleet.run.drive import Driver
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.homes import require_whole
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant, Job, Pace, Spot
+from trainyard.fleet.workload.training import Predicted, Training, training_job
+
+SITE = Site.uniform(1, 1)
+
+
+class Sociable(Predicted):
+    """A training that has three quarters of its speed beside another."""
+
+    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+        return Pace(0.75 if grant.partners else 1.0, float(self.training.steps), None)
+
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        return self.pace(spot, grant, 0.0, None).work_per_s
+
+
+@dataclass
+class Told:
+    """An engine that does what the test says."""
+
+    whole: bool = False
+    runs: dict[str, Grant] = field(default_factory=dict)
+    over: dict[str, Progress] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+
+    def start(self, job: Job, grant: Grant) -> None:
+        if self.whole:
+            require_whole(job.name, grant, "this engine")
+        self.runs[job.name] = grant
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        return job.name in self.runs
+
+    def stop(self, names: Sequence[str]) -> None:
+        self.stopped += names
+        for name in names:
+            self.runs.pop(name, None)
+
+    def progress(self, name: str) -> Progress:
+        return self.over.get(name, Progress(1))
+
+    def close(self) -> None:
+        self.stop(list(self.runs))
+
+
+def job(name: str) -> Job:
+    training = Training("gpt-tiny", 4, 5000)
+    return training_job(name, 0.0, 1, training, Sociable(training))
+
+
+def driver(engine: Told) -> Driver:
+    setting = setting_of("gavel_max_min(space_sharing=True)", round_s=10.0)
+    return Driver(SITE, setting.policy, engine, rounds=setting.rounds)
+
+
+def pair(engine: Told) -> Driver:
+    found = driver(engine)
+    for name in ("a", "b"):
+        found.submit(job(name), 0.0)
+    found.step(0.0)
+    return found
+
+
+def partners(found: Driver) -> dict[str, tuple[str, ...]]:
+    return {found.holdings.job(row).name: grant.partners for row, grant in found.running.items()}
+
+
+def test_two_share_a_device_until_one_ends() -> None:
+    engine = Told()
+    found = pair(engine)
+    assert {name: grant.devices for name, grant in engine.runs.items()} == {"a": (0,), "b": (0,)}
+    assert partners(found) == {"a": ("b",), "b": ("a",)}
+    found.step(10.0)
+    engine.over["a"] = Progress(5000, ended=True)
+    found.step(12.0)
+    assert partners(found) == {"b": ()}
+    found.step(20.0)
+    assert partners(found) == {"b": ()}
+    assert engine.stopped == []
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_one_that_leaves_leaves_the_other_where_it_is(cancelled: bool) -> None:
+    engine = Told()
+    found = pair(engine)
+    if cancelled:
+        found.cancel("a", 3.0)
+    else:
+        engine.over["a"] = Progress(3, failure="it fell")
+        found.step(3.0)
+        engine.over.clear()
+    assert partners(found) == {"b": ()}
+    found.step(10.0)
+    assert partners(found) == ({"b": ()} if cancelled else {"a": ("b",), "b": ("a",)})
+    assert engine.stopped == ["a"]
+
+
+def test_partners_are_still_partners_after_a_restart() -> None:
+    engine = Told()
+    pair(engine)
+    after = driver(engine)
+    for name in ("a", "b"):
+        after.restore(job(name), 5.0, engine.runs[name], 5.0)
+    third = job("c")
+    after.submit(third, 6.0)
+    for now_s in (10.0, 20.0, 30.0, 40.0):
+        after.step(now_s)
+        assert len(engine.runs) == 2
+        names = set(engine.runs)
+        assert partners(after) == {name: tuple(names - {name}) for name in names}
+
+
+def test_an_engine_that_gives_whole_devices_refuses() -> None:
+    with pytest.raises(
+        FleetError, match=r"is to have 0\.5 of each of its devices, but this engine gives whole devices"
+    ):
+        pair(Told(whole=True))
