@@ -126,6 +126,11 @@ class Books:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
         return self._rows[: self.num_active]
 
+    def waiting(self) -> Ints:
+        """Rows of the jobs that have no devices, in the order of arrival."""
+        found = np.empty(self.num_active, np.int64)
+        return found[: _waiting(self._rows, self.num_active, self.held, found)]
+
     def add(self, job: Job, now_s: float, allowed: int) -> int:
         """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
         if not self._unused:
@@ -224,6 +229,16 @@ def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-d
     real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row] = reals
     whole[_SERIAL, row], whole[_ALLOWED, row], whole[_NUM_DEVICES, row] = wholes
     real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
+
+
+@njit(cache=True)
+def _waiting(rows, count, held, found):  # type: ignore[no-untyped-def]
+    num = 0
+    for i in range(count):
+        if held[rows[i]] == 0:
+            found[num] = rows[i]
+            num += 1
+    return num
 
 
 @njit(cache=True)

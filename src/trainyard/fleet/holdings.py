@@ -22,6 +22,7 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
 
 _NONE = np.zeros(0, np.int64)
+_EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -456,8 +457,7 @@ def _length_s(job: Job, spot: Spot, grant: Grant) -> float:
 
 def _extras(targets: Targets) -> dict[str, Floats | Ints]:
     """What jobs get beside devices, by its name in a grant."""
-    given = {name: getattr(targets, name) for name in ("share", "batch_size", "cpus", "memory_bytes")}
-    return {name: values for name, values in given.items() if values is not None}
+    return {name: values for name in _EXTRAS if (values := getattr(targets, name)) is not None}
 
 
 def _granted(devices: tuple[int, ...], place: int, extras: Mapping[str, Floats | Ints]) -> Grant:

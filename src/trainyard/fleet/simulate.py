@@ -75,6 +75,7 @@ class _Simulator:
         self._read_on()
         # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
         self.finishing: list[tuple[float, int]] = []
+        self.may_fail = holdings.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
         self.failing: list[tuple[float, int, float]] = []
         self.now_s = 0.0
@@ -181,13 +182,11 @@ class _Simulator:
         return self.holdings.num_waiting > 0 and self.holdings.free.total > 0
 
     def _decide(self) -> None:
-        books, rows = self.books, self.books.active
+        books = self.books
         for row in self.holdings.hear(self.now_s):
             self._expect(row)
-        if not self.policy.preempts:
-            rows = rows[books.held[rows] == 0]
         # Copied, because what a policy sees does not change under it.
-        rows = rows.copy()
+        rows = books.active.copy() if self.policy.preempts else books.waiting()
         if self.turns is None:
             targets = self._ask(rows)
         else:
@@ -197,7 +196,7 @@ class _Simulator:
             )
         for row in self.holdings.apply(rows, targets, self.now_s):
             self._expect(row)
-            if self.books.placed_s[row] == self.now_s:
+            if self.may_fail and books.placed_s[row] == self.now_s:
                 self._foresee(row, self.now_s)
         self._crowd(self.now_s)
         if self.turns is not None:

@@ -45,7 +45,7 @@ class FreeDevices:
         goes_on : whether jobs after one that has no place are tried.
         """
         site = self.site
-        devices, ends = np.empty(wanted.sum(), np.int64), np.zeros(len(wanted), np.int64)
+        devices, ends = np.empty(sum(wanted.tolist()), np.int64), np.zeros(len(wanted), np.int64)
         nodes = site.first_device, site.devices_per_node
         taken = _place(wanted, kinds, allowed, hows, how, goes_on, nodes, self._count, (devices, ends))
         self.total -= taken

@@ -269,9 +269,7 @@ class Driver:
         self.wake_s = _INF
         if self.rounds is not None:
             self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
-        rows = self.books.active.copy()
-        if not self.policy.preempts:
-            rows = rows[self.books.held[rows] == 0]
+        rows = self.books.active.copy() if self.policy.preempts else self.books.waiting()
         if not len(rows):
             return
         ask = partial(self._ask, now_s)
