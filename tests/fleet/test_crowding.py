@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -21,6 +22,12 @@ def test_two_jobs_on_one_core_take_twice_as_long_while_both_run() -> None:
     found = ends_s(jobs, Site.uniform(1, 2), Crowding(1.0))
     # The short one needs 20 s at half speed, in which the long one does 10 s of its work.
     assert found == pytest.approx({"short": 40.0, "long": 110.0})
+
+
+def test_starting_takes_longer_beside_others_too() -> None:
+    jobs = [declared_job(name, 0.0, 1, 10.0) for name in "ab"]
+    run = simulate_fleet(jobs, Site.uniform(1, 2), fifo(), costs=Costs(start_s=4.0), crowding=Crowding(1.0))
+    assert run.finish_s.tolist() == [28.0, 28.0]
 
 
 def test_a_job_does_not_crowd_itself() -> None:

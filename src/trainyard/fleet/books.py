@@ -205,6 +205,11 @@ class Books:
             self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, job.work - pace.until)
             self._expect(row)
 
+    def stretch(self, row: int, now_s: float, times: float) -> None:
+        """What is left of a job's restart takes so many times as long."""
+        if self.since_s[row] > now_s:
+            self.since_s[row] = now_s + (self.since_s[row] - now_s) * times
+
     def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
         """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
         self.settle(row, now_s)

@@ -287,6 +287,8 @@ class Holdings:
             speed = min(self.crowding.speed(own[node], used[node]) for node in own)
             if speed != self.crowded[row]:
                 self.books.settle(row, now_s)
+                # What it takes to start is work, too.
+                self.books.stretch(row, now_s, self.crowded[row] / speed)
                 self.crowded[row] = speed
                 self.books.run(row, self._rate(row, grant))
                 self._adapt_all([row])

@@ -61,6 +61,10 @@ class Ranks:
     def settle(self, rank: int, parent: int) -> None:
         """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
         _die_with(parent)
+        self.use_cores(rank)
+
+    def use_cores(self, rank: int) -> None:
+        """Use the cores that a process may."""
         if self.cores:
             os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
@@ -90,6 +94,7 @@ def run(home: JobHome, ranks: Ranks) -> int:
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
+        ranks.use_cores(ranks.first)
         try:
             work, prepared = prepared_work(home, ranks.cluster, ranks.threads)
         except Exception as error:
