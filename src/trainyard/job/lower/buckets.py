@@ -66,6 +66,14 @@ class Bucket:
         return tuple(torch.Size(s).numel() for s in self.shapes)
 
 
+def is_sharded(plan: Plan, bucket: Bucket) -> bool:
+    """Whether the gradients of a bucket are reduced for every microbatch and kept as a part.
+
+    What several stages use is summed over them first, at the end of the step, and only then cut.
+    """
+    return bucket.num_shards > 1 and plan.zero_stage >= 2 and len(bucket.stages) == 1
+
+
 def make_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
     """Group the trainable parameters of a stage, in the order given, into buckets of ``plan.bucket_bytes``.
 

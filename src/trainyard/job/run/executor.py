@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
-from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.in_place import products_in_place, write_in_place
+from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
 from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.mesh import Mesh
 from trainyard.job.run.on_device import on_device
@@ -89,7 +90,7 @@ class Executor:
         self._add_constants(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
-            (s.stage, kind): self._runnable(seg.graph_module)
+            (s.stage, kind): self._runnable(s, seg.graph_module)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
@@ -98,9 +99,12 @@ class Executor:
         self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
         self._index_transfers()
 
-    def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    def _runnable(self, stage: StageProgram, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
         bound = on_device(bind(graph_module, self), self.device)
+        kept = products_in_place(graph_module.graph, self.plan, stage.buckets)
+        views = {node.name: self.state.buckets[name].grad_views[i] for node, (name, i) in kept.items()}
+        write_in_place(bound, views)
         if self.device.type == "cpu":
             reuse_operands(bound.graph)
             bound.recompile()

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.buckets import Bucket, Param
+from trainyard.job.lower.buckets import Bucket, Param, is_sharded
 from trainyard.job.plan import DATA, TENSOR
 from trainyard.job.run.mesh import Mesh, gather_into, scatter_from
 from trainyard.program.placement import Placement, Shard
@@ -98,8 +98,7 @@ class State:
         gathered = bucket.num_shards > 1 and self.zero_stage == 3
         weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
         master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
-        # What several stages use is summed over them first, at the end of the step, and only then cut.
-        sharded = bucket.num_shards > 1 and self.zero_stage >= 2 and len(bucket.stages) == 1
+        sharded = is_sharded(self.mesh.plan, bucket)
         grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
 
@@ -137,7 +136,10 @@ class State:
             return
         views = state.grad_views
         if state.num_accumulated == 1:
-            torch._foreach_copy_(views, grads)
+            # Some were computed there.
+            apart = [(v, g) for v, g in zip(views, grads, strict=True) if v.data_ptr() != g.data_ptr()]
+            if apart:
+                torch._foreach_copy_([view for view, _ in apart], [grad for _, grad in apart])
         else:
             torch._foreach_add_(views, [g.to(torch.float32) for g in grads])
         if last and state.bucket.reduced and len(state.bucket.stages) == 1:

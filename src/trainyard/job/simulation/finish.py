@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trainyard.cost.ops import Pass
-from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.buckets import Bucket, is_sharded
 from trainyard.job.lower.lower import StageProgram
 from trainyard.job.plan import DATA
 from trainyard.job.simulation.build import Assembly
-from trainyard.job.simulation.memory import Effect, is_sharded
+from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 
 

@@ -11,7 +11,8 @@ from torch import fx
 
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
 from trainyard.job.footprint import node_bytes, storage_of
-from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.buckets import is_sharded
+from trainyard.job.lower.in_place import products_in_place
 from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
 from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import Plan
@@ -78,11 +79,6 @@ class StageMemory:
 def element_bytes(plan: Plan) -> int:
     """Bytes of a parameter in the compute type."""
     return int(getattr(torch, plan.dtype).itemsize)
-
-
-def is_sharded(plan: Plan, bucket: Bucket) -> bool:
-    """Whether the gradients of a bucket are reduced for every microbatch and kept as a part."""
-    return bucket.num_shards > 1 and plan.zero_stage >= 2 and len(bucket.stages) == 1
 
 
 def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) -> dict[str, int]:
@@ -214,8 +210,8 @@ class _Stage:
         return {target: sum(found.values()) for target, found in sent.items()}
 
     def _working(self, graph: fx.Graph) -> dict[fx.Node, WorkingBytes]:
-        found = {}
         plan, width = self.lowered.plan, element_bytes(self.lowered.plan)
+        found = dict.fromkeys(products_in_place(graph, plan, self.stage.buckets), WorkingBytes(0, 0))
         for node in graph.nodes:
             if node.target not in (spmd.gather_params, spmd.accumulate_grads):
                 continue

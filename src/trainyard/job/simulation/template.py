@@ -9,10 +9,10 @@ from torch import fx
 
 from trainyard.cost.memory import GraphMemory
 from trainyard.cost.ops import Pass, is_free
-from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.buckets import Bucket, is_sharded
 from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import DATA
-from trainyard.job.simulation.memory import Effect, element_bytes, is_sharded
+from trainyard.job.simulation.memory import Effect, element_bytes
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of

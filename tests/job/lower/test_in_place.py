@@ -1,0 +1,64 @@
+"""Gradients that are products are written where they are kept, wherever that changes nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from trainyard.job.lower.in_place import products_in_place
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.plan import Plan
+from trainyard.job.run.executor import Executor
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.schedules import make_schedule
+from trainyard.job.simulation.memory import stage_memory
+from trainyard.program.capture import capture
+from trainyard.zoo import build
+
+ROWS = 8
+
+
+def lowered(model: str = "gpt-tiny", num_microbatches: int = 1, dtype: str = "float32") -> Lowered:
+    program = capture(build(model, ROWS), ROWS // num_microbatches, getattr(torch, dtype))
+    schedule = make_schedule("gpipe", 1, num_microbatches)
+    return lower(program, Plan(model, program.fingerprint, "local", ROWS, 1, 1, schedule, dtype=dtype))
+
+
+def num_in_place(given: Lowered) -> int:
+    (stage,) = given.stages
+    graphs = [segment.graph_module.graph for segment in stage.segments.values()]
+    return sum(len(products_in_place(graph, given.plan, stage.buckets)) for graph in graphs)
+
+
+def test_only_one_microbatch_in_float32_computes_in_place() -> None:
+    # Four products for each of two blocks: the table of tokens is used twice, and positions are looked up.
+    assert num_in_place(lowered()) == 8
+    assert num_in_place(lowered(num_microbatches=2)) == 0
+    assert num_in_place(lowered(dtype="bfloat16")) == 0
+
+
+def test_gradients_are_those_of_plain_pytorch_and_not_of_the_step_before() -> None:
+    model, given = build("llama-tiny", ROWS), lowered("llama-tiny")
+    values = {name: value.detach().clone() for name, value in model.module.named_parameters()}
+    executor = Executor(given, 0, values.__getitem__, OptimizerConfig(), torch.device("cpu"))
+    batch = {f"batch.{name}": tensor for name, tensor in model.batch.items()}
+    for step in range(2):
+        executor.forward_backward(batch, step)
+        flat = dict(zip(executor.state.buckets, executor.state.finish_gradients(), strict=True))
+    found = executor.state.local_tensors(flat)
+    model.loss(model.module, model.batch).backward()
+    for name, value in model.module.named_parameters():
+        assert value.grad is not None
+        torch.testing.assert_close(found[name], value.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_they_take_no_memory_beside_the_buckets() -> None:
+    given = lowered()
+    (stage,) = given.stages
+    memory = stage_memory(given, stage).actions["B"].graph
+    in_place = products_in_place(stage.segments["B"].graph, given.plan, stage.buckets)
+    taken = {
+        node: sum(storage.num_bytes for storage in memory.storages[node])
+        for node in memory.storages
+        if node.target is torch.ops.aten.mm.default
+    }
+    assert {node for node, num_bytes in taken.items() if num_bytes == 0} == set(in_place)
