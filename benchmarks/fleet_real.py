@@ -1,86 +1,84 @@
 """Eight real trainings on four devices under four policies: what was predicted, and what came.
 
 Run `python benchmarks/fleet_real.py [ENGINE [FOLDER]]`; ENGINE is local (the default), slurm or ray, and of the last two
-a cluster with two nodes of two devices of type local must be there. FOLDER, of the jobs, must be seen by all nodes.
-Every policy begins with measuring each training alone, as `trainyard fleet run --measure` does.
+a cluster with two nodes of two devices of type local must be there. FOLDER, of the jobs, must be seen by all nodes. It
+is `trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from record import write_record
 
-from trainyard.fleet.records import FleetRun
-from trainyard.fleet.run.drive import run_fleet
-from trainyard.fleet.run.engines import make_engine
-from trainyard.fleet.run.measure import measured_alone
-from trainyard.fleet.setting import setting_of
-from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.training import Training, training_job
-from trainyard.report.fleet_measured import measured_jobs
-
-_SITE = Site.parse("2x2xlocal")
 # Times in them are as much shorter than in the papers as the trainings are.
-_POLICIES = (
-    "tiresias(thresholds=(40.0,))",
-    "gandiva(quantum_s=30.0)",
-    "pollux(interval_s=30.0)",
-    "antman",
-)
-_ROUND_S = {"gandiva": 30.0, "pollux": 30.0}
+_POLICIES = {
+    "tiresias(thresholds=(40.0,))": (),
+    "gandiva(quantum_s=30.0)": ("--round-s", "30"),
+    "pollux(interval_s=30.0)": ("--round-s", "30"),
+    "antman": (),
+}
+# Narrow and wide, long and short: when it comes, its devices, and steps. Every other one may be put second.
+_JOBS = (
+    (0.0, 2, 1500), (2.0, 1, 4000), (5.0, 1, 1000), (10.0, 2, 1000),
+    (20.0, 1, 2500), (30.0, 2, 400), (40.0, 1, 1500), (60.0, 1, 800),
+)  # fmt: skip
 
 
-def workload() -> list[Job]:
-    """Eight trainings, narrow and wide, long and short; half of them may be put second to the others."""
-    # When it comes, its devices, and steps.
-    shape = [
-        (0.0, 2, 1500), (2.0, 1, 4000), (5.0, 1, 1000), (10.0, 2, 1000),
-        (20.0, 1, 2500), (30.0, 2, 400), (40.0, 1, 1500), (60.0, 1, 800),
-    ]  # fmt: skip
-    return [
-        training_job(
-            f"job{number}", arrival_s, num_devices, Training("gpt-tiny", 4, steps, checkpoint_every=500),
-            guaranteed=number % 2 == 0, busy=0.5, min_devices=1, max_devices=2,
-        )
-        for number, (arrival_s, num_devices, steps) in enumerate(shape)
-    ]  # fmt: skip
+def write_workload(file: Path) -> None:
+    """The jobs, in Trainyard's own form."""
+    lines = [
+        "name,arrival_s,num_devices,steps,guaranteed,busy,min_devices,max_devices,model,batch_size,checkpoint_every"
+    ]
+    for number, (arrival_s, num_devices, steps) in enumerate(_JOBS):
+        guaranteed = "no" if number % 2 else "yes"
+        lines.append(f"job{number},{arrival_s},{num_devices},{steps},{guaranteed},0.5,1,2,gpt-tiny,4,500")
+    file.write_text("\n".join(lines) + "\n")
 
 
-def concordance(predicted: FleetRun, measured: FleetRun) -> float:
+def concordance(jobs: Sequence[dict[str, Any]]) -> float:
     """Share of the pairs of jobs that ended in the order in which they were to."""
-    places = [predicted.names.index(name) for name in measured.names]
+    places = [job["predicted_place"] for job in sorted(jobs, key=lambda job: int(job["measured_place"]))]
     pairs = [(a, b) for i, a in enumerate(places) for b in places[i + 1 :]]
     return sum(a < b for a, b in pairs) / len(pairs)
 
 
-def compare(policy: str, engine_name: str, folder: Path) -> dict[str, float]:
+def compare(policy: str, engine: str, folder: Path) -> dict[str, float]:
     """One policy, predicted and run."""
-    setting = setting_of(policy, round_s=_ROUND_S.get(policy.partition("(")[0]))
-    engine = make_engine(engine_name, _SITE, folder, shares=setting.shares)
-    engine.warm_up()
-    jobs, costs = measured_alone(workload(), engine)
-    predicted = setting.simulate(jobs, _SITE, costs=costs, crowding=engine.crowding)
-    measured = run_fleet(
-        jobs, _SITE, setting.policy, engine, name=policy, place=setting.place, rounds=setting.rounds
+    folder.mkdir(parents=True)
+    write_workload(folder / "jobs.csv")
+    command = ["trainyard", "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
+    command += [
+        "--policy",
+        policy,
+        "--engine",
+        engine,
+        "--folder",
+        str(folder / "jobs"),
+        "--measure",
+        "--json",
+    ]
+    found = json.loads(
+        subprocess.run([*command, *_POLICIES[policy]], stdout=subprocess.PIPE, check=True).stdout
     )
-    *each, mean = measured_jobs(predicted, measured)
-    for job in each:
-        print(
-            f"  {job.name}: predicted {job.jct_s[0]:.1f} s, measured {job.jct_s[1]:.1f} s, {job.error:+.0%}"
-        )
+    *each, mean = found["jobs"]
+    errors = [job["measured_jct_s"] / job["predicted_jct_s"] - 1.0 for job in each]
+    for job, error in zip(each, errors, strict=True):
+        times = f"predicted {job['predicted_jct_s']:.1f} s, measured {job['measured_jct_s']:.1f} s"
+        print(f"  {job['job']}: {times}, {error:+.0%}")
     return {
-        "start_s": costs.start_s,
-        "predicted_mean_jct_s": mean.jct_s[0],
-        "measured_mean_jct_s": mean.jct_s[1],
-        "mean_error": abs(mean.error),
-        "worst_error": max(abs(job.error) for job in each),
-        "pairs_in_order": concordance(predicted, measured),
-        "predicted_preemptions": predicted.num_preemptions,
-        "measured_preemptions": measured.num_preemptions,
+        "predicted_mean_jct_s": mean["predicted_jct_s"],
+        "measured_mean_jct_s": mean["measured_jct_s"],
+        "mean_error": mean["measured_jct_s"] / mean["predicted_jct_s"] - 1.0,
+        "worst_error": max(map(abs, errors)),
+        "within_15_percent": sum(abs(error) <= 0.15 for error in errors),
+        "pairs_in_order": concordance(each),
     }
 
 
