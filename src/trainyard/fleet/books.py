@@ -121,6 +121,12 @@ class Books:
     num_preempted: Ints
     num_starts: Ints
 
+    def job(self, row: int) -> Job:
+        """The job of a row."""
+        job = self.jobs[row]
+        assert job is not None
+        return job
+
     @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import chain
 
 import numpy as np
 
 from trainyard.fleet.books import Books, Floats, Ints
 from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.fair import FairTimes
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.mechanism import walk
+from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
+from trainyard.fleet.workload.job import Grant, Job
 
 _NONE = np.zeros(0, np.int64)
 _EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")
@@ -62,19 +62,15 @@ class Holdings:
         crowding: Crowding | None = None,
     ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
-        self.fate, self.crowding = fate or Fate(Hazards()), crowding or Crowding()
-        # What slows a job that runs: its own fate, and the others of its nodes.
-        self.speeds: dict[int, float] = {}
-        self.crowded: dict[int, float] = {}
-        self._job_s = self._counted_s = 0.0
         self.books, self.free = Books(), FreeDevices(site)
+        self.fate = fate or Fate(Hazards())
+        self.paces = Paces(site, self.books, self.fate, crowding or Crowding())
+        self.fair = FairTimes(site, self.books)
         self.changed: list[int] = []
-        self.adaptive: set[int] = set()
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self.num_waiting = 0
         self._reach: dict[tuple[str, ...], tuple[int, int]] = {}
-        self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -93,7 +89,7 @@ class Holdings:
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
                 f"{most}. Take a larger cluster, or leave the job out"
             )
-        before_s = self._count_jobs(now_s)
+        before_s = self.fair.count(now_s)
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
@@ -104,38 +100,6 @@ class Holdings:
         kinds = [t for t in device_types or site.device_types if t in site.device_types]
         most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
         return site.type_bits(device_types), most
-
-    def _count_jobs(self, now_s: float) -> float:
-        """Jobs times time until now."""
-        self._job_s += self.books.num_active * (now_s - self._counted_s)
-        self._counted_s = now_s
-        return self._job_s
-
-    def _fair_s(self, row: int, now_s: float) -> float:
-        """Time that a job would take with an equal share of the cluster for itself.
-
-        K. Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, section 3.1: alone on its
-        gang, and longer in proportion where the gang is more than its share among the jobs that there were.
-        """
-        site, job = self.site, self.job(row)
-        grant = _first(job.num_devices)
-        spots = self._compact_spots(job.num_devices, int(self.books.allowed[row]))
-        alone_s = min((_length_s(job, spot, grant) for spot in spots), default=float("inf"))
-        waited_s = now_s - job.arrival_s
-        jobs = (self._count_jobs(now_s) - float(self.books.job_s[row])) / waited_s if waited_s > 0 else 1.0
-        return alone_s * max(1.0, jobs * job.num_devices / site.num_devices)
-
-    def _compact_spots(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
-        """Where a gang would lie on each type of device, had it the cluster for itself."""
-        key = num_devices, allowed
-        if key not in self._spots:
-            site = self.site
-            self._spots[key] = tuple(
-                _spot(device_type, site.compact(num_devices, kind))
-                for kind, device_type in enumerate(site.device_types)
-                if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
-            )
-        return self._spots[key]
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
         """Refuse and stop what is not to run, then start what is, most urgent first.
@@ -226,96 +190,12 @@ class Holdings:
 
     def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
         free, costs = self.free, self.costs
-        for row in rows:
-            self.speeds[row], self.crowded[row] = self.fate.speed(), 1.0
-            self.num_waiting -= self.books.grants[row] is None
+        self.num_waiting -= sum(self.books.grants[row] is None for row in rows)
         kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
-        rates = [self._rate(row, grant) for row, grant in zip(rows, grants, strict=True)]
+        rates = self.paces.started(rows, grants)
         self.books.start(rows, grants, kinds, rates, now_s, (costs.start_s, costs.restart_s))
-        self._adapt_all(rows)
+        self.paces.adapt(rows)
         self.changed += rows
-
-    def _adapt_all(self, rows: Sequence[int]) -> None:
-        """Those of the jobs that adapt themselves do so, now that they have other devices or another share."""
-        for row in rows:
-            if isinstance(self.job(row).profile, Adaptive):
-                self._adapt(row)
-                self.adaptive.add(row)
-
-    def _rate(self, row: int, grant: Grant) -> float:
-        """Work per second; of a job that adapts itself it is found out later."""
-        profile = self.job(row).profile
-        if isinstance(profile, Adaptive):
-            return 0.0
-        return self._speed(row) * profile.work_per_s(self.spot(grant), grant)
-
-    def _speed(self, row: int) -> float:
-        return self.speeds[row] * self.crowded[row]
-
-    def spot(self, grant: Grant) -> Spot:
-        """Where a grant lies."""
-        node_of = self.free.node_of
-        nodes = [node_of[device] for device in grant.devices]
-        counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
-        return _spot(self.site.hosts[nodes[-1]].device_type, counts)
-
-    def _adapt(self, row: int) -> None:
-        books, job, grant = self.books, self.job(row), self.books.grants[row]
-        assert isinstance(job.profile, Adaptive)
-        assert grant is not None
-        done = job.work - float(books.left[row])
-        pace = job.profile.pace(self.spot(grant), grant, done, books.reports[row])
-        if self._speed(row) != 1.0:
-            pace = replace(pace, work_per_s=self._speed(row) * pace.work_per_s)
-        books.adapt(row, pace)
-
-    def crowd(self, now_s: float) -> list[int]:
-        """Let jobs that run slow each other as much as they do now.
-
-        Returns
-        -------
-        Rows of those that go on at another speed.
-        """
-        if not self.crowding.is_there:
-            return []
-        node_of = [0] * self.site.num_devices if self.crowding.one_machine else self.free.node_of
-        running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
-        used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
-        changed = []
-        for row, grant in running:
-            own = Counter(node_of[device] for device in grant.devices)
-            speed = min(self.crowding.speed(own[node], used[node]) for node in own)
-            if speed != self.crowded[row]:
-                self.books.settle(row, now_s)
-                # What it takes to start is work, too.
-                self.books.stretch(row, now_s, self.crowded[row] / speed)
-                self.crowded[row] = speed
-                self.books.run(row, self._rate(row, grant))
-                self._adapt_all([row])
-                changed.append(row)
-        return changed
-
-    def hear(self, now_s: float) -> list[int]:
-        """Let the running jobs that adapt themselves do so, and report; those that still restart have nothing to say.
-
-        Returns
-        -------
-        Their rows.
-        """
-        if not self.adaptive:
-            return []
-        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s)
-        for row in rows:
-            self._report(row, now_s)
-            self._adapt(row)
-        return rows
-
-    def _report(self, row: int, now_s: float) -> None:
-        """What a job did until now, and what it knows since."""
-        pace = self.books.paces[row]
-        self.books.settle(row, now_s)
-        if pace is not None:
-            self.books.reports[row] = pace.report
 
     def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
@@ -329,35 +209,22 @@ class Holdings:
             if not devices:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}
-            partners = tuple(sorted(self.job(other).name for other in others))
+            partners = tuple(sorted(self.books.job(other).name for other in others))
             grant = replace(_granted(devices, place, extras), partners=partners)
             if self.books.grants[row] != grant:
-                self.reshare(row, grant, now_s)
+                self.paces.regranted(row, grant, now_s)
                 self.changed.append(row)
         self._check_shares(tenants)
-
-    def reshare(self, row: int, grant: Grant, now_s: float) -> None:
-        """A job has another share of the devices that it has, or others beside it."""
-        self.books.settle(row, now_s)
-        self.books.grants[row] = grant
-        self.books.run(row, self._rate(row, grant))
-        self._adapt_all([row])
 
     def _check_shares(self, tenants: dict[int, list[int]]) -> None:
         for device, rows in tenants.items():
             total = sum(grant.share for row in rows if (grant := self.books.grants[row]) is not None)
             if total > 1.0 + 1e-9:
-                names = ", ".join(self.job(row).name for row in rows)
+                names = ", ".join(self.books.job(row).name for row in rows)
                 raise FleetError(
                     f"the policy gives device {device} out {total:g} times, to jobs {names}; the shares of one device "
                     "add up to at most 1"
                 )
-
-    def job(self, row: int) -> Job:
-        """The job of a row."""
-        job = self.books.jobs[row]
-        assert job is not None
-        return job
 
     def stop(self, rows: Sequence[int], now_s: float) -> None:
         """Take jobs' devices away; they wait."""
@@ -378,10 +245,10 @@ class Holdings:
             grant = self.books.grants[row]
             assert grant is not None
             if self.notes.spans is not None and now_s > (placed_s := float(self.books.placed_s[row])):
-                self.notes.spans.append(Span(self.job(row).name, placed_s, now_s, grant.devices))
+                self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
             left += grant.devices
         self.free.give(left)
-        self.adaptive.difference_update(rows)
+        self.paces.left(rows)
 
     def fail(self, row: int, now_s: float) -> None:
         """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
@@ -392,15 +259,13 @@ class Holdings:
 
     def finish(self, row: int, now_s: float) -> bool:
         """A job has done its work, or comes to where it changes its pace; whether it has ended."""
-        books, job = self.books, self.job(row)
+        books, job = self.books, self.books.job(row)
         if books.turn[row] > 0:
-            self._report(row, now_s)
-            books.left[row] = books.turn[row]
-            self._adapt(row)
+            self.paces.turn(row, now_s)
             return False
         self._pause([row], now_s)
         books.release([row], now_s)
-        fair_s = self._fair_s(row, now_s)
+        fair_s = self.fair.fair_s(row, job, now_s)
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         self.notes.ended(
             job.name,
@@ -419,10 +284,10 @@ class Holdings:
         return True
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
-        job = self.job(row)
+        job = self.books.job(row)
         if self.books.grants[row] is not None:
             self.stop([row], now_s)
-        self._count_jobs(now_s)
+        self.fair.count(now_s)
         self.notes.refused.append((job.name, reason))
         self.forget(row)
 
@@ -436,25 +301,6 @@ def _whole(targets: Targets) -> bool:
     """Whether jobs get devices for themselves alone, and nothing else."""
     given = [device for devices in targets.devices or () for device in devices]
     return not _extras(targets) and len(set(given)) == len(given)
-
-
-@cache
-def _first(num_devices: int) -> Grant:
-    """So many devices, whichever they are."""
-    return Grant(tuple(range(num_devices)))
-
-
-@cache
-def _spot(device_type: str, counts: tuple[int, ...]) -> Spot:
-    return Spot(device_type, sum(counts), len(counts), counts)
-
-
-def _length_s(job: Job, spot: Spot, grant: Grant) -> float:
-    """How long a job takes in one piece."""
-    if isinstance(job.profile, Adaptive):
-        return job.profile.rest_s(spot, grant, 0.0, job.work)
-    rate = job.profile.work_per_s(spot, grant)
-    return job.work / rate if rate > 0 else float("inf")
 
 
 def _extras(targets: Targets) -> dict[str, Floats | Ints]:

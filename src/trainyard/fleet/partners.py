@@ -65,14 +65,14 @@ class Partners:
     def _share(self, row: int) -> float:
         """Share of its devices that a job gets."""
         partner = self.of.get(row)
-        return 1.0 if partner is None else self.holdings.job(row).share_beside(self.holdings.job(partner))
+        return 1.0 if partner is None else self.books.job(row).share_beside(self.books.job(partner))
 
     def resumed(self, row: int) -> None:
         """A job goes on with devices that it had before this run; it may share them with one that does so, too."""
         grant = self.books.grants[row]
         for other in self.books.active.tolist():
             beside = self.books.grants[other]
-            if grant is not None and beside is not None and self.holdings.job(other).name in grant.partners:
+            if grant is not None and beside is not None and self.books.job(other).name in grant.partners:
                 self.of |= {row: other, other: row}
 
     def parted(self, row: int, now_s: float) -> list[int]:
@@ -88,5 +88,5 @@ class Partners:
         del self.of[partner]
         grant = self.books.grants[partner]
         assert grant is not None, "partners have devices as long as they are partners"
-        self.holdings.reshare(partner, replace(grant, share=1.0, partners=()), now_s)
+        self.holdings.paces.regranted(partner, replace(grant, share=1.0, partners=()), now_s)
         return [partner]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -195,7 +195,7 @@ class Snapshot:
 
     def _spot(self, grant: Grant, device_type: int) -> Spot:
         per_node = self.site.compact(grant.num_devices, device_type)
-        return Spot(self.site.device_types[device_type], grant.num_devices, len(per_node), per_node)
+        return spot_of(self.site.device_types[device_type], per_node)
 
     def gang_speeds(self, number: int) -> Floats:
         """Work per second of a job's gang by device type, 0 where it cannot run; needs "speed"."""

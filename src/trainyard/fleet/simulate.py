@@ -51,9 +51,11 @@ def simulate_fleet(
     """
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
-    hazards = hazards or Hazards()
-    if hazards.are_there and rounds is not None and rounds.published is not None:
-        raise FleetError("rounds as published know no failures; simulate with hazards in rounds of your own")
+    hazards, crowding = hazards or Hazards(), crowding or Crowding()
+    if rounds is not None and rounds.published is not None and (hazards.are_there or crowding.is_there):
+        raise FleetError(
+            "rounds as published know no failures and no interference; simulate these in rounds of your own"
+        )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
     holdings = Holdings(site, policy.preempts, how, costs or Costs(), notes, fate, crowding)
@@ -153,7 +155,7 @@ class _Simulator:
             heapq.heappush(self.failing, (failure_s, row, float(self.books.placed_s[row])))
 
     def _refuse_to_wait(self) -> None:
-        waiting = [self.holdings.job(row).name for row in self.books.active.tolist()]
+        waiting = [self.books.job(row).name for row in self.books.active.tolist()]
         raise FleetError(
             f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0]!r} first; a policy must in the end "
             "run every job that fits, or refuse it"
@@ -183,7 +185,7 @@ class _Simulator:
 
     def _decide(self) -> None:
         books = self.books
-        for row in self.holdings.hear(self.now_s):
+        for row in self.holdings.paces.hear(self.now_s):
             self._expect(row)
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
@@ -220,7 +222,7 @@ class _Simulator:
         return targets
 
     def _crowd(self, now_s: float) -> None:
-        for row in self.holdings.crowd(now_s):
+        for row in self.holdings.paces.crowd(now_s):
             self._expect(row)
 
     def _expect(self, row: int) -> None:

@@ -1,4 +1,4 @@
-"""Gavel with space sharing: examples by hand, programs over all pairs, rounds of combinations, and the paper's claim.
+"""Gavel with space sharing: examples by hand, programs over all pairs, and rounds of combinations.
 
 Variants of gavel_max_min, gavel_water_filling, gavel_hierarchical, gavel_makespan, gavel_finish_time, gavel_fifo,
 gavel_cost and gavel_throughput.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, pairwise
-from pathlib import Path
+from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -19,32 +18,24 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.place.together import seats
 from trainyard.fleet.policies.gavel import program
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
-from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds, credited, opened, priorities, turn
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.rounds import credited, opened, priorities, turn
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
-from trainyard.fleet.workload.readers.gavel import read_gavel
 
 Floats = NDArray[np.float64]
 
-GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
-SHARING = (
-    max_min_fairness, water_filling, hierarchical, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput
-)  # fmt: skip
+SHARING = [entry.factory for entry in CATALOG if "space sharing" in entry.variants]
 
 
 def problem(speed: Floats, room: list[int], like: list[int], part: Floats, **rest: object) -> Problem:
@@ -302,114 +293,3 @@ def test_who_can_keep_its_devices_does() -> None:
     # Partners part: the more urgent one stays. Two that come together lie where the first of them was.
     found = seats(site, 0, one, kind, [[(2,)], [(2,), (3,)], []])
     assert found == [(2,), (3,), (0,)]
-
-
-# Simulation
-
-
-@dataclass(frozen=True)
-class Sociable:
-    """A job that has a part of its speed beside another."""
-
-    part: float
-
-    def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        assert len(grant.partners) <= 1
-        return self.part if grant.partners else 1.0
-
-
-def sociable(name: str, work: float, part: float = 0.75, arrival_s: float = 0.0) -> Job:
-    return Job(name, arrival_s, 1, work, Sociable(part))
-
-
-def test_who_is_left_goes_on_alone() -> None:
-    # Together until 400 s, after 300 of the work of each; then the second has the device for itself at once.
-    run = simulate_fleet(
-        [sociable("a", 300.0), sociable("b", 900.0)],
-        Site.uniform(1, 1),
-        max_min_fairness(space_sharing=True),
-        costs=Costs(restart_s=50.0),
-        keep_spans=True,
-    )
-    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == pytest.approx(
-        {"a": 400.0, "b": 1000.0}
-    )
-    assert {span.devices for span in run.spans} == {(0,)}
-
-
-def test_partners_move_with_what_that_costs() -> None:
-    # Both have a device each for a round; then a third comes, and two share one.
-    jobs = [sociable("a", 3000.0), sociable("b", 3000.0), sociable("c", 500.0, 0.9, 100.0)]
-    policy = max_min_fairness(space_sharing=True)
-    free, dear = (
-        simulate_fleet(jobs, Site.uniform(1, 2), policy, costs=Costs(restart_s=cost)) for cost in (0.0, 60.0)
-    )
-    assert free.mean_completion_s < dear.mean_completion_s
-    alone = simulate_fleet(jobs, Site.uniform(1, 2), max_min_fairness())
-    assert free.mean_completion_s < alone.mean_completion_s
-
-
-def assert_at_most_two(run: FleetRun, jobs: list[Job]) -> int:
-    """No device has more than two jobs at a time, and two have all of each other's; returns how often two share."""
-    asked = {job.name: job.num_devices for job in jobs}
-    moments = sorted({span.start_s for span in run.spans} | {span.end_s for span in run.spans})
-    shared = 0
-    for start_s, end_s in pairwise(moments):
-        there = [span for span in run.spans if span.start_s <= start_s and span.end_s >= end_s]
-        assert max(Counter(span.job for span in there).values(), default=0) <= 1
-        tenants = Counter(span.devices for span in there)
-        assert max(tenants.values(), default=0) <= 2
-        assert max(Counter(device for own in tenants for device in own).values(), default=0) <= 1
-        assert all(len(span.devices) == asked[span.job] for span in there)
-        shared += sum(count == 2 for count in tenants.values())
-    return shared
-
-
-@pytest.mark.parametrize("make", SHARING)
-def test_runs_share_devices_between_two(make: Callable[..., Gavel]) -> None:
-    rng = np.random.default_rng(1)
-    jobs = [
-        declared_job(
-            f"job{i}", 200.0 * i, int(rng.choice([1, 1, 2])), float(rng.integers(300, 3000)), float(busy)
-        )
-        for i, busy in enumerate(rng.choice([0.3, 0.5, 1.0], 24))
-    ]
-    site = Site.of_pools([("v100", 2, 2), ("k80", 1, 2)])
-    run = simulate_fleet(jobs, site, make(space_sharing=True), keep_spans=True)
-    assert len(run.names) == len(jobs)
-    assert assert_at_most_two(run, jobs) > 0
-
-
-def test_where_nobody_gains_nothing_changes() -> None:
-    jobs = [declared_job(f"job{i}", 100.0 * i, 1, 700.0 + 50 * i) for i in range(9)]
-    runs = [
-        simulate_fleet(
-            jobs, Site.uniform(1, 3), max_min_fairness(space_sharing=sharing), rounds=Rounds(120.0)
-        )
-        for sharing in (False, True)
-    ]
-    np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
-
-
-@pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
-@pytest.mark.parametrize(
-    ("make", "trace", "num_jobs", "cluster", "measure"),
-    [
-        (max_min_fairness, "generated/seed0_lam3600_1gpu", 60, (3, 3, 3), "mean_completion_s"),
-        (max_min_fairness, "physical_cluster/max_min_fairness", 96, (8, 16, 24), "mean_completion_s"),
-        (makespan, "physical_cluster/minimize_makespan", 100, (8, 16, 24), "makespan_s"),
-    ],
-)
-def test_space_sharing_shortens_completion_times(
-    make: Callable[..., Gavel], trace: str, num_jobs: int, cluster: tuple[int, ...], measure: str
-) -> None:
-    # Section 7.3: where the cluster is loaded, jobs end earlier with space sharing than without.
-    jobs = list(read_gavel(GAVEL / "traces" / f"{trace}.trace", GAVEL / "simulation_throughputs.json"))
-    site = Site.of_pools(
-        [(kind, 1, count) for kind, count in zip(("v100", "p100", "k80"), cluster, strict=True)]
-    )
-    alone, shared = (
-        simulate_fleet(jobs[:num_jobs], site, make(space_sharing=sharing), place="anywhere")
-        for sharing in (False, True)
-    )
-    assert getattr(shared, measure) < 0.95 * getattr(alone, measure)

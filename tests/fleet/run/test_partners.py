@@ -77,7 +77,7 @@ def pair(engine: Told) -> Driver:
 
 
 def partners(found: Driver) -> dict[str, tuple[str, ...]]:
-    return {found.holdings.job(row).name: grant.partners for row, grant in found.running.items()}
+    return {found.books.job(row).name: grant.partners for row, grant in found.running.items()}
 
 
 def test_two_share_a_device_until_one_ends() -> None:

@@ -132,12 +132,12 @@ class Driver:
     @property
     def names(self) -> list[str]:
         """Jobs that are neither ended nor refused."""
-        return [self.holdings.job(row).name for row in self.books.active.tolist()]
+        return [self.books.job(row).name for row in self.books.active.tolist()]
 
     def done(self) -> dict[str, tuple[float, float]]:
         """Work done, and devices times time had, of every job by name, at the last step."""
         books = self.books
-        jobs = {row: self.holdings.job(row) for row in books.active.tolist()}
+        jobs = {row: self.books.job(row) for row in books.active.tolist()}
         return {
             job.name: (job.work - float(books.left[row]), float(books.attained_device_s[row]))
             for row, job in jobs.items()
@@ -199,10 +199,10 @@ class Driver:
         FleetError
             If there is none of this name.
         """
-        row = next((r for r in self.books.active.tolist() if self.holdings.job(r).name == name), None)
+        row = next((r for r in self.books.active.tolist() if self.books.job(r).name == name), None)
         if row is None:
             raise FleetError(f"there is no job {name!r} that waits or runs")
-        job, grant = self.holdings.job(row), self.running.pop(row, None)
+        job, grant = self.books.job(row), self.running.pop(row, None)
         if grant is not None:
             self.engine.stop([name])
             self.holdings.stop([row], now_s)
@@ -222,12 +222,12 @@ class Driver:
         """Take note of what the jobs did; whether one ended or failed."""
         some = False
         for row in list(self.running):
-            job = self.holdings.job(row)
+            job = self.books.job(row)
             progress = self.engine.progress(job.name)
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
             if progress.step_s is not None:
-                spot = self.holdings.spot(self.running[row])
+                spot = self.holdings.paces.spot(self.running[row])
                 report = training_of(job).report(self.books.reports[row], spot, progress.step_s)
                 self.books.reports[row] = report
             if progress.ended:
@@ -279,7 +279,7 @@ class Driver:
             self.turns.close(now_s)
             targets = self.turns.targets(rows, now_s, ask if self.turns.is_due(now_s, last=False) else None)
         self.wake_s = min(self.wake_s, targets.ask_again_s)
-        jobs = {row: self.holdings.job(row) for row in rows.tolist()}
+        jobs = {row: self.books.job(row) for row in rows.tolist()}
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in targets.reasons.items()}
         for number, why in targets.refused.items():
             self.tell(Event(now_s, jobs[int(rows[number])], Happening.REFUSED, why=why))

@@ -137,6 +137,30 @@ class HomeEngine(ABC):
         return Crowding()
 
 
+class ManagedEngine(HomeEngine):
+    """An engine that has a cluster manager start the processes; it counts a job as one until all of them are over.
+
+    Parameters
+    ----------
+    hosts : what the manager has, in the order in which the nodes of the site are to be its.
+    manager : its name, for messages.
+    """
+
+    def __init__(
+        self, site: Site, folder: Path, patience_s: float, shares: bool, hosts: Sequence[Host], manager: str
+    ) -> None:
+        require_fit(site, hosts, manager)
+        super().__init__(site, folder, patience_s, shares=shares)
+        self._hosts = hosts
+
+    def host(self, node: int) -> Host:
+        return self._hosts[node]
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        self._known.add(job.name)
+        return not self.is_over(job.name)
+
+
 def require_whole(name: str, grant: Grant, engine: str) -> None:
     """Check that a grant shares no device.
 

@@ -29,11 +29,11 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine, require_fit
+from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
-from trainyard.fleet.site import Host, Site
-from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant
 
 __all__ = ["RayEngine"]
 
@@ -44,7 +44,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _AS_ON_NODE = {"env_vars": {f"RAY_EXPERIMENTAL_NOSET_{_VISIBLE}": "1"}}
 
 
-class RayEngine(HomeEngine):
+class RayEngine(ManagedEngine):
     """Trains jobs in actors of Ray.
 
     Parameters
@@ -72,13 +72,9 @@ class RayEngine(HomeEngine):
     ) -> None:
         connect(address)
         self._nodes = ray_nodes()
-        require_fit(site, [node.host for node in self._nodes], "Ray")
-        super().__init__(site, folder, patience_s, shares=shares)
+        super().__init__(site, folder, patience_s, shares, [node.host for node in self._nodes], "Ray")
         self._gangs: frozenset[str] = frozenset()
         self._asked_s = float("-inf")
-
-    def host(self, node: int) -> Host:
-        return self._nodes[node].host
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]
@@ -87,10 +83,6 @@ class RayEngine(HomeEngine):
         options = {"name": str(home.path), "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
         ray.remote(_Gang).options(**options, scheduling_strategy=where).remote(home.path, parts)
         self._asked_s = float("-inf")
-
-    def adopt(self, job: Job, grant: Grant) -> bool:
-        self._known.add(job.name)
-        return not self.is_over(job.name)
 
     def is_over(self, name: str) -> bool:
         home = self.home(name)

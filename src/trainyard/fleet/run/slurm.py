@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine, require_fit
+from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes
-from trainyard.fleet.site import FleetError, Host, Site
-from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant
 
 __all__ = ["SlurmEngine"]
 
@@ -40,7 +40,7 @@ _MIB = 2**20
 _PORTS = (20000, 32000)
 
 
-class SlurmEngine(HomeEngine):
+class SlurmEngine(ManagedEngine):
     """Trains jobs as batch jobs of Slurm.
 
     Parameters
@@ -67,24 +67,16 @@ class SlurmEngine(HomeEngine):
         nodes: Sequence[SlurmNode] | None = None,
     ) -> None:
         self._nodes = tuple(nodes or slurm_nodes())
-        require_fit(site, [node.host for node in self._nodes], "Slurm")
         if shares:
             require_slots(self._nodes[: len(site.hosts)])
-        super().__init__(site, folder, patience_s, shares=shares)
+        super().__init__(site, folder, patience_s, shares, [node.host for node in self._nodes], "Slurm")
         self._queue = _Queue()
-
-    def host(self, node: int) -> Host:
-        return self._nodes[node].host
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, master).items()]
         slurm(*submission(home, parts), given=script(home, parts))
         self._queue.forget()
-
-    def adopt(self, job: Job, grant: Grant) -> bool:
-        self._known.add(job.name)
-        return not self.is_over(job.name)
 
     def is_over(self, name: str) -> bool:
         return str(self.home(name).path) not in self._queue.jobs()

@@ -180,7 +180,7 @@ class Daemon:
             return
         self._settled_s, driver = now_s, self.driver
         free = driver.holdings.free.total
-        running = {driver.holdings.job(row).name for row in driver.running}
+        running = {driver.books.job(row).name for row in driver.running}
         waiting = {
             name: driver.waiting.get(name, f"others are before it; {free} devices are free")
             for name in driver.names

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 
@@ -48,6 +49,12 @@ class Spot:
     num_devices: int
     num_nodes: int
     per_node: tuple[int, ...] = ()
+
+
+@cache
+def spot_of(device_type: str, per_node: tuple[int, ...]) -> Spot:
+    """Devices of one type, so many on each of some nodes."""
+    return Spot(device_type, sum(per_node), len(per_node), per_node)
 
 
 class Profile(Protocol):

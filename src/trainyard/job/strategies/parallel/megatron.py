@@ -65,10 +65,9 @@ def megatron(
 
     Examples
     --------
-    >>> from trainyard.hardware.parse import parse_cluster
+    >>> from trainyard import load_model, parse_cluster
     >>> from trainyard.job.task import Task, apply
-    >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
+    >>> setting = Setting(Task(load_model("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
     >>> plan = apply((("megatron", megatron(tensor=2, pipeline=2)),), setting)
     >>> plan.tensor, plan.pipeline, plan.data, plan.schedule.name
     (2, 2, 1, 'one_f_one_b')
@@ -92,10 +91,7 @@ def megatron(
             num_stages_per_rank=stages_per_rank,
             stage_starts=even_starts(program, degrees.pipeline * stages_per_rank),
         )
-        why = (
-            f"Tensor {degrees.tensor} x pipeline {degrees.pipeline} x data {degrees.data}: {_origin(asked)}."
-        )
-        plan = replace(plan, reasons=(*plan.reasons, why))
+        plan = replace(plan, reasons=(*plan.reasons, _why(degrees, asked)))
         return _with_tensor_axis(plan, program) if degrees.tensor > 1 else plan
 
     return strategy
@@ -151,10 +147,11 @@ def bubble_fraction(num_stages: int, num_microbatches: int, stages_per_rank: int
     return (num_stages - 1) / (stages_per_rank * num_microbatches)
 
 
-def _origin(asked: tuple[int | None, ...]) -> str:
-    if all(asked):
-        return "as asked"
-    return "the smallest model-parallel size that fits, tensor within a node first, data with the rest"
+def _why(degrees: Degrees, asked: tuple[int | None, ...]) -> str:
+    origin = "as asked"
+    if not all(asked):
+        origin = "the smallest model-parallel size that fits, tensor within a node first, data with the rest"
+    return f"Tensor {degrees.tensor} x pipeline {degrees.pipeline} x data {degrees.data}: {origin}."
 
 
 def _num_microbatches(setting: Setting, data: int, microbatch_rows: int) -> int:

@@ -1,0 +1,127 @@
+"""How fast jobs run on what they hold: by their profile, by fate, and by who else is on their nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainyard.fleet.books import Books
+from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.hazards import Fate
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Adaptive, Grant, Spot, spot_of
+
+
+class Paces:
+    """Keeps the rates on the books right while jobs start, adapt themselves and crowd each other."""
+
+    def __init__(self, site: Site, books: Books, fate: Fate, crowding: Crowding) -> None:
+        self.site, self.books, self.fate, self.crowding = site, books, fate, crowding
+        self._node_of: list[int] = site.node_of.tolist()
+        # Parts of its speed that a running job has, as a straggler and beside the others.
+        self._drawn: dict[int, float] = {}
+        self._crowded: dict[int, float] = {}
+        self._adaptive: set[int] = set()
+
+    def started(self, rows: Sequence[int], grants: Sequence[Grant]) -> list[float]:
+        """Rates of jobs that start; of those that adapt themselves, `adapt` finds them when the start is on the books."""
+        for row in rows:
+            self._drawn[row], self._crowded[row] = self.fate.speed(), 1.0
+        return [self._rate(row, grant) for row, grant in zip(rows, grants, strict=True)]
+
+    def left(self, rows: Sequence[int]) -> None:
+        """Jobs have lost their devices, or ended."""
+        self._adaptive.difference_update(rows)
+
+    def regranted(self, row: int, grant: Grant, now_s: float) -> None:
+        """A job goes on with the devices that it has, at another rate."""
+        self.books.settle(row, now_s)
+        self.books.grants[row] = grant
+        self.books.run(row, self._rate(row, grant))
+        self.adapt([row])
+
+    def spot(self, grant: Grant) -> Spot:
+        """Where a grant lies."""
+        nodes = [self._node_of[device] for device in grant.devices]
+        counts = (len(nodes),) if nodes[0] == nodes[-1] else tuple(Counter(nodes).values())
+        return spot_of(self.site.hosts[nodes[-1]].device_type, counts)
+
+    def _rate(self, row: int, grant: Grant) -> float:
+        """Work per second; of a job that adapts itself it is found out later."""
+        profile = self.books.job(row).profile
+        if isinstance(profile, Adaptive):
+            return 0.0
+        return self._part(row) * profile.work_per_s(self.spot(grant), grant)
+
+    def _part(self, row: int) -> float:
+        return self._drawn[row] * self._crowded[row]
+
+    def adapt(self, rows: Sequence[int]) -> None:
+        """Those of the jobs that adapt themselves do so to what they hold now."""
+        for row in rows:
+            if isinstance(self.books.job(row).profile, Adaptive):
+                self._adapt(row)
+                self._adaptive.add(row)
+
+    def _adapt(self, row: int) -> None:
+        books, job, grant = self.books, self.books.job(row), self.books.grants[row]
+        assert isinstance(job.profile, Adaptive)
+        assert grant is not None
+        done = job.work - float(books.left[row])
+        pace = job.profile.pace(self.spot(grant), grant, done, books.reports[row])
+        if self._part(row) != 1.0:
+            pace = replace(pace, work_per_s=self._part(row) * pace.work_per_s)
+        books.adapt(row, pace)
+
+    def hear(self, now_s: float) -> list[int]:
+        """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
+
+        Returns
+        -------
+        Their rows.
+        """
+        if not self._adaptive:
+            return []
+        rows = sorted(row for row in self._adaptive if self.books.since_s[row] < now_s)
+        for row in rows:
+            self._report(row, now_s)
+            self._adapt(row)
+        return rows
+
+    def turn(self, row: int, now_s: float) -> None:
+        """A job comes to where it changes its pace by itself."""
+        self._report(row, now_s)
+        self.books.left[row] = self.books.turn[row]
+        self._adapt(row)
+
+    def _report(self, row: int, now_s: float) -> None:
+        """What a job did until now, and what it knows since."""
+        pace = self.books.paces[row]
+        self.books.settle(row, now_s)
+        if pace is not None:
+            self.books.reports[row] = pace.report
+
+    def crowd(self, now_s: float) -> list[int]:
+        """Let jobs that run slow each other as much as they do now.
+
+        Returns
+        -------
+        Rows of those that go on at another rate.
+        """
+        if not self.crowding.is_there:
+            return []
+        node_of = [0] * self.site.num_devices if self.crowding.one_machine else self._node_of
+        running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
+        used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
+        changed = []
+        for row, grant in running:
+            own = Counter(node_of[device] for device in grant.devices)
+            part = min(self.crowding.speed(own[node], used[node]) for node in own)
+            if part != self._crowded[row]:
+                # What it takes to start is work, too.
+                self.books.stretch(row, now_s, self._crowded[row] / part)
+                self._crowded[row] = part
+                self.regranted(row, grant, now_s)
+                changed.append(row)
+        return changed
