@@ -2,16 +2,20 @@
 
 Run `python benchmarks/runtime.py`. A small GPT is trained on the processor with AdamW and clipped gradients:
 on one process (against plain eager PyTorch), data-parallel on two (DistributedDataParallel), with everything
-sharded on two (FSDP2's `fully_shard`), and as a pipeline of two (1F1B of torch.distributed.pipelining). Both sides
-live in the same processes and take turns, one step each, so that whatever else the machine does hits both; the
-ratio is the median over pairs. A process has one thread. Losses are compared first.
+sharded on two (FSDP2's `fully_shard`), and as a pipeline of two (1F1B of torch.distributed.pipelining). Each side
+has processes of its own, started by its own launcher. They take turns, one step each, so that whatever else the
+machine does hits both; the ratio is the median over pairs. A process has one thread. Losses are compared first.
 """
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +36,8 @@ from trainyard.program.placement import Shard
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.gpt import Block, GPTConfig
 
-ROWS, MICROBATCHES, PAIRS = 16, 4, 25
+ROWS, MICROBATCHES = 16, 4
+WARM_UP, PAIRS = 3, 40
 CONFIG = GPTConfig(vocab=256, context=64, layers=4, hidden=256, heads=8, dropout=0.0)
 OPTIMIZER = OptimizerConfig(lr=1e-3, clip_norm=1.0)
 Step = Callable[[int], float]
@@ -168,28 +173,51 @@ CASES: dict[str, tuple[int, dict[str, int], Callable[[int], Step]]] = {
 }
 
 
-def measure(rank: int, case: str, pairs: int) -> dict[str, Any]:
-    """Take turns; seconds of each step on this rank, and the mean loss of the first step on both sides."""
-    num_ranks, sizes, other = CASES[case]
+def take_turns(rank: int, case: str, is_ours: bool, port: int) -> dict[str, Any]:
+    """One side: steps when it is its turn. Seconds of each on this rank, and the loss of the first."""
+    num_ranks, sizes, peer = CASES[case]
     torch.set_num_threads(1)
-    sides = [ours(rank, **sizes), other(rank)]
-    seconds: list[list[float]] = [[], []]
-    first: list[float] = []
-    for turn in range(pairs + 3):
-        for side in (0, 1) if turn % 2 else (1, 0):
-            if num_ranks > 1:
-                dist.barrier()
-            began = time.perf_counter()
-            loss = sides[side](turn)
-            if num_ranks > 1:
-                dist.barrier()
-            seconds[side].append(time.perf_counter() - began)
-            first.append(loss)
-    first_theirs, first_ours = first[:2]
-    return {"seconds": [s[3:] for s in seconds], "losses": [first_ours, first_theirs]}
+    step = ours(rank, **sizes) if is_ours else peer(rank)
+    turns = dist.TCPStore("localhost", port, timeout=timedelta(minutes=5))
+    seconds: list[float] = []
+    losses: list[float] = []
+    for pair in range(WARM_UP + PAIRS):
+        # Who begins changes from pair to pair.
+        turn = 2 * pair + (is_ours == bool(pair % 2))
+        turns.wait([f"turn{turn}"])
+        if num_ranks > 1:
+            dist.barrier()
+        began = time.perf_counter()
+        losses.append(step(pair))
+        if num_ranks > 1:
+            dist.barrier()
+        seconds.append(time.perf_counter() - began)
+        if rank == 0:
+            turns.set(f"turn{turn + 1}", "")
+    return {"seconds": seconds[WARM_UP:], "loss": losses[0]}
 
 
-def run(case: str, pairs: int = PAIRS) -> dict[str, float]:
+def run_peer(case: str, port: int) -> list[dict[str, Any]]:
+    """PyTorch's side, in processes that are started as PyTorch starts them."""
+    num_ranks = CASES[case][0]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(
+            be_peer, (case, port, folder), nprocs=num_ranks, start_method="spawn"
+        )
+        return [torch.load(Path(folder) / str(rank)) for rank in range(num_ranks)]
+
+
+def be_peer(rank: int, case: str, port: int, folder: str) -> None:
+    """One process of it."""
+    num_ranks = CASES[case][0]
+    if num_ranks > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks)
+    torch.save(take_turns(rank, case, False, port), Path(folder) / str(rank))
+    if num_ranks > 1:
+        dist.destroy_process_group()
+
+
+def run(case: str) -> dict[str, float]:
     """One comparison.
 
     Raises
@@ -198,12 +226,17 @@ def run(case: str, pairs: int = PAIRS) -> dict[str, float]:
         If the two sides do not start with the same loss.
     """
     num_ranks = CASES[case][0]
-    found = run_ranks(num_ranks, measure, case, pairs, timeout_s=900)
-    theirs = [f["losses"][1] for f in found]
+    turns = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    turns.set("turn0", "")
+    with ThreadPoolExecutor() as both:
+        peer = both.submit(run_peer, case, turns.port)
+        found = run_ranks(num_ranks, take_turns, case, True, turns.port, timeout_s=900)
+        theirs = peer.result()
+    losses = [rank["loss"] for rank in theirs]
     # A pipeline's loss is known to its last stage only.
-    expected = theirs[-1] if "1F1B" in case else sum(theirs) / num_ranks
-    assert abs(found[0]["losses"][0] - expected) < 1e-4 * expected, (case, found[0]["losses"], expected)
-    own, other = found[0]["seconds"]
+    expected = losses[-1] if "1F1B" in case else sum(losses) / num_ranks
+    assert abs(found[0]["loss"] - expected) < 1e-4 * expected, (case, found[0]["loss"], expected)
+    own, other = found[0]["seconds"], theirs[0]["seconds"]
     return {
         "step_s": statistics.median(own),
         "pytorch_step_s": statistics.median(other),

@@ -22,12 +22,13 @@ from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
+from trainyard.hardware.heap import heap_environment
 from trainyard.hardware.local import cache_folder
 from trainyard.hardware.measure import machine_identity
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
-_VERSION = 2
+_VERSION = 3
 _LIMIT_S = 600.0
 
 Points = tuple[tuple[int, float], ...]
@@ -182,7 +183,7 @@ def _run_workers(
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
         (folder / "request.pickle").write_bytes(pickle.dumps(request))
-        environment = {**os.environ, "OMP_NUM_THREADS": str(conditions.num_threads)}
+        environment = {**os.environ, **heap_environment(), "OMP_NUM_THREADS": str(conditions.num_threads)}
         command = [sys.executable, "-m", "trainyard.cost.measure_worker", name]
         workers = []
         for rank in range(conditions.num_processes):

@@ -47,7 +47,11 @@ def _calls(num_floats: int, rank: int, members: list[int], group: Any) -> dict[s
 
 
 def _measure_group(rank: int, members: list[int], group: Any) -> list[dict[str, Any]]:
-    """Median seconds of every kind and size in one group; the slowest member counts."""
+    """Mean seconds of every kind and size in one group; the slowest member counts.
+
+    The mean, because a step has many collectives and pays for the slow ones, too: on a machine that is shared they
+    take up to ten times the median.
+    """
     import torch
     import torch.distributed as dist
 
@@ -56,19 +60,18 @@ def _measure_group(rank: int, members: list[int], group: Any) -> list[dict[str, 
         for kind, call in _calls(num_bytes // 4, rank, members, group).items():
             call()
             dist.barrier(group)
-            laps = [time.perf_counter()]
+            began_s = time.perf_counter()
             for _ in range(repeats):
                 call()
-                laps.append(time.perf_counter())
             # One that returns early (the root of a broadcast) waits in the next: the slowest member counts.
-            seconds = torch.tensor(laps, dtype=torch.float64).diff()
+            seconds = torch.tensor((time.perf_counter() - began_s) / repeats, dtype=torch.float64)
             dist.all_reduce(seconds, dist.ReduceOp.MAX, group=group)
             samples.append(
                 {
                     "kind": kind,
                     "num_processes": len(members),
                     "num_bytes": num_bytes,
-                    "seconds": seconds.median().item(),
+                    "seconds": seconds.item(),
                 }
             )
     return samples

@@ -14,7 +14,7 @@ from trainyard.hardware.errors import HardwareError, unknown_name
 
 __all__ = ["CollectiveSample", "MachineProfile", "MatmulSample", "MemorySample"]
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.heap import heap_environment
 
 __all__ = ["RayEngine"]
 
@@ -169,6 +170,7 @@ class _Node:
         with (home.logs / "node.log").open("ab") as log:
             return subprocess.Popen(
                 [*ranks.command(path), f"--parent={os.getpid()}"],
+                env={**os.environ, **heap_environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

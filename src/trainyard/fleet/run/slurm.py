@@ -31,6 +31,7 @@ from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
+from trainyard.hardware.heap import heap_environment
 
 __all__ = ["SlurmEngine"]
 
@@ -163,6 +164,7 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
     """
     components = _components(parts)
     lines = ["#!/bin/bash", f"rm -f {shlex.quote(str(home.failure))}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in heap_environment().items()]
     for node, ranks in parts:
         needs = _needs(node, ranks)
         step = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={node.name}"]

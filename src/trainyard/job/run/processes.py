@@ -8,8 +8,11 @@ import queue
 import tempfile
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+
+from trainyard.hardware.heap import heap_of_children
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -28,6 +31,8 @@ def context() -> Any:
     """The multiprocessing context whose processes start with PyTorch loaded."""
     found = mp.get_context("forkserver")
     found.set_forkserver_preload(_PRELOAD)
+    with heap_of_children():
+        forkserver.ensure_running()
     return found
 
 
