@@ -98,7 +98,8 @@ def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Fractio
     """Dinkelbach: the best of throughput - ratio * cost, and from it the next ratio, until it grows no more."""
     unit = problem.equal_speed[:, None]
     gained, need = problem.speed / unit, None if need is None else need / unit[:, 0]
-    ratio = 0.0
+    # Without needs, the best job alone on its best type is a solution, and without pairs no other has a better ratio.
+    ratio = float((gained / spent).max(initial=0.0)) if need is None else 0.0
     while True:
         # A little less than the ratio, so that of equally cheap fractions those with most throughput win.
         found = solve(problem, gained, reward=gained, cost=ratio * (1 - 1e-6) * spent, need=need)
