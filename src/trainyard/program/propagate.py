@@ -199,7 +199,7 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     best: Choice | None = None
     best_cost = float("inf")
     for option in options:
-        cost = moves.cost(option, forced)
+        cost = moves.cost(option, forced, best_cost)
         # Of equally cheap ones the first, in which the fewest dimensions are cut, unless another is as wanted.
         if cost < best_cost:
             best, best_cost = option, cost
@@ -230,9 +230,14 @@ class _Moves:
         self.moved, self.num_ranks = result.moved, result.axis.size
         self._known: dict[tuple[int, Placement], float] = {}
 
-    def cost(self, option: Choice, forced: Mapping[int, Placement]) -> float:
-        """Bytes moved now for the operands, and later for the results."""
-        cost = sum(self._operand(i, need) for i, need in enumerate(option.operands) if need != self.now[i])
+    def cost(self, option: Choice, forced: Mapping[int, Placement], limit: float) -> float:
+        """Bytes moved now for the operands, and later for the results; from ``limit`` on it is not counted further."""
+        cost = 0.0
+        for i, need in enumerate(option.operands):
+            if need != self.now[i]:
+                cost += self._operand(i, need)
+        if cost >= limit:
+            return cost
         for i, (value, placement) in enumerate(zip(self.values, option.results, strict=True)):
             want = forced.get(i)
             if want is None and isinstance(placement, Partial):

@@ -55,7 +55,9 @@ class Probes:
         groups: dict[int, list[Sharding]] = {}
         for sharding in dict.fromkeys(shardings):
             groups.setdefault(sharding.rows * sharding.data, []).append(sharding)
-        for i, found in enumerate(map_forked(self._probe_all, list(groups.values()))):
+        # The longest first, so that no process is left alone with it at the end.
+        longest_first = sorted(groups.values(), key=len, reverse=True)
+        for i, found in enumerate(map_forked(self._probe_all, longest_first)):
             self._known |= found
             tell((i + 1) / len(groups))
 

@@ -25,6 +25,7 @@ class Prices:
     def __init__(self, plan: Plan, cluster: Cluster, op_seconds: OpSeconds) -> None:
         self.plan, self.cluster, self.op_seconds = plan, cluster, op_seconds
         self._known: dict[tuple[object, ...], float] = {}
+        self._devices: dict[int, tuple[DeviceSpec, ...]] = {}
         self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
 
     def size(self, axis: str) -> int:
@@ -33,9 +34,11 @@ class Prices:
 
     def devices(self, pipeline: int) -> tuple[DeviceSpec, ...]:
         """The different devices of a pipeline rank; its work takes as long as on the slowest."""
-        pairs = product(range(self.plan.data), range(self.plan.tensor))
-        found = (self.cluster.devices[self.plan.rank_at(pipeline, d, t)] for d, t in pairs)
-        return tuple(dict.fromkeys(found))
+        if pipeline not in self._devices:
+            pairs = product(range(self.plan.data), range(self.plan.tensor))
+            found = (self.cluster.devices[self.plan.rank_at(pipeline, d, t)] for d, t in pairs)
+            self._devices[pipeline] = tuple(dict.fromkeys(found))
+        return self._devices[pipeline]
 
     def collective_s(self, kind: str, axis: str, pipeline: int, num_bytes: int) -> float:
         """Seconds of a collective along a mesh axis, while the other groups of that pipeline rank do the same."""
