@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 from trainyard.cli.verbs import VERBS
 
-__all__ = ["UsageError", "help_text", "main"]
+__all__ = ["UsageError", "help_text", "main", "run"]
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 _MOST_ROWS = 4
@@ -152,5 +153,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(rows) or type(error).__name__
 
 
+def run() -> None:
+    """The command: `main`, and then the process ends."""
+    code = main()
+    # At its end Python looks for garbage in all that there is, which takes seconds after a large plan.
+    gc.freeze()
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()
