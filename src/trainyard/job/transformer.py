@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -91,6 +92,17 @@ def _keeps_elements(node: fx.Node) -> bool:
 
 def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
     """The pairs that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two."""
+    known = _known_pairs.setdefault(program, {})
+    if num_ranks not in known:
+        known[num_ranks] = _find_pairs(program, num_ranks)
+    return known[num_ranks]
+
+
+# One plan asks for them again and again: to place weights, to share the stream between them, to recompute in them.
+_known_pairs: WeakKeyDictionary[Program, dict[int, tuple[Pair, ...]]] = WeakKeyDictionary()
+
+
+def _find_pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
     weights = weights_of(program)
     uses = _product_uses(program, weights)
     found: list[Pair] = []

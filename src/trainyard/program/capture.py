@@ -211,11 +211,8 @@ def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Nod
 
 def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
     """A random op outside dropout would draw other numbers under every plan, and again when it is recomputed."""
-    for node in reversed(list(graph.nodes)):
+    for node in graph.nodes:
         if node.op != "call_function" or not _draws(node):
-            continue
-        if not node.users:  # kept by PyTorch for its effect on the generator
-            graph.erase_node(node)
             continue
         layer = f"layer {node.meta['layer']!r}" if node.meta["layer"] else "the loss"
         raise CaptureError(
@@ -223,7 +220,6 @@ def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
             "every plan. Use torch.nn.functional.dropout, which is drawn by position, or draw the numbers outside "
             "and give them as a tensor of the batch."
         )
-    graph.eliminate_dead_code()
 
 
 def _draws(node: fx.Node) -> bool:

@@ -19,6 +19,7 @@ from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from trainyard.program.nodes import add_op, copy_node
 from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
@@ -191,7 +192,7 @@ def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
         elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
             copies[node] = copies[node.args[0]][node.args[1]]
         else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copy_node(graph, node, copies.__getitem__)
     return dataclasses.replace(program, graph=graph)
 
 
@@ -223,7 +224,7 @@ def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> An
         if part.op == "call_function":
             args, kwargs = fx.map_arg((part.args, part.kwargs), inner.__getitem__)
             name = names.get(part) or next(others)
-            copy = graph.create_node("call_function", part.target, args, kwargs, name=name)
+            copy = add_op(graph, part.target, args, kwargs, name)
             copy.meta = {**place, "val": part.meta["val"], "part_of": node.name}
             inner[part] = copy
     found = tuple(None if r is None else inner[r] for r in results)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import fx
 
-from trainyard.program.algebra.notation import Choice, blocks_at, choices
+from trainyard.program.algebra.notation import Choice, OpAxes, blocks_at, choices
 from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.decompose import forward_of
 from trainyard.program.placement import REPLICATE, Partial, Placement, Replicate, Shard
@@ -59,7 +61,7 @@ class Assignment:
     made : the placement in which each op's results come out; one per result.
     wanted : the placement in which a node's results were asked for, where the plan or propagation did.
     now : the placement in which a node's one result is found at this point of the propagation.
-    moved : placements to which a node's result has been moved already, by phase.
+    moved : placements to which a node's result has been moved already, by node and phase.
     expand : ops that are to be written out (``decompose.expand``) before this axis is cut, because a dimension
         that they need whole is cut. As long as there are any, the assignment is a sketch.
     """
@@ -69,7 +71,7 @@ class Assignment:
     made: dict[fx.Node, tuple[Placement, ...]] = field(default_factory=dict)
     wanted: dict[tuple[fx.Node, int], Placement] = field(default_factory=dict)
     now: dict[fx.Node, Placement] = field(default_factory=dict)
-    moved: set[tuple[fx.Node, Placement, str]] = field(default_factory=set)
+    moved: dict[tuple[fx.Node, str], frozenset[Placement]] = field(default_factory=dict)
     expand: set[fx.Node] = field(default_factory=set)
 
     def settled(self, node: fx.Node) -> Placement:
@@ -157,7 +159,7 @@ def _push_back(program: Program, result: Assignment) -> None:
         if node.target is operator.getitem:
             result.wanted.setdefault((node.args[0], _result_index(node)), placement)
         elif node.target in _PASS_THROUGH:
-            for choice in _options(node, [], {0: placement}, result.axis.size):
+            for choice in _options(axes_of(node), [], {0: placement}, result.axis.size):
                 if choice.results == (placement,):
                     for source, wish in zip(tensor_args(node), choice.operands, strict=True):
                         if source.meta.get("phase") == "backward" and len(source.users) == 1:
@@ -192,79 +194,131 @@ def _sketch(node: fx.Node, result: Assignment) -> None:
 
 def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
     sources = tensor_args(node)
-    values = list(tensors_of(node))
-    forced = {i: p for i in range(len(values)) if (p := result.wanted.get((node, i))) is not None}
-    options = _options(node, [result.now[s] for s in sources], forced, result.axis.size)
-    moves = _Moves(node, sources, values, result, params)
+    phase = node.meta["phase"]
+    operands = tuple(
+        _Operand(
+            have := result.now[source],
+            _size(source.meta["val"]),
+            source in params,
+            len(source.users) if isinstance(have, Partial) else 1,
+            result.moved.get((source, phase), frozenset()),
+        )
+        for source in sources
+    )
+    results = tuple(_Result(_size(t), result.wanted.get((node, i))) for i, t in enumerate(tensors_of(node)))
+    best = _cheapest(axes_of(node), operands, results, _is_summed_further(node), result.axis.size)
+    result.choice[node] = best
+    result.made[node] = best.results
+    for source, need in zip(sources, best.operands, strict=True):
+        have = result.now[source]
+        if have != need:
+            result.moved[source, phase] = result.moved.get((source, phase), frozenset()) | {need}
+        # Once reduced, always reduced: later ops see the cheaper placement.
+        if isinstance(have, Partial) and isinstance(need, Replicate):
+            result.now[source] = need
+
+
+class _Size(NamedTuple):
+    """How large a tensor is."""
+
+    num_bytes: int
+    numel: int
+
+
+def _size(value: torch.Tensor) -> _Size:
+    return _Size(size_bytes(value), value.numel())
+
+
+class _Operand(NamedTuple):
+    """What the cost of moving an operand depends on.
+
+    Attributes
+    ----------
+    have : where it is found.
+    num_users : of partial sums; 1 of others.
+    moved : where it has been moved already in this phase.
+    """
+
+    have: Placement
+    size: _Size
+    is_param: bool
+    num_users: int
+    moved: frozenset[Placement]
+
+
+class _Result(NamedTuple):
+    """A result and where it is wanted, if anywhere."""
+
+    size: _Size
+    want: Placement | None
+
+
+@lru_cache(maxsize=2**16)
+def _cheapest(
+    axes: OpAxes, operands: tuple[_Operand, ...], results: tuple[_Result, ...], is_term: bool, num_ranks: int
+) -> Choice:
+    """The choice of an op that moves the fewest bytes; blocks repeat, so most ops have been decided before.
+
+    Parameters
+    ----------
+    is_term : whether the op is a sum that is only a term of another sum.
+    """
+    moves = _Moves(operands, results, is_term, num_ranks)
+    wishes = {i: r.want for i, r in enumerate(results) if r.want is not None}
     best: Choice | None = None
     best_cost = float("inf")
-    for option in options:
-        cost = moves.cost(option, forced, best_cost)
+    for option in _options(axes, [o.have for o in operands], wishes, num_ranks):
+        cost = moves.cost(option, best_cost)
         # Of equally cheap ones the first, in which the fewest dimensions are cut, unless another is as wanted.
         if cost < best_cost:
             best, best_cost = option, cost
     assert best is not None
-    result.choice[node] = best
-    result.made[node] = best.results
-    for source, need in zip(sources, best.operands, strict=True):
-        if result.now[source] != need:
-            result.moved.add((source, need, node.meta["phase"]))
-        # Once reduced, always reduced: later ops see the cheaper placement.
-        if isinstance(result.now[source], Partial) and isinstance(need, Replicate):
-            result.now[source] = need
+    return best
 
 
+@dataclass
 class _Moves:
     """What the choices of one op move. What is asked for every choice is found once."""
 
-    def __init__(
-        self,
-        node: fx.Node,
-        sources: list[fx.Node],
-        values: list[torch.Tensor],
-        result: Assignment,
-        params: set[fx.Node],
-    ) -> None:
-        self.node, self.sources, self.values, self.params = node, sources, values, params
-        self.now = [result.now[s] for s in sources]
-        self.moved, self.num_ranks = result.moved, result.axis.size
-        self._known: dict[tuple[int, Placement], float] = {}
+    operands: tuple[_Operand, ...]
+    results: tuple[_Result, ...]
+    is_term: bool
+    num_ranks: int
+    _known: dict[tuple[int, Placement], float] = field(default_factory=dict)
 
-    def cost(self, option: Choice, forced: Mapping[int, Placement], limit: float) -> float:
+    def cost(self, option: Choice, limit: float) -> float:
         """Bytes moved now for the operands, and later for the results; from ``limit`` on it is not counted further."""
         cost = 0.0
         for i, need in enumerate(option.operands):
-            if need != self.now[i]:
+            if need != self.operands[i].have:
                 cost += self._operand(i, need)
         if cost >= limit:
             return cost
-        for i, (value, placement) in enumerate(zip(self.values, option.results, strict=True)):
-            want = forced.get(i)
+        for (size, want), placement in zip(self.results, option.results, strict=True):
             if want is None and isinstance(placement, Partial):
-                cost += _LATER * _reduce_bytes(size_bytes(value), self.num_ranks)
+                cost += _LATER * _reduce_bytes(size.num_bytes, self.num_ranks)
             elif want is not None and want != placement:
                 # A result that is computed whole to be cut is work done twice.
                 again = isinstance(placement, Replicate) and isinstance(want, Shard)
-                move = _move_cost(value, placement, want, [value], self.num_ranks)
-                cost += size_bytes(value) if again else move
+                cost += size.num_bytes if again else _move_cost(size, placement, want, [size], self.num_ranks)
         return cost
 
     def _operand(self, index: int, need: Placement) -> float:
         if (index, need) not in self._known:
-            self._known[index, need] = self._move(self.sources[index], self.now[index], need)
+            self._known[index, need] = self._move(self.operands[index], need)
         return self._known[index, need]
 
-    def _move(self, source: fx.Node, have: Placement, need: Placement) -> float:
-        if (source, need, self.node.meta["phase"]) in self.moved:
+    def _move(self, operand: _Operand, need: Placement) -> float:
+        if need in operand.moved:
             return 0.0
-        value = source.meta["val"]
-        moved = _move_cost(value, have, need, self.values, self.num_ranks)
-        if isinstance(have, Replicate) and isinstance(need, Partial) and _is_summed_further(self.node):
-            moved = _LOCAL_CUT_COST * size_bytes(value)
+        have, size = operand.have, operand.size
+        moved = _move_cost(size, have, need, [r.size for r in self.results], self.num_ranks)
+        if isinstance(have, Replicate) and isinstance(need, Partial) and self.is_term:
+            moved = _LOCAL_CUT_COST * size.num_bytes
         if isinstance(have, Partial) and isinstance(need, Replicate):
             # What is reduced for one user is reduced for all; what is passed on is reduced by each.
-            moved /= max(1, len(source.users))
-        return moved * (_PARAM_MOVE_PENALTY if source in self.params else 1.0)
+            moved /= max(1, operand.num_users)
+        return moved * (_PARAM_MOVE_PENALTY if operand.is_param else 1.0)
 
 
 def _is_summed_further(node: fx.Node) -> bool:
@@ -273,12 +327,11 @@ def _is_summed_further(node: fx.Node) -> bool:
 
 
 def _options(
-    node: fx.Node, have: list[Placement], forced: Mapping[int, Placement], num_ranks: int
+    axes: OpAxes, have: list[Placement], wishes: Mapping[int, Placement], num_ranks: int
 ) -> tuple[Choice, ...]:
-    """The choices of a node, blocked cuts among them where an operand or a wish has one."""
-    axes = axes_of(node)
+    """The choices of an op, blocked cuts among them where an operand or a wish has one."""
     blocks = [b for dims, p in zip(axes.operands, have, strict=False) for b in blocks_at(axes, dims, p)]
-    blocks += [b for i, p in forced.items() for b in blocks_at(axes, axes.results[i], p)]
+    blocks += [b for i, p in wishes.items() for b in blocks_at(axes, axes.results[i], p)]
     return choices(axes, num_ranks, tuple(blocks))
 
 
@@ -286,16 +339,14 @@ def _reduce_bytes(num_bytes: int, num_ranks: int) -> float:
     return 2 * (num_ranks - 1) / num_ranks * num_bytes
 
 
-def _move_cost(
-    value: torch.Tensor, have: Placement, need: Placement, results: list[torch.Tensor], num_ranks: int
-) -> float:
+def _move_cost(size: _Size, have: Placement, need: Placement, results: list[_Size], num_ranks: int) -> float:
     """Bytes a rank sends to bring a tensor from one placement to another, for an op with these results."""
     if have == need:
         return 0.0
-    num_bytes = size_bytes(value)
+    num_bytes = size.num_bytes
     part = (num_ranks - 1) / num_ranks * num_bytes
     if isinstance(have, Replicate):
-        full = isinstance(need, Partial) and any(value.numel() >= r.numel() for r in results)
+        full = isinstance(need, Partial) and any(size.numel >= r.numel for r in results)
         # Turning a large replicated tensor into a term of a sum only postpones the reduction of the others.
         return 2 * part if full else _LOCAL_CUT_COST * num_bytes
     if isinstance(have, Partial):

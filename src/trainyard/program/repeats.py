@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from trainyard.program.nodes import copy_node
 from trainyard.program.program import output_args
 from trainyard.program.random import CounterDropout
 from trainyard.program.tracing import gradients, layers_recorded, trace, was_written
@@ -338,7 +339,7 @@ def _write(op: fx.Node, graph: fx.Graph, repeats: Repeats, values: dict[fx.Node,
             custom = node.meta.get("custom") or {}
             if node.op != "call_function" or custom.get("phase", "forward") != phase:
                 continue
-            copied = graph.node_copy(node, values.__getitem__)
+            copied = copy_node(graph, node, values.__getitem__)
             copied.meta["seq_nr"] = (index, node.meta.get("seq_nr", -1))
             if phase == "forward":
                 inside = custom.get("layer", "")

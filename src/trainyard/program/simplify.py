@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from trainyard.program.nodes import remove_dead
+
 aten = torch.ops.aten
 
 _IDENTITIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default}
@@ -34,7 +36,7 @@ def simplify(graph: fx.Graph) -> None:
             _make_constant(node)
         elif node.target is aten.expand.default:
             node.args = (node.args[0], list(node.meta["val"].shape))
-    graph.eliminate_dead_code()
+    remove_dead(graph)
     graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
 
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from trainyard.program.nodes import copy_node
+
 
 class Communicator(Protocol):
     """One rank's view of its mesh. Every method is called by all ranks of the axis in the same order."""
@@ -140,7 +142,7 @@ def bind(graph_module: fx.GraphModule, communicator: Communicator) -> fx.GraphMo
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in graph_module.graph.nodes:
-        new = graph.node_copy(node, copied.__getitem__)
+        new = copy_node(graph, node, copied.__getitem__)
         if node.target in _BOUND:
             new.target = getattr(communicator, node.target.__name__)
         copied[node] = new

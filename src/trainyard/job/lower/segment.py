@@ -17,6 +17,7 @@ from trainyard.job.lower.cut import Cut
 from trainyard.job.lower.shard import names_of
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
+from trainyard.program.nodes import copy_node
 from trainyard.program.program import Input, Program, tensor_of
 
 SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "value"]
@@ -99,7 +100,7 @@ class SegmentWriter:
     def _copy(self, node: fx.Node, again: bool) -> None:
         if node in self.copies:
             return
-        copy = self.graph.node_copy(node, self.argument)
+        copy = copy_node(self.graph, node, self.argument)
         if again:
             copy.meta = {**copy.meta, "recomputed": node not in self.cut.free}
         self.copies[node] = copy

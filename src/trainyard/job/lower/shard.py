@@ -17,6 +17,7 @@ from trainyard.program import spmd
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.decompose import expand
+from trainyard.program.nodes import add_op
 from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
@@ -112,7 +113,7 @@ class _Emitter:
         self._finish(node, call.target, args, {k: local(v) for k, v in call.kwargs.items()})
 
     def _finish(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        new = self.graph.create_node("call_function", target, args, kwargs, name=node.name)
+        new = add_op(self.graph, target, args, kwargs, node.name)
         new.meta = dict(node.meta)
         made = self.assignment.made[node]
         if spmd.is_scalar(node):
@@ -200,7 +201,7 @@ class _Emitter:
         else:
             whole = self._move(node, source, have, Replicate(), user)
             return self._move(whole, source, Replicate(), need, user)
-        new = self.graph.call_function(target, args)
+        new = add_op(self.graph, target, args, {})
         # What is moved belongs where it was made, an input where it is used, and what the backward pass moves
         # again not before the gradients that it meets there.
         elsewhere = source.op == "placeholder" or source.meta["phase"] != user.meta["phase"]

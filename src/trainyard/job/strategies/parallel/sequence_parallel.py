@@ -122,6 +122,7 @@ def _stream(program: Program, found: tuple[Pair, ...]) -> list[fx.Node]:
     inside = {n.meta["position"] for pair in found for n in (*pair.columns, *pair.between, pair.row)}
     # The look-up itself is a sum over the parts of the table; what uses it is the first to have positions.
     first = {user for node in lookups(program).values() for user in node.users}
+    sums = _sums_of_products(program)
 
     def is_wanted(node: fx.Node) -> bool:
         if node.op != "call_function" or node.meta["position"] in inside or _shape(node) not in shapes:
@@ -129,7 +130,7 @@ def _stream(program: Program, found: tuple[Pair, ...]) -> list[fx.Node]:
         if node.meta["phase"] == "forward":
             return node in first or _adds_two(node)
         # Nor is a gradient that is still to be summed over the ranks: it is left to what uses it.
-        return not _sums_products(node)
+        return node not in sums
 
     return [node for node in program.graph.nodes if is_wanted(node)]
 
@@ -144,12 +145,16 @@ def _adds_two(node: fx.Node) -> bool:
     return node.target is aten.add.Tensor and [_shape(t) for t in terms] == [_shape(node)] * 2
 
 
-def _sums_products(node: fx.Node) -> bool:
-    """Whether a gradient is a product's result, in another shape or added to others."""
-    if node.target in PRODUCTS:
-        return True
-    passed = node.target in (aten.view.default, aten.add.Tensor, aten.clone.default)
-    return passed and any(_sums_products(a) for a in node.all_input_nodes if a.meta["phase"] == "backward")
+def _sums_of_products(program: Program) -> set[fx.Node]:
+    """Gradients that are products' results, in another shape or added to others."""
+    found: set[fx.Node] = set()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.meta["phase"] != "backward":
+            continue
+        passed = node.target in (aten.view.default, aten.add.Tensor, aten.clone.default)
+        if node.target in PRODUCTS or (passed and not found.isdisjoint(node.all_input_nodes)):
+            found.add(node)
+    return found
 
 
 def _check_length(program: Program, stream: list[fx.Node], num_ranks: int) -> None:
