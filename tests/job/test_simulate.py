@@ -154,6 +154,19 @@ def test_sharing_state_saves_what_zero_says():
         assert np.array(states[stage]) == pytest.approx(whole / cut, rel=0.01)
 
 
+def test_gradients_that_are_shared_are_never_whole_on_one_rank():
+    model = build("gpt-tiny", 8)
+    peaks = []
+    for stage in (1, 2):
+        lowered = lowered_of(model, data=4, zero_stage=stage, bucket_bytes=100_000)
+        buckets = [4 * b.num_elements for b in lowered.stages[0].buckets]
+        found = simulate_plan(lowered, CLUSTER)
+        peaks.append(found.memory[0]["gradients"] + found.memory[0]["communication"])
+    whole, largest = sum(buckets), max(buckets)
+    assert peaks[0] >= whole
+    assert peaks[1] <= whole / 4 + 2 * (largest + largest / 4)
+
+
 def test_recomputing_costs_time_and_saves_memory():
     lowered = lowered_of(build("gpt-tiny", 16))
     forward = [

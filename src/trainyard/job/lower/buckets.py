@@ -10,6 +10,10 @@ import torch
 from trainyard.job.plan import DATA, TENSOR, Plan
 from trainyard.program.placement import Placement, Replicate, Shard
 
+MAX_REDUCTIONS_IN_FLIGHT = 2
+"""Of a rank's microbatch gradients that ZeRO shares: one travels while the next is computed, and the rest wait. More
+would hold what sharing saves."""
+
 
 @dataclass(frozen=True)
 class Param:

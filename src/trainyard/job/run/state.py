@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.buckets import Bucket, Param, is_sharded
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param, is_sharded
 from trainyard.job.plan import DATA, TENSOR
 from trainyard.job.run.mesh import Mesh, gather_into, scatter_from
 from trainyard.program.placement import Placement, Shard
@@ -85,8 +86,10 @@ class State:
         self.zero_stage = zero_stage
         self.num_microbatches = steps_accumulated
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
-        # At most one reduction per bucket is on its way: its part (None if in place) and what is reduced.
-        self.pending: dict[str, tuple[dist.Work, torch.Tensor | None, torch.Tensor]] = {}
+        # Reductions of the whole step's gradients: their part (None if in place).
+        self.pending: dict[str, tuple[dist.Work, torch.Tensor | None]] = {}
+        # Reductions of one microbatch's, oldest first: the part, and what is reduced.
+        self.in_flight: deque[tuple[BucketState, dist.Work, torch.Tensor, torch.Tensor]] = deque()
 
     def _make(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> BucketState:
         flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
@@ -148,36 +151,33 @@ class State:
     def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
         if state.num_accumulated == 1:
             state.grads.zero_()
-        self._add_pending(state)
+        self._settle(MAX_REDUCTIONS_IN_FLIGHT - 1)
         flat = torch.empty(state.bucket.num_elements, device=self.device)
         flat[sum(state.bucket.sizes) :] = 0
         torch._foreach_copy_(list(state.views(flat)), grads)
         part = torch.empty_like(state.grads)
         work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
         self.mesh.count_sent(flat, state.bucket.num_shards)
-        self.pending[state.bucket.name] = (work, part, flat)
+        self.in_flight.append((state, work, part, flat))
 
-    def _add_pending(self, state: BucketState) -> torch.Tensor | None:
-        """Wait for a bucket's reduction; the reduced part, if it is not of the size of ``grads`` and added there."""
-        work, part, _ = self.pending.pop(state.bucket.name, (None, None, None))
-        if work is not None:
+    def _settle(self, num_left: int) -> None:
+        """Wait for the oldest reductions of microbatches until ``num_left`` are in flight, and add what they made."""
+        while len(self.in_flight) > num_left:
+            state, work, part, _ = self.in_flight.popleft()
             work.wait()
-        if part is not None and part.numel() == state.grads.numel():
             state.grads += part
-            return None
-        return part
 
     def _reduce(self, state: BucketState) -> None:
         group = self.mesh.group(DATA)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
-            self.pending[state.bucket.name] = (work, None, state.grads)
+            self.pending[state.bucket.name] = (work, None)
         else:
             part = torch.empty_like(state.master)
             work = scatter_from(part, state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, state.bucket.num_shards)
-            self.pending[state.bucket.name] = (work, part, state.grads)
+            self.pending[state.bucket.name] = (work, part)
 
     def finish_gradients(self) -> list[torch.Tensor]:
         """Wait for all reductions.
@@ -198,10 +198,13 @@ class State:
                     f"of {self.num_microbatches}; finish a step only after all its actions"
                 )
             state.num_accumulated = 0
+        self._settle(0)
         self._sum_over_stages()
         grads = []
-        for state in self.buckets.values():
-            part = self._add_pending(state)
+        for name, state in self.buckets.items():
+            work, part = self.pending.pop(name, (None, None))
+            if work is not None:
+                work.wait()
             grads.append(state.grads if part is None else part)
         if grads and self.num_microbatches > 1:
             torch._foreach_mul_(grads, 1.0 / self.num_microbatches)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
@@ -77,6 +78,7 @@ class Assembly:
     first, last : ids of the first and the last task of every action.
     position : of every action in its rank's list.
     tail : last task so far on the compute stream of each pipeline rank.
+    unsettled_bytes : of each rank's reductions that the end of the step waits for and adds.
     waiting : asynchronous tasks of each rank that the end of the step waits for.
     work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
     sent : pipeline rank, kind, bytes as collectives count them, and ranks of the group.
@@ -90,6 +92,7 @@ class Assembly:
         self.last: dict[Action, int] = {}
         self.tail: dict[int, int] = {}
         self.waiting: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
+        self.unsettled_bytes = [0] * self.plan.pipeline
         self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
@@ -178,11 +181,30 @@ class Assembly:
             )
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self.waiting[rank] = ids[~compute].tolist()
+            self._settle(rank, templates, starts, ids)
         for action, start, template in zip(actions, starts, templates, strict=False):
             self.first[action] = int(ids[start])
             self.last[action] = int(ids[start + template.last_compute])
         self.tail[rank] = int(ids[compute][-1])
         self._record(rank, templates, starts, ids)
+
+    def _settle(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
+        """Of the reductions of microbatches few are in flight: before one more is copied, the oldest is let go."""
+        all_of = [
+            (start + r.copied, start + r.reduced, r.held_bytes)
+            for start, template in zip(starts, templates, strict=False)
+            for r in template.reductions
+        ]
+        if not all_of:
+            return
+        copied, reduced, held = np.array(all_of, np.int64).T
+        copied, reduced = ids[copied], ids[reduced]
+        most = MAX_REDUCTIONS_IN_FLIGHT
+        self.builder.add_dependencies(reduced[:-most], copied[most:])
+        freed = np.concatenate((np.zeros(min(most, len(held)), np.int64), held[:-most]))
+        for change in np.unique(held - freed):
+            self.memory.add(copied[held - freed == change], rank, Effect(0, "communication", int(change), 0))
+        self.unsettled_bytes[rank] = int(held[-most:].sum())
 
     def _record(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
         """Memory effects and sent bytes of a rank's actions, template by template."""

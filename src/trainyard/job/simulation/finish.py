@@ -86,17 +86,14 @@ class Finish:
             assembly.memory.add(task, rank, Effect(0, "communication", 0, -staged))
 
     def _scale(self, rank: int) -> None:
-        """Averages over microbatches, and the norm; what ZeRO reduced is added and let go."""
-        plan, pass_s = self.plan, self.prices.pass_s
-        sharded = [b for b in self.buckets[rank] if is_sharded(plan, b)]
-        pending = sum(b.num_elements * 4 // b.num_shards + b.num_elements * 4 for b in sharded)
-        added = sum(b.num_elements // b.num_shards for b in sharded)
+        """Averages over microbatches, and the norm; what is left of ZeRO's reductions is let go."""
+        pass_s = self.prices.pass_s
         elements = sum(b.num_elements // b.num_shards for b in self.buckets[rank])
-        seconds = plan.num_microbatches * pass_s("accumulate", rank, added)
-        seconds += pass_s("scale", rank, elements) + pass_s("norm", rank, elements)
+        seconds = pass_s("scale", rank, elements) + pass_s("norm", rank, elements)
         task = self.assembly.then(rank, seconds, "average gradients", "optimizer")
-        if pending:
-            self.assembly.memory.add(task, rank, Effect(0, "communication", 0, -pending))
+        self.assembly.memory.add(
+            task, rank, Effect(0, "communication", 0, -self.assembly.unsettled_bytes[rank])
+        )
 
     def _reduces_to_part(self, bucket: Bucket) -> bool:
         """Whether the reduced gradient is a tensor beside the rank's own, held to the end of the step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import fx
 
@@ -18,6 +19,20 @@ from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of
 
 
+class Reduction(NamedTuple):
+    """Of a microbatch's gradients that are sharded.
+
+    Attributes
+    ----------
+    copied, reduced : the tasks that fill its buffer and that empty it.
+    held_bytes : of the buffer and of the part that comes out.
+    """
+
+    copied: int
+    reduced: int
+    held_bytes: int
+
+
 @dataclass
 class Template:
     """Tasks in the order in which a rank runs them; the lists have one entry per task.
@@ -28,6 +43,7 @@ class Template:
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
+    reductions : in order.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -37,6 +53,7 @@ class Template:
     num_ranks: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
 
     def add(
         self,
@@ -161,7 +178,8 @@ class _Writer:
         self._use_memory(task, task, self.chunk_start, index + 1)
         self.chunk_start = index + 1
 
-    def _asynchronous(self, index: int, kind: str, bucket: Bucket, num_bytes: int) -> int:
+    def _asynchronous(self, index: int, kind: str, bucket: Bucket, num_bytes: int) -> tuple[int, int]:
+        """The task after which it may start, and its own."""
         self._flush(index + 1)
         before = self.template.last_compute
         seconds = self.prices.collective_s(kind, DATA, self.work.pipeline, num_bytes)
@@ -172,7 +190,7 @@ class _Writer:
             Effect(before, "communication", 0, staged),
             Effect(task, "communication", 0, -staged),
         ]
-        return before
+        return before, task
 
     def _collective(self, index: int, node: fx.Node) -> None:
         """A collective on the critical path, and the copies that the communicator makes around it."""
@@ -195,18 +213,20 @@ class _Writer:
     def _accumulate(self, index: int, node: fx.Node) -> None:
         plan = self.prices.plan
         bucket = self.work.buckets[str(node.args[0])]
-        sharded = is_sharded(plan, bucket)
-        what: Pass = "clone" if sharded else "copy" if self.is_first else "accumulate"
-        self._pass(what, sum(bucket.sizes))
         num_bytes = bucket.num_elements * 4
-        if sharded:
-            before = self._asynchronous(index, "reduce_scatter", bucket, num_bytes)
-            # One reduction per bucket is on its way: the next takes the place of the one before.
-            held = num_bytes + num_bytes // bucket.num_shards if self.is_first else 0
-            self.template.effects.append(Effect(before, "communication", 0, held))
-        elif self.is_last and bucket.reduced and len(bucket.stages) == 1:
+        if is_sharded(plan, bucket):
+            # What was computed before does not wait for an earlier reduction; the copy does, and adds its part.
+            self._flush(index)
+            self._pass("accumulate", bucket.num_elements // bucket.num_shards)
+            self._pass("clone", sum(bucket.sizes))
+            copied, reduced = self._asynchronous(index, "reduce_scatter", bucket, num_bytes)
+            held = num_bytes + num_bytes // bucket.num_shards
+            self.template.reductions.append(Reduction(copied, reduced, held))
+            return
+        self._pass("copy" if self.is_first else "accumulate", sum(bucket.sizes))
+        if self.is_last and bucket.reduced and len(bucket.stages) == 1:
             kind = "all_reduce" if bucket.num_shards == 1 else "reduce_scatter"
-            before = self._asynchronous(index, kind, bucket, num_bytes)
+            before, _ = self._asynchronous(index, kind, bucket, num_bytes)
             if bucket.num_shards > 1:
                 self.template.effects.append(
                     Effect(before, "communication", 0, num_bytes // bucket.num_shards)
