@@ -65,7 +65,7 @@ def test_probes_stand_for_all_blocks():
     whole.truncated = truncate(setting.task.model, kept=99)
     whole.task = setting.task
     for probes in (short, whole):
-        probes.probe([sharding], lambda done: None)
+        probes.probe([sharding])
     assert short.blocks(sharding, "none") == whole.blocks(sharding, "none")
 
 
@@ -80,7 +80,7 @@ def test_estimate_agrees_with_the_simulation(recompute):
     sharding = Sharding(1, False, False, 1, 2)
     point = Point(sharding, 4, 2, 8, "one_f_one_b", 1, recompute, 1)
     probes = Probes(setting, Roofline())
-    probes.probe([sharding], lambda done: None)
+    probes.probe([sharding])
     stages = probes.stages(sharding, recompute, 4)
     assert stages is not None
     guess = estimate(point, stages, setting.cluster, 2)

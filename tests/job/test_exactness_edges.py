@@ -193,7 +193,9 @@ def test_two_ranks_equal_eager(name: str, answers: list[dict[str, Any]]) -> None
     _check(TOGETHER[name], [answer[name] for answer in answers])
 
 
-def test_two_reductions_are_in_flight_however_many_microbatches_there_are(answers: list[dict[str, Any]]) -> None:
+def test_two_reductions_are_in_flight_however_many_microbatches_there_are(
+    answers: list[dict[str, Any]],
+) -> None:
     assert [answer["gradients cut"]["waiting"] for answer in answers] == [2, 2]
 
 

@@ -13,7 +13,7 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
 from trainyard.job.schedule import Action, Kind
-from trainyard.job.simulation.build import Assembly
+from trainyard.job.simulation.build import Assembly, MemoryColumns
 from trainyard.job.simulation.finish import Finish
 from trainyard.job.simulation.memory import (
     MEMORY_KINDS,
@@ -177,7 +177,7 @@ def _result(assembly: Assembly, timeline: Timeline, model_flops: float) -> Simul
         plan,
         step_s,
         timeline,
-        tuple(_peak_by_kind(assembly, timeline, rank) for rank in range(plan.pipeline)),
+        _peaks_by_kind(assembly, timeline),
         limits,
         breakdown,
         exposed,
@@ -203,9 +203,16 @@ def _breakdown(timeline: Timeline) -> tuple[dict[str, float], dict[str, float]]:
     return computing, exposed
 
 
-def _peak_by_kind(assembly: Assembly, timeline: Timeline, rank: int) -> dict[str, int]:
-    """Bytes by kind when a rank uses most; the first such moment."""
-    task, device, kind, start_bytes, end_bytes = assembly.memory.columns()
+def _peaks_by_kind(assembly: Assembly, timeline: Timeline) -> tuple[dict[str, int], ...]:
+    """Bytes by kind when a pipeline rank uses most, the first such moment, of every rank."""
+    effects = assembly.memory.columns()
+    return tuple(_peak_by_kind(effects, assembly.base, timeline, rank) for rank in range(len(assembly.base)))
+
+
+def _peak_by_kind(
+    effects: MemoryColumns, base: list[dict[str, int]], timeline: Timeline, rank: int
+) -> dict[str, int]:
+    task, device, kind, start_bytes, end_bytes = effects
     here = device == rank
     tasks = task[here]
     step = np.concatenate((timeline.start_step[tasks], timeline.end_step[tasks]))
@@ -214,6 +221,6 @@ def _peak_by_kind(assembly: Assembly, timeline: Timeline, rank: int) -> dict[str
     steps, at = np.unique(step, return_inverse=True)
     table = np.zeros((len(steps) + 1, len(MEMORY_KINDS)), np.int64)
     np.add.at(table, (at + 1, kinds), change)
-    levels = np.cumsum(table, axis=0) + np.array([assembly.base[rank][name] for name in MEMORY_KINDS])
+    levels = np.cumsum(table, axis=0) + np.array([base[rank][name] for name in MEMORY_KINDS])
     peak = levels[int(levels.sum(axis=1).argmax())]
     return {name: int(value) for name, value in zip(MEMORY_KINDS, peak, strict=True)}

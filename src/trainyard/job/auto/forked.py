@@ -55,4 +55,7 @@ def collecting_rarely() -> Iterator[None]:
     try:
         yield
     finally:
+        # What was made is old now: the next collection need not look through all of it.
+        gc.freeze()
+        gc.unfreeze()
         gc.set_threshold(*before)

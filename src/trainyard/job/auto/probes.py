@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Stages, cut_stages
-from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.probe import BlockCost, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.footprint import node_bytes
@@ -50,16 +49,17 @@ class Probes:
         paths = [b.path for b in blocks(program)]
         self.num_blocks = len(self._expanded(paths, paths))
 
-    def probe(self, shardings: Iterable[Sharding], tell: Callable[[float], None]) -> None:
-        """Probe every sharding; ``tell`` hears how much of it is done. Processes share the work by what they capture."""
-        groups: dict[int, list[Sharding]] = {}
-        for sharding in dict.fromkeys(shardings):
-            groups.setdefault(sharding.rows * sharding.data, []).append(sharding)
-        # The longest first, so that no process is left alone with it at the end.
-        longest_first = sorted(groups.values(), key=len, reverse=True)
-        for i, found in enumerate(map_forked(self._probe_all, longest_first)):
-            self._known |= found
-            tell((i + 1) / len(groups))
+    def groups(self, shardings: Iterable[Sharding]) -> list[list[Sharding]]:
+        """Shardings of one captured program each; the largest first, so that nobody is left alone with it at the end."""
+        found: dict[int, list[Sharding]] = {}
+        for sharding in shardings:
+            found.setdefault(sharding.rows * sharding.data, []).append(sharding)
+        return sorted(found.values(), key=len, reverse=True)
+
+    def probe(self, shardings: Iterable[Sharding]) -> None:
+        """Learn the costs of all blocks under some shardings."""
+        for sharding in shardings:
+            self._known |= self._probe(sharding)
 
     def stages(self, sharding: Sharding, recompute: Recompute, num_stages: int) -> Stages | None:
         """The model cut into stages; None if it cannot be sharded so or has too few blocks."""
@@ -73,9 +73,6 @@ class Probes:
     def blocks(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
         """Costs of all blocks of the whole model; None if it cannot be sharded or recomputed so."""
         return self._known[sharding, recompute]
-
-    def _probe_all(self, shardings: Sequence[Sharding]) -> Costs:
-        return {key: costs for sharding in shardings for key, costs in self._probe(sharding).items()}
 
     def _probe(self, sharding: Sharding) -> Costs:
         found: Costs = {(sharding, kind): None for kind in RECOMPUTES}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build
 from trainyard.job.auto.estimate import Estimate, estimate
+from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
 from trainyard.job.lower.lower import Lowered, lower
@@ -109,13 +110,26 @@ def _grid(setting: Setting, probes: Probes) -> Iterator[tuple[int, int, Sharding
 
 
 def _estimate_all(setting: Setting, probes: Probes, tell: Progress) -> list[Estimate]:
-    found: list[Estimate] = []
-    grid = list(_grid(setting, probes))
-    probes.probe((s for _, _, s in grid), lambda done: tell("probing the blocks of the model", 0.5 * done))
-    for i, (pipeline, data, sharding) in enumerate(grid):
-        tell(f"searching: {len(found)} plans estimated", 0.5 + 0.1 * i / len(grid))
-        found += _estimates(setting, probes, pipeline, data, sharding)
-    return found
+    """Estimates of all points, in the order of the grid; processes share the work by what they capture."""
+    places: dict[Sharding, list[tuple[int, int, int]]] = {}
+    for i, (pipeline, data, sharding) in enumerate(_grid(setting, probes)):
+        places.setdefault(sharding, []).append((i, pipeline, data))
+
+    def estimates_of(shardings: list[Sharding]) -> dict[int, list[Estimate]]:
+        probes.probe(shardings)
+        return {
+            i: _estimates(setting, probes, pipeline, data, sharding)
+            for sharding in shardings
+            for i, pipeline, data in places[sharding]
+        }
+
+    found: dict[int, list[Estimate]] = {}
+    groups = probes.groups(places)
+    tell("probing the blocks of the model", 0.0)
+    for done, part in enumerate(map_forked(estimates_of, groups), 1):
+        found |= part
+        tell(f"{sum(map(len, found.values()))} plans estimated", 0.6 * done / len(groups))
+    return [estimate for i in sorted(found) for estimate in found[i]]
 
 
 def _estimates(

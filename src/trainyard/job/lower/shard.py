@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -227,5 +228,10 @@ def _place(node: fx.Node) -> dict[str, Any]:
 
 
 def _empty_part(value: torch.Tensor, placement: Placement, num_ranks: int) -> torch.Tensor:
-    shape = local_shape(tuple(value.shape), placement, num_ranks)
-    return torch.empty(shape, dtype=value.dtype, device="meta")
+    return _empty(local_shape(tuple(value.shape), placement, num_ranks), value.dtype)
+
+
+@lru_cache(maxsize=2**12)
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without values; nodes whose results are alike share it."""
+    return torch.empty(shape, dtype=dtype, device="meta")

@@ -37,6 +37,10 @@ class Lanes:
     units_per_s: Mapping[str, float]
 
 
+MemoryColumns = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Task, device, kind, bytes at the start, bytes at the end: a row for every effect."""
+
+
 @dataclass
 class Recorder:
     """Memory effects of all tasks, in columns."""
@@ -63,8 +67,7 @@ class Recorder:
             column.append(np.full(len(ids), value, np.int64))
         self.task.append(ids)
 
-    def columns(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Task, device, kind, bytes at the start, bytes at the end."""
+    def columns(self) -> MemoryColumns:
         lists = (self.task, self.device, self.kind, self.start_bytes, self.end_bytes)
         return tuple(np.concatenate(c) if c else np.zeros(0, np.int64) for c in lists)  # type: ignore[return-value]
 
