@@ -200,10 +200,12 @@ def _line(found: dict[str, Any], same: bool) -> str:
 
 def main(only: str = "") -> None:
     """Run the cases whose text holds ``only``, print a table, and write a record if all were run."""
+    chosen = [case for case in CASES if only in " ".join(map(str, case))]
+    if not chosen:
+        cases = "\n".join(" ".join(map(str, case)) for case in CASES)
+        raise SystemExit(f"no case has {only!r} in its text; the cases are\n{cases}")
     results = []
-    for case in CASES:
-        if only not in f"{case[0]} {case[1]} {case[2]}":
-            continue
+    for case in chosen:
         found = run_case(*case)
         results.append(found)
         pairs = zip(found["predicted_sent_bytes"], found["measured_sent_bytes"], strict=True)

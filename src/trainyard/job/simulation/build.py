@@ -204,9 +204,11 @@ class Assembly:
         copied, reduced = ids[copied], ids[reduced]
         most = MAX_REDUCTIONS_IN_FLIGHT
         self.builder.add_dependencies(reduced[:-most], copied[most:])
-        freed = np.concatenate((np.zeros(min(most, len(held)), np.int64), held[:-most]))
-        for change in np.unique(held - freed):
-            self.memory.add(copied[held - freed == change], rank, Effect(0, "communication", int(change), 0))
+        for size in np.unique(held):
+            self.memory.add(copied[held == size], rank, Effect(0, "communication", 0, int(size)))
+            self.memory.add(
+                copied[most:][held[:-most] == size], rank, Effect(0, "communication", -int(size), 0)
+            )
         self.unsettled_bytes[rank] = int(held[-most:].sum())
 
     def _record(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
