@@ -13,12 +13,12 @@ for Deep Learning Workloads", OSDI 2020, section 5 and algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numba import njit
-from numpy import bool_, zeros
+from numpy import arange, argsort, bool_, empty, inf, int64, searchsorted, zeros
 from numpy.typing import NDArray
 
 from trainyard.fleet.policy import Targets
@@ -175,20 +175,44 @@ def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: i
 
 def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Floats) -> Accounts:
     """Accounts after combinations, each on one type, had devices for a time."""
-    own = np.searchsorted(accounts.serial, serial)
-    received = accounts.received_s.copy()
-    np.add.at(received, (own, device_type), received_s)
-    total_s = accounts.total_s + np.bincount(device_type, received_s, len(accounts.total_s))
-    return replace(accounts, received_s=received, total_s=total_s)
+    known = accounts.serial, accounts.received_s, accounts.total_s
+    received, total_s = _credited(*known, serial, device_type, received_s)
+    return Accounts(
+        accounts.since_s,
+        accounts.serial,
+        accounts.fraction,
+        received,
+        accounts.owed_s,
+        total_s,
+        accounts.leftovers,
+        accounts.members,
+    )
+
+
+@njit(cache=True)
+def _credited(known, received_s, total_s, serial, device_type, gave_s):  # type: ignore[no-untyped-def]
+    received, total = received_s.copy(), zeros(len(total_s))
+    rows = searchsorted(known, serial)
+    for i in range(len(rows)):
+        received[rows[i], device_type[i]] += gave_s[i]
+        total[device_type[i]] += gave_s[i]
+    return received, total_s + total
 
 
 def priorities(accounts: Accounts, now_s: float) -> Floats:
     """Fraction wanted over fraction received of every combination on every type; infinite for what it waits for."""
-    elapsed_s = now_s - accounts.since_s
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = accounts.fraction * elapsed_s / accounts.received_s
-    found[(accounts.received_s == 0) & (accounts.fraction > 0)] = np.inf
-    found[accounts.fraction <= 0] = 0.0
+    found: Floats = _priorities(accounts.fraction, accounts.received_s, now_s - accounts.since_s)
+    return found
+
+
+@njit(cache=True)
+def _priorities(fraction, received_s, elapsed_s):  # type: ignore[no-untyped-def]
+    found = zeros(fraction.shape)
+    for row in range(fraction.shape[0]):
+        for kind in range(fraction.shape[1]):
+            if fraction[row, kind] > 0:
+                had_s = received_s[row, kind]
+                found[row, kind] = fraction[row, kind] * elapsed_s / had_s if had_s else inf
     return found
 
 
@@ -218,20 +242,34 @@ def turn(
     -------
     Rows of the combinations that run, most urgent first, and the type of each.
     """
-    may = accounts.fraction > _CANNOT if accounts.leftovers else accounts.fraction > 0
-    may &= wanted[:, None] > 0
-    jobs, types = np.nonzero(may)
-    place = np.zeros(len(room)) if pools is None else np.argsort(np.array(pools))
-    order = np.lexsort((
-        jobs,
-        -accounts.fraction[jobs, types],
-        -accounts.owed_s[jobs, types],
-        -priority[jobs, types],
-        place[types],
-    ))  # fmt: skip
-    jobs, types = jobs[order], types[order]
-    runs = _greedy(jobs, types, wanted, room, *(accounts.members or _ALONE))
-    return jobs[runs], types[runs]
+    place = np.zeros(len(room), np.int64) if pools is None else np.argsort(np.array(pools))
+    more_than = _CANNOT if accounts.leftovers else 0.0
+    urgency = accounts.fraction, accounts.owed_s, priority
+    rows, types = _in_turn(*urgency, wanted, place, more_than)
+    runs = _greedy(rows, types, wanted, room, *(accounts.members or _ALONE))
+    return rows[runs], types[runs]
+
+
+@njit(cache=True)
+def _in_turn(fraction, owed_s, priority, wanted, place, more_than):  # type: ignore[no-untyped-def]
+    """All combinations and types that can run, most urgent first."""
+    rows, types = empty(fraction.size, int64), empty(fraction.size, int64)
+    count = 0
+    for row in range(fraction.shape[0]):
+        for kind in range(fraction.shape[1]):
+            if wanted[row] and fraction[row, kind] > more_than:
+                rows[count], types[count] = row, kind
+                count += 1
+    keys = empty((4, count))
+    for i in range(count):
+        row, kind = rows[i], types[i]
+        keys[0, i], keys[1, i] = -fraction[row, kind], -owed_s[row, kind]
+        keys[2, i], keys[3, i] = -priority[row, kind], place[kind]
+    # The last is the most important: each sort leaves those that are equal as the ones before have put them.
+    order = arange(count)
+    for key in keys:
+        order = order[argsort(key[order], kind="mergesort")]
+    return rows[order], types[order]
 
 
 @njit(cache=True)
