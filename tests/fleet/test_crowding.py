@@ -6,6 +6,7 @@ import pytest
 
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.holdings import Costs
+from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -47,6 +48,19 @@ def test_nodes_do_not_slow_each_other_unless_they_are_one_machine(one_machine: b
     jobs = [declared_job("a", 0.0, 1, 10.0), declared_job("b", 0.0, 1, 10.0)]
     found = ends_s(jobs, Site.uniform(2, 1), Crowding(1.0, one_machine))
     assert found == pytest.approx({"a": end_s, "b": end_s})
+
+
+@pytest.mark.parametrize(("only_places", "end_s"), [(False, 20.0), (True, 30.0)])
+def test_jobs_on_one_device_are_two_processes_where_devices_are_only_places(
+    only_places: bool, end_s: float
+) -> None:
+    # Two guaranteed jobs on devices of their own, and one that may have what is left of one of these: two devices, or
+    # three processes, where one would be fast.
+    jobs = [declared_job(name, 0.0, 1, 10.0, busy=0.5) for name in "ab"]
+    jobs.append(declared_job("second", 0.0, 1, 10.0, busy=0.5, guaranteed=False))
+    crowding = Crowding(1.0, only_places=only_places)
+    run = simulate_fleet(jobs, Site.uniform(1, 2), AntMan(), crowding=crowding)
+    assert run.finish_s.max() == pytest.approx(end_s)
 
 
 def test_a_job_over_nodes_goes_at_the_pace_of_the_slowest() -> None:

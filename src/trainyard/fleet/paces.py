@@ -52,7 +52,11 @@ class Paces:
         profile = self.books.job(row).profile
         if isinstance(profile, Adaptive):
             return 0.0
-        return self._part(row) * profile.work_per_s(self.spot(grant), grant)
+        return self._part(row) * profile.work_per_s(self.spot(grant), self._felt(grant))
+
+    def _felt(self, grant: Grant) -> Grant:
+        """A grant as the job feels it: where nobody divides devices, as if it had them alone."""
+        return replace(grant, share=1.0) if self.crowding.only_places and grant.share != 1.0 else grant
 
     def _part(self, row: int) -> float:
         return self._drawn[row] * self._crowded[row]
@@ -69,7 +73,7 @@ class Paces:
         assert isinstance(job.profile, Adaptive)
         assert grant is not None
         done = job.work - float(books.left[row])
-        pace = job.profile.pace(self.spot(grant), grant, done, books.reports[row])
+        pace = job.profile.pace(self.spot(grant), self._felt(grant), done, books.reports[row])
         if self._part(row) != 1.0:
             pace = replace(pace, work_per_s=self._part(row) * pace.work_per_s)
         books.adapt(row, pace)
@@ -113,7 +117,8 @@ class Paces:
             return []
         node_of = [0] * self.site.num_devices if self.crowding.one_machine else self._node_of
         running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
-        used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
+        held = [device for _, grant in running for device in grant.devices]
+        used = Counter(node_of[device] for device in (held if self.crowding.only_places else set(held)))
         changed = []
         for row, grant in running:
             own = Counter(node_of[device] for device in grant.devices)

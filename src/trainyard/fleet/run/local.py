@@ -52,10 +52,10 @@ class LocalEngine(HomeEngine):
 
     @property
     def crowding(self) -> Crowding:
-        """Devices of a node share its cores."""
+        """Processes of a node share its cores."""
         nodes = range(len(self.site.hosts))
         devices = min(len(self._cores[node]) / self.threads(node) for node in nodes)
-        return Crowding(devices, self._one_machine)
+        return Crowding(devices, self._one_machine, only_places=True)
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]
