@@ -124,7 +124,7 @@ def _text(argument: Any) -> str:
 
 def output_args(graph: fx.Graph) -> tuple[fx.Node | None, ...]:
     """The flat results of a graph."""
-    results = next(reversed(graph.nodes)).args[0]
+    results = next(iter(reversed(graph.nodes))).args[0]
     assert isinstance(results, tuple | list)
     return tuple(results)
 
