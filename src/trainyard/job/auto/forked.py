@@ -30,6 +30,12 @@ def map_forked(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> 
         yield from pool.map(_call, items)
 
 
+def can_differentiate() -> bool:
+    """Whether forked processes can: PyTorch built for an accelerator does that in threads, which they do not have."""
+    version = torch.version
+    return not any(getattr(version, name, None) for name in ("cuda", "hip", "xpu"))
+
+
 _inherited: Callable[[Any], Any]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build
 from trainyard.job.auto.estimate import Estimate, estimate
-from trainyard.job.auto.forked import map_forked
+from trainyard.job.auto.forked import can_differentiate, map_forked
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
 from trainyard.job.lower.lower import Lowered, lower
@@ -126,7 +126,8 @@ def _estimate_all(setting: Setting, probes: Probes, tell: Progress) -> list[Esti
     found: dict[int, list[Estimate]] = {}
     groups = probes.groups(places)
     tell("probing the blocks of the model", 0.0)
-    for done, part in enumerate(map_forked(estimates_of, groups), 1):
+    parts = map_forked(estimates_of, groups) if can_differentiate() else map(estimates_of, groups)
+    for done, part in enumerate(parts, 1):
         found |= part
         tell(f"{sum(map(len, found.values()))} plans estimated", 0.6 * done / len(groups))
     return [estimate for i in sorted(found) for estimate in found[i]]
