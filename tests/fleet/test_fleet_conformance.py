@@ -112,9 +112,8 @@ class Watched:
         assert plain(after) == plain(after_again)
         for name, column in zip(COLUMNS, columns, strict=True):
             np.testing.assert_array_equal(getattr(snapshot, name), column, err_msg=name)
-        for f in fields(Targets):
-            one, other = getattr(first, f.name), getattr(again, f.name)
-            assert plain(one) == plain(other), f.name
+        for name, one, other in zip(Targets._fields, first, again, strict=True):
+            assert plain(one) == plain(other), name
         partner = np.full(len(first.order), -1) if first.partner is None else first.partner
         entries = [{i, j} - {-1} for i, j in zip(first.order.tolist(), partner.tolist(), strict=True)]
         assert len(set(map(frozenset, entries))) == len(entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -210,7 +210,7 @@ class Holdings:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}
             partners = tuple(sorted(self.books.job(other).name for other in others))
-            grant = replace(_granted(devices, place, extras), partners=partners)
+            grant = _granted(devices, place, extras)._replace(partners=partners)
             if self.books.grants[row] != grant:
                 self.paces.regranted(row, grant, now_s)
                 self.changed.append(row)

@@ -56,7 +56,7 @@ class Paces:
 
     def _felt(self, grant: Grant) -> Grant:
         """A grant as the job feels it: where nobody divides devices, as if it had them alone."""
-        return replace(grant, share=1.0) if self.crowding.only_places and grant.share != 1.0 else grant
+        return grant._replace(share=1.0) if self.crowding.only_places and grant.share != 1.0 else grant
 
     def _part(self, row: int) -> float:
         return self._drawn[row] * self._crowded[row]

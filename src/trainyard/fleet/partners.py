@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,8 +52,7 @@ class Partners:
         shared = [place for place, given in enumerate(devices) if given and pairs[place][1] >= 0]
         self.of = {row: other for place in shared for row, other in (pairs[place], pairs[place][::-1])}
         order = np.concatenate((targets.order, partners[shared]))
-        return replace(
-            targets,
+        return targets._replace(
             order=order,
             device_type=None,
             devices=devices + [devices[place] for place in shared],
@@ -88,5 +85,5 @@ class Partners:
         del self.of[partner]
         grant = self.books.grants[partner]
         assert grant is not None, "partners have devices as long as they are partners"
-        self.holdings.paces.regranted(partner, replace(grant, share=1.0, partners=()), now_s)
+        self.holdings.paces.regranted(partner, grant._replace(share=1.0, partners=()), now_s)
         return [partner]

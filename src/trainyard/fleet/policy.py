@@ -7,9 +7,10 @@ The same policy object decides in simulation and on every engine. It knows neith
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,9 +251,13 @@ class Reasons(Mapping[int, str]):
         return len(self.numbers)
 
 
-@dataclass(frozen=True, eq=False)
-class Targets:
+_NOTHING: Mapping[int, str] = MappingProxyType({})
+
+
+class Targets(NamedTuple):
     """What should run. Everything else waits or loses its devices.
+
+    There is one for every decision, and a frozen dataclass of so many fields would take six times as long to make.
 
     Attributes
     ----------
@@ -290,8 +295,8 @@ class Targets:
     leftovers: bool = True
     ask_again_s: float = float("inf")
     stands: bool = False
-    reasons: Mapping[int, str] = field(default_factory=dict)
-    refused: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = _NOTHING
+    refused: Mapping[int, str] = _NOTHING
 
 
 class Policy(Protocol):

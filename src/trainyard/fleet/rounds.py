@@ -13,7 +13,7 @@ for Deep Learning Workloads", OSDI 2020, section 5 and algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -177,16 +177,7 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
     """Accounts after combinations, each on one type, had devices for a time."""
     known = accounts.serial, accounts.received_s, accounts.total_s
     received, total_s = _credited(*known, serial, device_type, received_s)
-    return Accounts(
-        accounts.since_s,
-        accounts.serial,
-        accounts.fraction,
-        received,
-        accounts.owed_s,
-        total_s,
-        accounts.leftovers,
-        accounts.members,
-    )
+    return replace(accounts, received_s=received, total_s=total_s)
 
 
 @njit(cache=True)

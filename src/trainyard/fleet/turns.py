@@ -119,7 +119,7 @@ class Turns:
         if decision is None:
             found = Targets(numbers, device_type=types)
         else:
-            found = replace(decision, order=numbers, device_type=types, fraction=None, partner=None)
+            found = decision._replace(order=numbers, device_type=types, fraction=None, partner=None)
         if self.partners.of or partners is not None:
             return self.partners.place(rows, found, partners)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -10,6 +11,11 @@ from numpy import empty, int64, where
 
 from trainyard.fleet.place.nodes import Ints, nodes_for
 from trainyard.fleet.site import Site
+
+# Rows of the tables of devices and of nodes. A table is one argument, and to hand an argument to a compiled function
+# takes as long as its work on a job.
+_TENANTS, _NODE = range(2)
+_FREE, _SIZE, _FIRST, _TYPE = range(4)
 
 
 class FreeDevices:
@@ -22,14 +28,15 @@ class FreeDevices:
     """
 
     def __init__(self, site: Site) -> None:
-        self.site = site
-        self.by_node = site.devices_per_node.copy()
+        sizes = site.devices_per_node
+        per_device = np.array((np.zeros(site.num_devices), site.node_of), np.int64)
+        per_node = np.array((sizes, sizes, site.first_device[:-1], site.type_of_node), np.int64)
+        self.by_node = per_node[_FREE]
         self.by_type = site.devices_of_type.copy()
         self.total = site.num_devices
         self.node_of: list[int] = site.node_of.tolist()
         self.type_of: list[int] = site.type_of_node.tolist()
-        self._tenants = np.zeros(site.num_devices, np.int64)
-        self._count = (self._tenants, self.by_node, self.by_type, site.node_of, site.type_of_node)
+        self._tables = per_device, per_node, self.by_type
 
     def place(
         self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
@@ -44,46 +51,43 @@ class FreeDevices:
         hows : placement of each; if it is empty, all are placed as ``how`` says.
         goes_on : whether jobs after one that has no place are tried.
         """
-        site = self.site
-        devices, ends = np.empty(sum(wanted.tolist()), np.int64), np.zeros(len(wanted), np.int64)
-        nodes = site.first_device, site.devices_per_node
-        taken = _place(wanted, kinds, allowed, hows, how, goes_on, nodes, self._count, (devices, ends))
-        self.total -= taken
-        flat, found, first = devices[:taken].tolist(), [], 0
-        for end in ends.tolist():
-            found.append(tuple(flat[first:end]))
-            first = end
-        return found
+        count = len(wanted)
+        # Where the devices of each job end, and then all these devices.
+        found = np.zeros(count + sum(wanted.tolist()), np.int64)
+        self.total -= _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
+        flat = found.tolist()
+        ends = [count + end for end in flat[:count]]
+        return [tuple(flat[first:end]) for first, end in pairwise((count, *ends))]
 
     def take_these(self, devices: Sequence[int]) -> None:
         """Take the devices named; one that others have already is shared with them."""
-        self.total += _change(np.array(devices, np.int64), 1, *self._count)
+        self.total += _change(np.array(devices, np.int64), 1, *self._tables)
 
     def give(self, devices: Sequence[int]) -> None:
         """Jobs leave devices, which are free when the last one does."""
-        self.total += _change(np.array(devices, np.int64), -1, *self._count)
+        self.total += _change(np.array(devices, np.int64), -1, *self._tables)
 
 
 @njit(cache=True)
-def _change(devices, change, tenants, by_node, by_type, node_of, type_of):  # type: ignore[no-untyped-def]
+def _change(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Give devices one tenant more, or less; returns how many are free that were not."""
     total = 0
     for device in devices:
-        was_free = tenants[device] == 0
-        tenants[device] += change
-        freed = int(tenants[device] == 0) - int(was_free)
-        node = node_of[device]
-        by_node[node] += freed
-        by_type[type_of[node]] += freed
+        was_free = per_device[_TENANTS, device] == 0
+        per_device[_TENANTS, device] += change
+        freed = int(per_device[_TENANTS, device] == 0) - int(was_free)
+        node = per_device[_NODE, device]
+        per_node[_FREE, node] += freed
+        by_type[per_node[_TYPE, node]] += freed
         total += freed
     return total
 
 
 @njit(cache=True)
-def _place(wanted, kinds, allowed, hows, how, goes_on, nodes, free, found):  # type: ignore[no-untyped-def]
-    first, sizes = nodes
-    tenants, by_node, by_type, _, type_of = free
-    devices, ends = found
+def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type, found):  # type: ignore[no-untyped-def]
+    """Take devices of nodes for jobs; returns how many."""
+    tenants, type_of = per_device[_TENANTS], per_node[_TYPE]
+    ends, devices = found[: len(wanted)], found[len(wanted) :]
     count = 0
     for i in range(len(wanted)):
         taken = empty(0, int64)
@@ -92,19 +96,18 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, nodes, free, found):  # t
             suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
             if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
                 own = type_of == kind
-                taken = nodes_for(
-                    hows[i] if len(hows) else how, where(own, by_node, 0), wanted[i], where(own, sizes, 0)
-                )
+                free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
+                taken = nodes_for(hows[i] if len(hows) else how, free, wanted[i], sizes)
         begun = count
         for node in range(len(taken)):
-            device = first[node]
+            device = per_node[_FIRST, node]
             for _ in range(taken[node]):
                 while tenants[device]:
                     device += 1
                 tenants[device] = 1
                 devices[count] = device
                 count += 1
-            by_node[node] -= taken[node]
+            per_node[_FREE, node] -= taken[node]
             by_type[type_of[node]] -= taken[node]
         ends[i] = count
         if count == begun and not goes_on:

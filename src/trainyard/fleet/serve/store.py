@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sql
@@ -202,7 +201,7 @@ def _consequences(event: Event) -> dict[str, Any]:
     match event.what:
         case Happening.RUNS | Happening.STAYS:
             assert event.grant is not None
-            granted = json.dumps(asdict(event.grant))
+            granted = json.dumps(event.grant._asdict())
             first_start_s = sql.func.coalesce(c.first_start_s, now_s)
             return _unless_cancelling(State.RUNNING) | {
                 "granted": granted,
