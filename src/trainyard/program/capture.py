@@ -7,10 +7,10 @@ together, so a model of any size is captured in the time it takes to run its Pyt
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import torch
@@ -24,7 +24,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from trainyard.program.model import Model
-from trainyard.program.program import Input, Output, Program
+from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.random import CounterDropout
 from trainyard.program.repeats import find_repeats, write_out
 from trainyard.program.simplify import simplify
@@ -68,20 +68,22 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         stack.enter_context(fake)
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
-        repeats = find_repeats(model.module, num_rows, lambda watched: step.forward(*given, watched))
+        state = params | buffers
+        repeats = find_repeats(model.module, num_rows, state, lambda watched: step.forward(*given, watched))
         step.replaced = repeats.replaced
         stack.enter_context(layers_recorded(model.module))
-        graph_module = trace(step, *given)
-    write_out(graph_module.graph, repeats)
-    _label(graph_module.graph)
-    inputs = _inputs(graph_module.graph, params, buffers, batch, set(step.differentiated))
+        shown = [{n: t for n, t in own.items() if n not in repeats.state} for own in (params, buffers)]
+        graph_module = trace(step, *shown, batch, rng)
     graph = graph_module.graph
+    outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, state), trainable)
+    _label(graph)
+    inputs = _inputs(graph, params, buffers, batch, {o.path for o in outputs if o.kind == "grad"})
     simplify(graph)
     _refuse_random_ops(model.name, graph)
     constants = _constants_as_inputs(graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
-    return Program(model.name, graph, held, inputs, tuple(step.outputs), num_rows, aliases)
+    return Program(model.name, graph, held, inputs, outputs, num_rows, aliases)
 
 
 def batch_rows(batch: Any) -> int:
@@ -109,7 +111,6 @@ class _Step:
         self.trainable = trainable
         self.num_rows = num_rows
         self.outputs: list[Output] = []
-        self.differentiated: list[str] = []
         self.replaced: Watch = nullcontext
 
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
@@ -120,9 +121,9 @@ class _Step:
                 f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
                 f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             )
-        found = gradients([loss], [params[n] for n in self.trainable], [None])
-        grads = {n: g for n, g in zip(self.trainable, found, strict=True) if g is not None}
-        self.differentiated = list(grads)
+        trainable = [name for name in self.trainable if name in params]
+        found = gradients([loss], [params[n] for n in trainable], [None])
+        grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
         self.outputs = [Output("loss", "loss")]
         self.outputs += [Output("metric", name) for name in metrics]
@@ -190,6 +191,20 @@ def _inputs(graph: fx.Graph, params: Any, buffers: Any, batch: Any, trainable: s
     described += [("rng", "rng", False)]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     return tuple(Input(n.name, *d) for n, d in zip(placeholders, described, strict=True))
+
+
+def _with_gradients(
+    graph: fx.Graph, outputs: Sequence[Output], grads: Mapping[str, fx.Node], trainable: Sequence[str]
+) -> tuple[Output, ...]:
+    """Let a graph return more gradients, among its own in the order of the parameters; all that it returns then."""
+    made = [*zip(outputs, output_args(graph), strict=True)]
+    made += [(Output("grad", name), node) for name, node in grads.items()]
+    kinds, place = get_args(OutputKind), {name: i for i, name in enumerate(trainable)}
+    made.sort(
+        key=lambda each: (kinds.index(each[0].kind), place[each[0].path] if each[0].kind == "grad" else 0)
+    )
+    next(iter(reversed(graph.nodes))).args = (tuple(node for _, node in made),)
+    return tuple(output for output, _ in made)
 
 
 def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:

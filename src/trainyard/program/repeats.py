@@ -1,15 +1,17 @@
 """Repeated blocks: trace one of many equal blocks, and write its graph for every one of them.
 
 Tracing costs about a millisecond for every op, and most ops of a deep model lie in blocks that differ only in their
-parameters. While the whole model is traced, such a block is one op (and one more in the backward pass); afterwards
-each is replaced by a copy of the graph of one. A block is replaced only where nothing can tell the difference:
-it has the class, attributes, parameters and children of that one, and is called on inputs of the same shapes and
-types. The idea is that of regional compilation (``torch.compiler.nested_compile_region``).
+parameters. While the whole model is traced, such a block is one op without parameters (and one more in the backward
+pass); afterwards each is replaced by a copy of the graph of one. A block is replaced only where nothing can tell the
+difference: it has the class, attributes, parameters and children of that one, is called once, on inputs of the same
+shapes and types, and nobody else reads its parameters. The idea is that of regional compilation
+(``torch.compiler.nested_compile_region``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.nodes import copy_node
 from trainyard.program.program import output_args
@@ -89,22 +92,32 @@ class Traced:
 
     Attributes
     ----------
-    graph : placeholders for ``num_inputs`` inputs and for the gradients of the ``outputs``; results are the
-        outputs and the gradients of the inputs that ``has_grad``.
+    graph : placeholders for the parameters and buffers of these ``names``, for what the block is given, and for the
+        gradients of the ``outputs``; results are the outputs and the gradients of what ``has_grad``.
     key : of the call, see `_Call`.
-    outputs, input_grads : fake tensors like the results.
+    outputs, input_grads : fake tensors like the results, without those of parameters.
+    has_grad : of the parameters and buffers, and of what the block is given.
     rebuild : makes what the block returns of its output tensors.
     num_draws : calls of dropout.
     """
 
     graph: fx.Graph
     key: Any
-    num_inputs: int
+    names: tuple[str, ...]
     outputs: tuple[Tensor, ...]
     input_grads: tuple[Tensor, ...]
     has_grad: tuple[bool, ...]
     rebuild: Callable[[Sequence[Tensor]], Any]
     num_draws: int
+
+    @property
+    def given_has_grad(self) -> tuple[bool, ...]:
+        return self.has_grad[len(self.names) :]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the parameters that have gradients."""
+        return tuple(name for name, has in zip(self.names, self.has_grad, strict=False) if has)
 
     @cached_property
     def inputs(self) -> list[fx.Node]:
@@ -114,22 +127,24 @@ class Traced:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call of a block: its tensors (parameters, buffers, inputs, ``rng``), and all else that must be equal."""
+    """A call of a block: its parameters and buffers, the tensors ``given`` to it, and all else that must be equal."""
 
-    tensors: tuple[Tensor, ...]
+    state: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
     spec: Any
     leaves: tuple[Any, ...]
 
     @classmethod
-    def of(cls, block: nn.Module, args: Any, kwargs: Any, rng: Tensor) -> _Call:
-        state = [*block.parameters(), *block.buffers()]
+    def of(cls, block: nn.Module, args: Any, kwargs: Any) -> _Call:
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        return cls((*state, *given, rng), spec, tuple(leaves))
+        given = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+        return cls((*block.parameters(), *block.buffers()), given, spec, tuple(leaves))
 
     @property
     def key(self) -> Any:
-        shapes = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in self.tensors)
+        shapes = tuple(
+            (tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in self.state + self.given
+        )
         plain = tuple(None if isinstance(leaf, Tensor) else _frozen(leaf) for leaf in self.leaves)
         return shapes, self.spec, plain
 
@@ -147,7 +162,7 @@ class Repeats:
 
     Attributes
     ----------
-    blocks : by path; one of them is ``traced``. There are none where nothing repeats.
+    blocks : by path; all equal the one that is ``traced``. There are none where nothing repeats.
     placed : path and number of the first dropout of every call that was replaced.
     """
 
@@ -155,25 +170,30 @@ class Repeats:
     traced: Traced | None
     placed: list[tuple[str, int]] = field(default_factory=list)
 
+    @cached_property
+    def state(self) -> frozenset[str]:
+        """Names of the blocks' parameters and buffers, which the model is traced without."""
+        names = () if self.traced is None else self.traced.names
+        return frozenset(f"{path}.{name}" for path in self.blocks for name in names)
+
     @contextmanager
     def replaced(self, mode: Any) -> Iterator[None]:
         """Within it, calls of the blocks are single ops; ``mode`` is the `CounterDropout` that is on."""
         with ExitStack() as stack:
             for path, block in self.blocks.items():
-                stack.enter_context(patch.object(block, "forward", self._forward(path, block, mode)))
+                stack.enter_context(patch.object(block, "forward", self.stand_in(path, block, mode)))
             yield
 
-    def _forward(self, path: str, block: nn.Module, mode: Any) -> Callable[..., Any]:
-        plain, traced = block.forward, self.traced
+    def stand_in(self, path: str, block: nn.Module, mode: Any) -> Callable[..., Any]:
+        """What does a block's work as a single op."""
+        traced = self.traced
         assert traced is not None
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            call = _Call.of(block, args, kwargs, mode.rng)
-            if call.key != traced.key:
-                return plain(*args, **kwargs)
+            given = _Call.of(block, args, kwargs).given
             self.placed.append((path, mode.calls))
             mode.calls += traced.num_draws
-            return traced.rebuild(_Replaced.apply(traced, len(self.placed) - 1, *call.tensors))
+            return traced.rebuild(_Replaced.apply(traced, len(self.placed) - 1, *given, mode.rng))
 
         return forward
 
@@ -193,7 +213,7 @@ class _Replaced(torch.autograd.Function):
         # As they were when the block was traced.
         given = [g.contiguous() for g in grads]
         found = iter(torch.ops.trainyard.block_backward(given, id(ctx.traced), ctx.index))
-        return None, None, *(next(found) if has else None for has in ctx.traced.has_grad)
+        return None, None, *(next(found) if has else None for has in ctx.traced.given_has_grad)
 
 
 torch.library.define("trainyard::block_forward", "(Tensor[] inputs, int block, int index) -> Tensor[]")
@@ -213,33 +233,39 @@ def _block_backward(grads: list[Tensor], block: int, index: int) -> list[Tensor]
 class _FirstCallError(Exception):
     """The block that is to be traced was called."""
 
-    def __init__(self, call: _Call) -> None:
-        self.call = call
+    def __init__(self, call: _Call, rng: Tensor) -> None:
+        self.call, self.rng = call, rng
 
 
-def find_repeats(module: nn.Module, rows: int, run: Callable[[Any], Any]) -> Repeats:
+def find_repeats(
+    module: nn.Module, rows: int, state: Mapping[str, Tensor], run: Callable[[Any], Any]
+) -> Repeats:
     """Trace one of the repeated blocks of a model, if there are any.
 
     Parameters
     ----------
     rows : of the batch.
-    run : runs the model on fake tensors as it will be traced, within the context that it is given.
+    state : fake parameters and buffers by name.
+    run : runs the model on them as it will be traced, within the context that it is given.
     """
     blocks = repeated_blocks(module)
     if not blocks:
         return Repeats({}, None)
     # The second, because the first may work on the batch itself, which has no gradient.
     block = list(blocks.values())[1]
-    call = _first_call(block, run)
-    traced = None if call is None else _trace_block(block, call, rows)
-    return Repeats({} if traced is None else blocks, traced)
+    traced = _trace_called(block, rows, run)
+    if traced is None:
+        return Repeats({}, None)
+    return Repeats(_replaceable(blocks, traced, state, run), traced)
 
 
-def _first_call(block: nn.Module, run: Callable[[Any], Any]) -> _Call | None:
+def _trace_called(block: nn.Module, rows: int, run: Callable[[Any], Any]) -> Traced | None:
+    """The graph of a block as it is first called; None if it is not, or works on nothing that has a gradient."""
+
     @contextmanager
     def watched(mode: Any) -> Iterator[None]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            raise _FirstCallError(_Call.of(block, args, kwargs, mode.rng))
+            raise _FirstCallError(_Call.of(block, args, kwargs), mode.rng)
 
         with patch.object(block, "forward", forward):
             yield
@@ -247,8 +273,53 @@ def _first_call(block: nn.Module, run: Callable[[Any], Any]) -> _Call | None:
     try:
         run(watched)
     except _FirstCallError as reached:
-        return reached.call
+        if any(t.requires_grad for t in reached.call.given):
+            return _trace_block(block, reached.call, reached.rng, rows)
     return None
+
+
+class _Readers(TorchDispatchMode):
+    """Notes whose parameters and buffers ops read."""
+
+    def __init__(self, owner: Mapping[int, str]) -> None:
+        super().__init__()
+        self.owner, self.read = owner, set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.read.update(self.owner[id(x)] for x in pytree.tree_leaves((args, kwargs)) if id(x) in self.owner)
+        return func(*args, **kwargs)
+
+
+def _replaceable(
+    blocks: Mapping[str, nn.Module], traced: Traced, state: Mapping[str, Tensor], run: Callable[[Any], Any]
+) -> dict[str, nn.Module]:
+    """The blocks that are called once, as the traced one was, and whose parameters and buffers nobody else reads."""
+    own = {path: [f"{path}.{name}" for name in traced.names] for path in blocks}
+    own = {path: names for path, names in own.items() if all(name in state for name in names)}
+    readers = _Readers({id(state[name]): path for path, names in own.items() for name in names})
+    calls = Counter[str]()
+    trial = Repeats(blocks, traced)
+
+    def counted(path: str, block: nn.Module, mode: Any) -> Callable[..., Any]:
+        plain, stand_in = block.forward, trial.stand_in(path, block, mode)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            is_equal = _Call.of(block, args, kwargs).key == traced.key
+            calls[path] += 1 if is_equal else 2
+            return (stand_in if is_equal else plain)(*args, **kwargs)
+
+        return forward
+
+    @contextmanager
+    def watched(mode: Any) -> Iterator[None]:
+        with ExitStack() as stack:
+            for path, block in blocks.items():
+                stack.enter_context(patch.object(block, "forward", counted(path, block, mode)))
+            yield stack.enter_context(readers)
+
+    run(watched)
+    return {path: blocks[path] for path in own if calls[path] == 1 and path not in readers.read}
 
 
 class _BlockStep:
@@ -256,6 +327,7 @@ class _BlockStep:
 
     def __init__(self, block: nn.Module, call: _Call, rows: int) -> None:
         self.block, self.call, self.rows = block, call, rows
+        self.names = tuple(n for n, _ in (*block.named_parameters(), *block.named_buffers()))
         self.can_repeat = True
         self.result: Any = None
         self.num_draws = 0
@@ -274,13 +346,12 @@ class _BlockStep:
     def forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors that the block returns; all of them must depend on its inputs to be repeated."""
         *given, rng = tensors
-        names = [n for n, _ in (*self.block.named_parameters(), *self.block.named_buffers())]
-        state, rest = given[: len(names)], given[len(names) :]
+        state, rest = given[: len(self.names)], given[len(self.names) :]
         args, kwargs = self.call.arguments(rest)
         with (
             torch.enable_grad(),
             CounterDropout(rng, self.rows) as mode,
-            _reparametrize_module(self.block, dict(zip(names, state, strict=True)), tie_weights=True),
+            _reparametrize_module(self.block, dict(zip(self.names, state, strict=True)), tie_weights=True),
         ):
             self.result = self.block(*args, **kwargs)
         self.num_draws = mode.calls
@@ -289,47 +360,99 @@ class _BlockStep:
         return outputs
 
 
-def _trace_block(block: nn.Module, call: _Call, rows: int) -> Traced | None:
+def _trace_block(block: nn.Module, call: _Call, rng: Tensor, rows: int) -> Traced | None:
     step = _BlockStep(block, call, rows)
-    outputs = step.forward(call.tensors)
+    tensors = [*call.state, *call.given, rng]
+    outputs = step.forward(tensors)
     if not step.can_repeat:
         return None
     leaves, spec = pytree.tree_flatten(step.result)
     given = [torch.empty_like(o, requires_grad=False, memory_format=torch.contiguous_format) for o in outputs]
     with layers_recorded(block):
-        graph = trace(step, list(call.tensors), given).graph
+        graph = trace(step, tensors, given).graph
     if not step.can_repeat or graph.find_nodes(op="get_attr"):
         return None
     results = [n.meta["val"] for n in output_args(graph) if n is not None]
-    count = len(outputs)
+    made, grads = results[: len(outputs)], results[len(outputs) :]
+    num_trained = sum(step.has_grad[: len(step.names)])
 
     def rebuild(tensors: Sequence[Tensor]) -> Any:
         rest = iter(tensors)
         return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in leaves], spec)
 
-    made, grads = tuple(results[:count]), tuple(results[count:])
-    traced = Traced(graph, call.key, len(call.tensors), made, grads, step.has_grad, rebuild, step.num_draws)
+    traced = Traced(
+        graph,
+        call.key,
+        step.names,
+        tuple(made),
+        tuple(grads[num_trained:]),
+        step.has_grad,
+        rebuild,
+        step.num_draws,
+    )
     _known[id(traced)] = traced
     return traced
 
 
-def write_out(graph: fx.Graph, repeats: Repeats) -> None:
-    """Replace the ops that stand for blocks by the blocks' graphs; in place."""
-    if repeats.traced is None:
-        return
+def write_out(graph: fx.Graph, repeats: Repeats, state: Mapping[str, Tensor]) -> dict[str, fx.Node]:
+    """Replace the ops that stand for blocks by the blocks' graphs, and add inputs for their parameters; in place.
+
+    Parameters
+    ----------
+    state : all parameters and buffers by name, in the order of the inputs, which those that were traced begin.
+
+    Returns
+    -------
+    Gradients of the blocks' parameters, by name.
+    """
+    traced = repeats.traced
+    if traced is None:
+        return {}
+    inputs = _add_inputs(graph, repeats.state, state)
     forward: dict[int, dict[fx.Node, Any]] = {}
+    grads: dict[str, fx.Node] = {}
     for node in list(graph.nodes):
         if node.target is torch.ops.trainyard.block_forward.default:
-            index = node.args[2]
-            forward[index] = dict(zip(repeats.traced.inputs, node.args[0], strict=False))
-            _write(node, graph, repeats, forward[index], "forward")
+            path = repeats.placed[node.args[2]][0]
+            own = (*(inputs[f"{path}.{name}"] for name in traced.names), *node.args[0])
+            forward[node.args[2]] = values = dict(zip(traced.inputs, own, strict=False))
+            _replace(node, _write(node, graph, repeats, values, "forward"))
         elif node.target is torch.ops.trainyard.block_backward.default:
-            values = forward[node.args[2]]
-            values |= zip(repeats.traced.inputs[repeats.traced.num_inputs :], node.args[0], strict=True)
-            _write(node, graph, repeats, values, "backward")
+            path, values = repeats.placed[node.args[2]][0], forward[node.args[2]]
+            values |= zip(traced.inputs[-len(traced.outputs) :], node.args[0], strict=True)
+            found = _write(node, graph, repeats, values, "backward")
+            grads |= zip((f"{path}.{name}" for name in traced.trained), found, strict=False)
+            _replace(node, found[len(traced.trained) :])
+    return grads
 
 
-def _write(op: fx.Node, graph: fx.Graph, repeats: Repeats, values: dict[fx.Node, Any], phase: str) -> None:
+def _add_inputs(graph: fx.Graph, missing: Collection[str], state: Mapping[str, Tensor]) -> dict[str, fx.Node]:
+    """Add placeholders for those of the parameters and buffers that are missing; the new ones by name."""
+    found: dict[str, fx.Node] = {}
+    given = iter([n for n in graph.nodes if n.op == "placeholder"])
+    following = next(given)
+    for number, (name, value) in enumerate(state.items(), 1):
+        if name in missing:
+            with graph.inserting_before(following):
+                found[name] = graph.placeholder(f"arg_{number}")
+            found[name].meta["val"] = value.detach()
+        else:
+            following = next(given)
+    return found
+
+
+def _replace(op: fx.Node, results: Sequence[fx.Node]) -> None:
+    """Let the users of an op's results use others, and remove it."""
+    for user in list(op.users):
+        user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+        op.graph.erase_node(user)
+    op.graph.erase_node(op)
+
+
+def _write(
+    op: fx.Node, graph: fx.Graph, repeats: Repeats, values: dict[fx.Node, Any], phase: str
+) -> list[fx.Node]:
+    """Write a block's nodes of one phase before an op; the results: outputs, or gradients of all that has some."""
     traced, index = repeats.traced, op.args[2]
     assert traced is not None
     assert isinstance(index, int)
@@ -349,10 +472,4 @@ def _write(op: fx.Node, graph: fx.Graph, repeats: Repeats, values: dict[fx.Node,
             values[node] = copied
     results = output_args(traced.graph)
     count = len(traced.outputs)
-    own = results[:count] if phase == "forward" else results[count:]
-    for user in list(op.users):
-        result = own[user.args[1]]  # type: ignore[index]
-        assert result is not None
-        user.replace_all_uses_with(values[result])
-        graph.erase_node(user)
-    graph.erase_node(op)
+    return [values[node] for node in (results[:count] if phase == "forward" else results[count:]) if node]
