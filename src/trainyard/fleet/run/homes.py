@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.run.engine import Progress
@@ -137,24 +139,49 @@ class HomeEngine(ABC):
         return Crowding()
 
 
+class ManagedNode(Protocol):
+    """A node of a cluster manager: what it has, and its address for processes on others."""
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def address(self) -> str: ...
+
+
 class ManagedEngine(HomeEngine):
     """An engine that has a cluster manager start the processes; it counts a job as one until all of them are over.
 
     Parameters
     ----------
-    hosts : what the manager has, in the order in which the nodes of the site are to be its.
+    nodes : that the manager has, in the order in which the nodes of the site are to be its.
     manager : its name, for messages.
     """
 
     def __init__(
-        self, site: Site, folder: Path, patience_s: float, shares: bool, hosts: Sequence[Host], manager: str
+        self,
+        site: Site,
+        folder: Path,
+        patience_s: float,
+        shares: bool,
+        nodes: Sequence[ManagedNode],
+        manager: str,
     ) -> None:
-        require_fit(site, hosts, manager)
+        require_fit(site, [node.host for node in nodes], manager)
         super().__init__(site, folder, patience_s, shares=shares)
-        self._hosts = hosts
+        self._managed = nodes[: len(site.hosts)]
 
     def host(self, node: int) -> Host:
-        return self._hosts[node]
+        return self._managed[node].host
+
+    @property
+    def crowding(self) -> Crowding:
+        """Nodes at one address are one machine, this one, on which a manager is tried: processes share its cores."""
+        on_cores = all(host.device_type == "local" for host in self.site.hosts)
+        if not on_cores or len(self._managed) < 2 or len({node.address for node in self._managed}) > 1:
+            return Crowding()
+        threads = max(map(self.threads, range(len(self._managed))))
+        return Crowding(len(os.sched_getaffinity(0)) / max(1, threads), one_machine=True, only_places=True)
 
     def adopt(self, job: Job, grant: Grant) -> bool:
         self._known.add(job.name)

@@ -73,7 +73,7 @@ class RayEngine(ManagedEngine):
     ) -> None:
         connect(address)
         self._nodes = ray_nodes()
-        super().__init__(site, folder, patience_s, shares, [node.host for node in self._nodes], "Ray")
+        super().__init__(site, folder, patience_s, shares, self._nodes, "Ray")
         self._gangs: frozenset[str] = frozenset()
         self._asked_s = float("-inf")
 

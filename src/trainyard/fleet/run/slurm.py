@@ -70,7 +70,7 @@ class SlurmEngine(ManagedEngine):
         self._nodes = tuple(nodes or slurm_nodes())
         if shares:
             require_slots(self._nodes[: len(site.hosts)])
-        super().__init__(site, folder, patience_s, shares, [node.host for node in self._nodes], "Slurm")
+        super().__init__(site, folder, patience_s, shares, self._nodes, "Slurm")
         self._queue = _Queue()
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
