@@ -54,13 +54,13 @@ def why_no_slurm() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, gpus: Sequence[int]) -> Iterator[None]:
+def slurm_cluster(folder: Path, gpus: Sequence[int], cpus: int = 8) -> Iterator[None]:
     """Run a cluster whose nodes have so many GPUs of type ``local``, with two slots each; ``SLURM_CONF`` says where."""
     ports = _free_ports(1 + len(gpus))
     conf = _CONF.format(host=socket.gethostname(), port=ports[0], folder=folder)
     for node, (count, port) in enumerate(zip(gpus, ports[1:], strict=True)):
         conf += (
-            f"NodeName=node{node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs=8 "
+            f"NodeName=node{node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
             f"RealMemory=8000 Gres=gpu:local:{count},slot:{2 * count}\n"
         )
     conf += "PartitionName=main Nodes=ALL Default=YES State=UP\n"
