@@ -1,8 +1,9 @@
 """Eight real trainings on four devices under four policies: what was predicted, and what came.
 
-Run `python benchmarks/fleet_real.py [ENGINE [FOLDER]]`; ENGINE is local (the default), slurm or ray, and of the last two
-a cluster with two nodes of two devices of type local must be there. FOLDER, of the jobs, must be seen by all nodes. It
-is `trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that.
+Run `python benchmarks/fleet_real.py [ENGINE [FOLDER [POLICY]]]`; ENGINE is local (the default), slurm or ray, and of the
+last two a cluster with two nodes of two devices of type local must be there. FOLDER, of the jobs, must be seen by all
+nodes. It is `trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. With
+POLICY only those run whose text begins so, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -83,18 +84,20 @@ def compare(policy: str, engine: str, folder: Path) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     """Run, print and record."""
-    engine = sys.argv[1] if len(sys.argv) > 1 else "local"
+    chosen = [policy for policy in _POLICIES if policy.startswith(only)]
+    if not chosen:
+        raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
     with tempfile.TemporaryDirectory() as own:
-        folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(own)
         results = {}
-        for policy in _POLICIES:
+        for policy in chosen:
             print(f"{policy} on {engine}")
-            found = results[policy] = compare(policy, engine, folder / policy.partition("(")[0])
+            found = results[policy] = compare(policy, engine, Path(folder or own) / policy.partition("(")[0])
             print("  " + ", ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
-    print(write_record(f"fleet_real_{engine}", results))
+    if not only:
+        print(write_record(f"fleet_real_{engine}", results))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.csr import row_of_each, to_lists
 from trainyard.engine.errors import DeadlockError
 from trainyard.engine.tasks import Ints, TaskGraph
@@ -65,6 +66,11 @@ def simulate(graph: TaskGraph) -> Timeline:
     for values in kept:
         values.setflags(write=False)
     return Timeline(graph, *kept)
+
+
+def load() -> None:
+    """Load Numba and the compiled loop now, which takes a second, and not with the first graph."""
+    simulate(TaskGraphBuilder().build())
 
 
 def _explain(graph: TaskGraph, num_waiting: Ints) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -124,6 +125,8 @@ def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
     ]
     assert slurm_nodes({"local": "H100"})[0].host.device_type == "H100"
     assert [node.slots for node in slurm_nodes()] == [2, 2]
+    # Eight cores for three devices, and for six jobs on them.
+    assert [SlurmEngine(site, tmp_path, shares=shares).threads(0) for shares in (False, True)] == [2, 1]
     with pytest.raises(FleetError, match="2 devices on node 1, Slurm has 1 there"):
         SlurmEngine(Site.uniform(2, 2, "local"), tmp_path)
     check_sharing_is_refused(SlurmEngine(site, tmp_path))
@@ -184,6 +187,15 @@ def test_a_job_that_shares_asks_for_slots(tmp_path: Path) -> None:
     parts = [(node, Ranks(0, 2, 2, "10.0.0.0:20000", "1x2xA100-80G", "1,3"))]
     assert submission(home, parts)[-3:] == ["--gres=slot:2", "--cpus-per-task=8", "--mem=16384M"]
     assert "--devices=1,3" in script(home, parts)
+
+
+def test_nodes_at_one_address_share_the_cores_of_this_machine(tmp_path: Path) -> None:
+    here = [replace(node, address="127.0.0.1") for node in NODES]
+    site, cores = Site.uniform(3, 4, "local"), len(os.sched_getaffinity(0))
+    assert not SlurmEngine(site, tmp_path, nodes=NODES).crowding.is_there
+    assert not SlurmEngine(Site.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).crowding.is_there
+    crowding = SlurmEngine(site, tmp_path, nodes=here).crowding
+    assert (crowding.devices, crowding.one_machine, crowding.only_places) == (cores / 8, True, True)
 
 
 @pytest.mark.parametrize("slots", [0, 1])

@@ -125,9 +125,13 @@ class HomeEngine(ABC):
         return placed
 
     def threads(self, node: int) -> int:
-        """Threads of every process on a node: what a device has of its cores; 0 where these are not known."""
+        """Threads of every process on a node: what it has of the cores; 0 where these are not known."""
         host = self.host(node)
-        return max(1, int(host.cpus / host.num_devices)) if host.cpus else 0
+        return max(1, int(host.cpus / (host.num_devices * self.jobs_per_device(node)))) if host.cpus else 0
+
+    def jobs_per_device(self, node: int) -> int:
+        """Jobs that may have a device together, and divide what goes with it."""
+        return 1
 
     def host(self, node: int) -> Host:
         """What is known of a node."""

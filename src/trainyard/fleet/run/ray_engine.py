@@ -77,6 +77,9 @@ class RayEngine(ManagedEngine):
         self._gangs: frozenset[str] = frozenset()
         self._asked_s = float("-inf")
 
+    def jobs_per_device(self, node: int) -> int:
+        return _JOBS_PER_DEVICE if self.shares else 1
+
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]
         # It lives and dies with the node of rank 0.

@@ -73,6 +73,9 @@ class SlurmEngine(ManagedEngine):
         super().__init__(site, folder, patience_s, shares, self._nodes, "Slurm")
         self._queue = _Queue()
 
+    def jobs_per_device(self, node: int) -> int:
+        return self._nodes[node].slots if self.shares else 1
+
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
         parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, master).items()]

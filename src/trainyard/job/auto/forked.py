@@ -16,18 +16,28 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def map_forked(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
+def map_forked(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Iterator[_Result]:
     """Results in the order of the items, computed by as many processes as there are cores.
 
     The function and all that it refers to is inherited, not pickled; items and results are. It must use neither
     threads nor an accelerator, which a forked process has lost.
+
+    Parameters
+    ----------
+    meanwhile : what this process does while it would wait for the others.
     """
     num_processes = min(len(items), len(os.sched_getaffinity(0)))
     if num_processes <= 1:
         yield from map(function, items)
         return
     with ProcessPoolExecutor(num_processes, get_context("fork"), _inherit, (function,)) as pool:
-        yield from pool.map(_call, items)
+        results = pool.map(_call, items)
+        meanwhile()
+        yield from results
 
 
 def can_differentiate() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.cost.ops import OpSeconds
+from trainyard.engine.simulate import load
 from trainyard.job.auto.build import build
 from trainyard.job.auto.estimate import Estimate, estimate
 from trainyard.job.auto.forked import can_differentiate, map_forked
@@ -126,7 +127,8 @@ def _estimate_all(setting: Setting, probes: Probes, tell: Progress) -> list[Esti
     found: dict[int, list[Estimate]] = {}
     groups = probes.groups(places)
     tell("probing the blocks of the model", 0.0)
-    parts = map_forked(estimates_of, groups) if can_differentiate() else map(estimates_of, groups)
+    forks = can_differentiate()
+    parts = map_forked(estimates_of, groups, load) if forks else map(estimates_of, groups)
     for done, part in enumerate(parts, 1):
         found |= part
         tell(f"{sum(map(len, found.values()))} plans estimated", 0.6 * done / len(groups))
