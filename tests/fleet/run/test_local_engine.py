@@ -90,9 +90,13 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_trainings_are_measured_alone(tmp_path: Path) -> None:
-    local = LocalEngine(SITE, tmp_path)
+def test_trainings_are_measured_alone_on_a_node_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, started = LocalEngine(SITE, tmp_path), []
     local.warm_up()
+    start = local.start
+    monkeypatch.setattr(local, "start", lambda job, grant: (started.append(grant.devices), start(job, grant)))
     jobs = [training_job(name, 0.0, 1, TRAINING, max_devices=2) for name in "ab"]
     told: list[str] = []
     found, costs = measured_alone(jobs, local, seconds=0.5, tell=told.append)
@@ -102,6 +106,7 @@ def test_trainings_are_measured_alone(tmp_path: Path) -> None:
         profile.steps_per_s.keys() == {1, 2} for job in found if isinstance(profile := job.profile, Predicted)
     )
     assert costs.start_s > 0
+    assert started == [(2,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3]
     assert not list(local.folder.glob("measured-*"))
 
 

@@ -138,6 +138,11 @@ class HomeEngine(ABC):
         return self.site.hosts[node]
 
     @property
+    def divides_machine(self) -> bool:
+        """Whether the nodes are parts of one machine, each with cores of its own."""
+        return False
+
+    @property
     def crowding(self) -> Crowding:
         """How jobs slow each other here that have devices for themselves."""
         return Crowding()

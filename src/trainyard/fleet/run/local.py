@@ -46,6 +46,10 @@ class LocalEngine(HomeEngine):
         """Whether there are fewer cores than nodes, so that all of these use all of those."""
         return len(os.sched_getaffinity(0)) < len(self.site.hosts)
 
+    @property
+    def divides_machine(self) -> bool:
+        return len(self.site.hosts) > 1 and not self._one_machine
+
     def threads(self, node: int) -> int:
         num_devices = self.site.num_devices if self._one_machine else self.site.hosts[node].num_devices
         return max(1, len(self._cores[node]) // num_devices)

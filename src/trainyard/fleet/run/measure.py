@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -23,7 +24,7 @@ _STARTS = 3
 
 @dataclass(frozen=True)
 class Trial:
-    """A training, alone on some devices.
+    """A training, alone on some devices of a node.
 
     Attributes
     ----------
@@ -46,7 +47,9 @@ def measured_alone(
 ) -> tuple[tuple[Job, ...], Costs]:
     """Jobs with speeds as they are on an engine, and what starting costs there.
 
-    Every training runs on every number of devices that any of its jobs may get, on the first ones of the site.
+    Every training runs on every number of devices that any of its jobs may get, on the first ones of the site. Where the
+    nodes are parts of one machine, the other parts run it meanwhile: beside idle cores, with all of the caches, memory
+    and clock for its own, a process is faster than it will be.
 
     Parameters
     ----------
@@ -87,9 +90,34 @@ def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:
 
 def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds: float) -> Trial:
     job = training_job(name, 0.0, size, training)
-    once = _started(job, engine, seconds)
-    every = [once, *(_started(job, engine, 0.0) for _ in range(_STARTS - 1))]
+    with _busy_elsewhere(job, engine):
+        once = _started(job, engine, seconds)
+        every = [once, *(_started(job, engine, 0.0) for _ in range(_STARTS - 1))]
     return Trial(once.steps_per_s, median(t.start_s for t in every), median(t.stop_s for t in every))
+
+
+@contextmanager
+def _busy_elsewhere(job: Job, engine: HomeEngine) -> Iterator[None]:
+    """Within it, a job that fits in the first part of a machine runs on every other part."""
+    site, size = engine.site, job.num_devices
+    fits = engine.divides_machine and size <= site.hosts[0].num_devices
+    beside = [
+        (replace(job, name=f"{job.name}-beside-{node}"), int(site.first_device[node]))
+        for node, host in enumerate(site.hosts)
+        if fits and node > 0 and host.num_devices >= size
+    ]
+    names = [other.name for other, _ in beside]
+    try:
+        for other, first in beside:
+            shutil.rmtree(engine.home(other.name).path, ignore_errors=True)
+            engine.start(other, Grant(tuple(range(first, first + size))))
+        for name in names:
+            _reach(engine, name, 1)
+        yield
+    finally:
+        engine.stop(names)
+        for name in names:
+            shutil.rmtree(engine.home(name).path, ignore_errors=True)
 
 
 def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
