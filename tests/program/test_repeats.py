@@ -12,10 +12,10 @@ import torch
 from test_capture import assert_captured, model_of, randomise
 from torch import Tensor, nn
 
-from trainyard.program import repeats
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.program import Program
+from trainyard.program.repeats import Repeats, find, write_out
 from trainyard.zoo import bert, gpt, llama, moe
 from trainyard.zoo.bert import BertConfig
 from trainyard.zoo.gpt import GPTConfig
@@ -31,7 +31,7 @@ MODELS = {
 
 
 def traced_whole(model: Model) -> Program:
-    with patch.object(repeats, "repeated_blocks", lambda module: {}):
+    with patch.object(find, "repeated_blocks", lambda module: {}):
         return capture(model)
 
 
@@ -51,8 +51,8 @@ def described(program: Program) -> tuple[list[str], Counter[str]]:
 
 def num_replaced(model: Model) -> int:
     """How many blocks were not traced themselves."""
-    seen: list[repeats.Repeats] = []
-    plain = repeats.write_out
+    seen: list[Repeats] = []
+    plain = write_out
     with patch("trainyard.program.capture.write_out", lambda g, r, s: (seen.append(r), plain(g, r, s))[1]):
         capture(model)
     return len(seen[0].placed)

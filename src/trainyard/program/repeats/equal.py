@@ -1,0 +1,62 @@
+"""Which blocks of a model are equal but for the values of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+_MIN_BLOCKS = 3
+
+
+def repeated_blocks(module: nn.Module) -> dict[str, nn.Module]:
+    """The largest set of blocks that are equal but for their parameters, by path; empty if fewer than three.
+
+    All lie in one list, and none holds another.
+    """
+    found: list[dict[str, nn.Module]] = []
+    for path, parent in module.named_modules():
+        if not isinstance(parent, nn.ModuleList | nn.Sequential):
+            continue
+        equal: dict[Any, dict[str, nn.Module]] = {}
+        for name, child in parent.named_children():
+            equal.setdefault(_description(child), {})[f"{path}.{name}" if path else name] = child
+        found += equal.values()
+    found = [blocks for blocks in found if len(blocks) >= _MIN_BLOCKS]
+    return max(found, key=lambda blocks: len(blocks) * _num_modules(blocks), default={})
+
+
+def _num_modules(blocks: Mapping[str, nn.Module]) -> int:
+    return sum(1 for _ in next(iter(blocks.values())).modules())
+
+
+def _description(module: nn.Module) -> Any:
+    """All that decides what a module computes, except its parameters' values."""
+    own = {k: v for k, v in vars(module).items() if k not in _STATE}
+    tensors = [
+        (name, kind, tuple(t.shape), t.dtype, t.requires_grad)
+        for kind in ("_parameters", "_buffers")
+        for name, t in getattr(module, kind).items()
+        if t is not None
+    ]
+    children = tuple((name, _description(child)) for name, child in module.named_children())
+    return type(module), frozen(own), tuple(tensors), children
+
+
+# Hooks are part of what a module does, so they are compared; these are described by themselves.
+_STATE = {"_parameters", "_buffers", "_modules"}
+
+
+def frozen(value: Any) -> Any:
+    """A value to compare by: plain values as they are, all else by identity."""
+    if isinstance(value, dict):
+        return tuple((k, frozen(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(frozen(v) for v in value)
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
+        return type(value).__name__, value
+    if isinstance(value, set | frozenset) and not value:
+        return ()
+    return id(value)
