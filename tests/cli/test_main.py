@@ -20,7 +20,7 @@ INTERFACE = {
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
     "--checkpoint-every --resume --max-restarts --device --model",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html",
-    "hardware": "[CLUSTER] --json --yaml",
+    "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "

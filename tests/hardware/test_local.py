@@ -17,6 +17,7 @@ from trainyard.hardware import (
     MatmulSample,
     MemorySample,
     cluster_of_profile,
+    forget_measurements,
     local,
     local_cluster,
     local_profile,
@@ -112,6 +113,9 @@ def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(
     assert parse_cluster("local:3").num_devices == 3
     assert parse_cluster("local").num_devices == machine_identity()["num_cores"]
     assert len(calls) == 4
+    forget_measurements()
+    assert not path.exists()
+    assert local_profile().op_s == 5.0
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [path.name]
     with pytest.raises(HardwareError, match="local:4"):
         local_cluster(0)

@@ -20,13 +20,17 @@ class Options(Common):
     """Text form such as 4x8xA100-80G or local:2, or a YAML file."""
     yaml: bool = False
     """Print the cluster as a YAML file that can be edited and used as --cluster."""
+    measure: bool = False
+    """Measure this machine anew, and forget what was measured on it: it may have become faster or slower."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Describe what was asked for."""
-    from trainyard.hardware import DEVICES, local_profile, parse_cluster
+    from trainyard.hardware import DEVICES, forget_measurements, local_profile, parse_cluster
     from trainyard.report.tables import device_table, facts_table, machine_facts
 
+    if options.measure:
+        forget_measurements()
     if options.cluster:
         with screen.waiting("looking at the cluster"):
             cluster = parse_cluster(options.cluster)

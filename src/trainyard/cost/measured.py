@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -23,8 +22,7 @@ from trainyard.cost.trace import Trace
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.heap import heap_environment
-from trainyard.hardware.local import cache_folder
-from trainyard.hardware.measure import machine_identity
+from trainyard.hardware.remembered import measurements_file, write_whole
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
@@ -104,8 +102,7 @@ class _Cache:
 
     @classmethod
     def read(cls) -> _Cache:
-        identity = json.dumps(machine_identity(), sort_keys=True)
-        path = cache_folder() / f"ops-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+        path = measurements_file("ops")
         try:
             plain = json.loads(path.read_text())
             entries = plain["conditions"] if plain["version"] == _VERSION else {}
@@ -122,16 +119,7 @@ class _Cache:
         return self.entries.setdefault(conditions.key, {"seconds": {}, "passes": {}})
 
     def write(self) -> None:
-        """Write beside the file and rename, so that a reader never sees half of it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump({"version": _VERSION, "conditions": self.entries}, file)
-            os.replace(temporary, self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(self.path, json.dumps({"version": _VERSION, "conditions": self.entries}))
 
 
 def measure_ops(

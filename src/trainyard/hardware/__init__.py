@@ -9,6 +9,7 @@ from trainyard.hardware.local import cluster_of_profile, local_cluster, local_pr
 from trainyard.hardware.parse import parse_cluster
 from trainyard.hardware.presets import DEVICES, NODE_PRESETS, device_named, node_topology
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
+from trainyard.hardware.remembered import forget_measurements
 from trainyard.hardware.topology import NETWORK, Edge, Link, NodeTopology
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "NodeTopology",
     "cluster_of_profile",
     "device_named",
+    "forget_measurements",
     "interconnect_named",
     "local_cluster",
     "local_profile",

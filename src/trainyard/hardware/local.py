@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
-from pathlib import Path
-
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.measure import Progress, machine_identity, measure_machine
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
+from trainyard.hardware.remembered import measurements_file, write_whole
 
-__all__ = ["cache_folder", "cluster_of_profile", "local_cluster", "local_profile"]
-
-
-def cache_folder() -> Path:
-    """Folder of measurements: ``$TRAINYARD_CACHE``, else ``~/.cache/trainyard``.
-
-    Returns
-    -------
-    Path
-        It may not exist yet.
-    """
-    given = os.environ.get("TRAINYARD_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "trainyard"
+__all__ = ["cluster_of_profile", "local_cluster", "local_profile"]
 
 
 def local_profile(progress: Progress | None = None) -> MachineProfile:
@@ -43,37 +26,22 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
     MachineProfile
         The measurements. A cache file that cannot be read, or belongs to another machine, is replaced.
     """
-    identity = machine_identity()
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    path = cache_folder() / f"machine-{digest}.json"
+    path = measurements_file("machine")
     if path.exists():
         try:
             profile = MachineProfile.from_json(path.read_text())
         except (HardwareError, UnicodeDecodeError):
             profile = None
-        if profile is not None and _belongs(profile, identity):
+        if profile is not None and _belongs(profile):
             return profile
     profile = measure_machine(progress)
-    _write_atomically(path, profile.to_json())
+    write_whole(path, profile.to_json())
     return profile
 
 
-def _belongs(profile: MachineProfile, identity: dict[str, str | int]) -> bool:
+def _belongs(profile: MachineProfile) -> bool:
     complete = bool(profile.matmul and profile.memory and profile.collectives)
-    return complete and all(getattr(profile, name) == value for name, value in identity.items())
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Write beside the target and rename, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    return complete and all(getattr(profile, name) == value for name, value in machine_identity().items())
 
 
 def local_cluster(num_processes: int, progress: Progress | None = None) -> Cluster:
