@@ -26,10 +26,11 @@ _POLICIES = {
     "antman": (),
 }
 # Narrow and wide, long and short: when it comes, its devices, and steps. Every other one may be put second. None comes at
-# a moment at which rounds begin: whether it is in time for that one is decided by milliseconds.
+# a moment at which rounds begin, and none ends when it has had about as much as the threshold of Tiresias: milliseconds
+# would decide what comes next.
 _JOBS = (
     (1.0, 2, 1500), (2.0, 1, 4000), (5.0, 1, 700), (10.0, 2, 1000),
-    (20.0, 1, 2500), (31.0, 2, 400), (40.0, 1, 1500), (61.0, 1, 800),
+    (20.0, 1, 2500), (31.0, 2, 250), (40.0, 1, 1200), (61.0, 1, 800),
 )  # fmt: skip
 
 

@@ -123,9 +123,10 @@ class Holdings:
         wanted = rows[targets.order]
         if targets.devices is not None:
             starting, stopping = self._as_placed(rows, wanted, targets)
+        elif self.preempts:
+            starting, stopping = walk(self.books, rows, targets, self.site.devices_of_type)
         else:
-            room = self.site.devices_of_type if self.preempts else self.free.by_type
-            starting, stopping = walk(self.books, rows, targets, room)
+            starting, stopping = np.arange(len(wanted)), _NONE
         if self.preempts and len(stopping):
             self.stop(stopping.tolist(), now_s)
         if len(starting):
@@ -154,27 +155,25 @@ class Holdings:
 
     def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
-        rows, held = wanted.tolist(), self.books.grants
-        moving = [row for row in rows if held[row] is not None]
+        held = self.books.grants
+        moving = [row for row in wanted.tolist() if held[row] is not None] if self.preempts else []
         self._pause(moving, now_s)
         if targets.devices is not None:
-            found = [targets.devices[place] for place in places.tolist()]
-            self.free.take_these(list(chain.from_iterable(found)))
+            given = [targets.devices[place] for place in places.tolist()]
+            self.free.take_these(list(chain.from_iterable(given)))
         else:
-            found = self._places(wanted, places, targets)
-        extras = _extras(targets)
-        started, grants = [], []
-        for row, place, devices in zip(rows, places.tolist(), found, strict=True):
-            if devices:
-                started.append(row)
-                grants.append(_granted(devices, place, extras))
-        if len(started) < len(rows):
+            numbers, given = self._places(wanted, places, targets)
+            wanted, places = wanted[numbers], places[numbers]
+        started = wanted.tolist()
+        if moving:
             self._lose(sorted(set(moving).difference(started)), now_s)
         if started:
+            extras = _extras(targets)
+            grants = [_granted(*each, extras) for each in zip(given, places.tolist(), strict=True)]
             self._start(started, grants, now_s)
 
-    def _places(self, rows: Ints, places: Ints, targets: Targets) -> list[tuple[int, ...]]:
-        """Devices for jobs that the policy does not place itself; none for those that find none."""
+    def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, list[tuple[int, ...]]]:
+        """Which jobs that the policy does not place itself find a place, and the devices of each."""
         books = self.books
         wanted = books.num_devices[rows] if targets.num_devices is None else targets.num_devices[places]
         kinds = _NONE if targets.device_type is None else targets.device_type[places]

@@ -1,13 +1,14 @@
-"""From targets to jobs that run: the walk down the order of urgency."""
+"""From targets to jobs that run, where some lose what they have: the walk down the order of urgency."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy import bool_, int64, zeros
+from numpy import int64, zeros
 from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
+from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policy import Targets
 
 Ints = NDArray[np.int64]
@@ -21,7 +22,7 @@ def walk(books: Books, rows: Ints, targets: Targets, room: Ints) -> tuple[Ints, 
     Parameters
     ----------
     rows : of the snapshot that the targets are for.
-    targets : of a policy that does not place for itself.
+    targets : of a policy that takes devices away, and does not place for itself.
     room : devices of every pool that can be given out.
 
     Returns
@@ -41,40 +42,6 @@ def walk(books: Books, rows: Ints, targets: Targets, room: Ints) -> tuple[Ints, 
 
 
 @njit(cache=True)
-def fitting(wanted, allowed, room):  # type: ignore[no-untyped-def]
-    """Which gangs fit, taken in order.
-
-    Parameters
-    ----------
-    wanted : devices of each.
-    allowed : pools in which it can run, as bits.
-    room : devices of every pool.
-    """
-    left, fits = room.copy(), zeros(len(wanted), bool_)
-    total = left.sum()
-    for i in range(len(wanted)):
-        if total == 0:
-            break
-        pool = _pool(left, wanted[i], -1, allowed[i])
-        if pool >= 0:
-            left[pool] -= wanted[i]
-            total -= wanted[i]
-            fits[i] = True
-    return fits
-
-
-@njit(cache=True)
-def _pool(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
-    """The pool of a kind if it has room, of any kind the first that has; -1 for none."""
-    if kind >= 0:
-        return kind if left[kind] >= wanted else -1
-    for pool in range(len(left)):
-        if left[pool] >= wanted and (allowed >> pool) & 1:
-            return pool
-    return -1
-
-
-@njit(cache=True)
 def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, backfill, found):  # type: ignore[no-untyped-def]
     left = room.copy()
     total = left.sum()
@@ -89,7 +56,7 @@ def _walk(order, rows, counts, kinds, asked, held, held_type, allowed, room, bac
         if n == 0:
             continue
         kind = kinds[i] if len(kinds) else -1
-        pool = _pool(left, n, kind, allowed[row])
+        pool = pool_for(left, n, kind, allowed[row])
         if pool >= 0:
             left[pool] -= n
             total -= n

@@ -113,8 +113,6 @@ class Paces:
         -------
         Rows of those that go on at another rate.
         """
-        if not self.crowding.is_there:
-            return []
         node_of = [0] * self.site.num_devices if self.crowding.one_machine else self._node_of
         running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
         held = [device for _, grant in running for device in grant.devices]

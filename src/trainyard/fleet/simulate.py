@@ -77,6 +77,7 @@ class _Simulator:
         self._read_on()
         # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
         self.finishing: list[tuple[float, int]] = []
+        self.may_crowd = holdings.paces.crowding.is_there
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
         self.failing: list[tuple[float, int, float]] = []
@@ -222,6 +223,8 @@ class _Simulator:
         return targets
 
     def _crowd(self, now_s: float) -> None:
+        if not self.may_crowd:
+            return
         for row in self.holdings.paces.crowd(now_s):
             self._expect(row)
 

@@ -67,6 +67,7 @@ def check_recovery(
     assert not another().adopt(training_job("nobody", 0.0, 1, trial_training(8)), Grant((0,)))
     pids = rank_processes(engine.home("victim"))
     assert len(pids) == 2
+    assert len(set(map(os.getsid, pids))) == 2  # each has its own part of a shared core
     os.kill(pids[1], signal.SIGKILL)
     wait_for(lambda: second.is_over("victim"))
     assert not rank_processes(engine.home("victim"))

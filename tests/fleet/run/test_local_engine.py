@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from engine_trials import (
     check_losses,
@@ -124,6 +125,8 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
         LocalEngine(SITE, tmp_path).start(job, Grant((2,)))
     assert LocalEngine(SITE, tmp_path).adopt(job, Grant((0, 1)))
     (group,) = local.home("a").groups()
+    ranks = [child.pid for child in psutil.Process(group).children()]
+    assert len(set(map(os.getsid, ranks))) == 2  # each has its own part of a shared core
     os.killpg(group, signal.SIGKILL)
     while not local.is_over("a"):
         time.sleep(0.05)

@@ -10,6 +10,7 @@ from numba import njit
 from numpy import empty, int64, where
 
 from trainyard.fleet.place.nodes import Ints, nodes_for
+from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site
 
 # Rows of the tables of devices and of nodes. A table is one argument, and to hand an argument to a compiled function
@@ -40,24 +41,32 @@ class FreeDevices:
 
     def place(
         self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
-    ) -> list[tuple[int, ...]]:
-        """Take devices for jobs, one after the other; none for a job that has no place.
+    ) -> tuple[Ints, list[tuple[int, ...]]]:
+        """Take devices for jobs, one after the other; those that have no place get none.
+
+        One that finds enough devices, but not where it can lie, keeps as many from those after it.
 
         Parameters
         ----------
-        wanted : devices of each, all of one type.
+        wanted : devices of each, all of one type; one that wants 0 gets none.
         kinds : index of the type of each, -1 for the first of those that are ``allowed``, as bits; all are if it is
             empty.
         hows : placement of each; if it is empty, all are placed as ``how`` says.
         goes_on : whether jobs after one that has no place are tried.
+
+        Returns
+        -------
+        Numbers of those that got devices, and the devices of each.
         """
         count = len(wanted)
-        # Where the devices of each job end, and then all these devices.
-        found = np.zeros(count + sum(wanted.tolist()), np.int64)
-        self.total -= _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
-        flat = found.tolist()
-        ends = [count + end for end in flat[:count]]
-        return [tuple(flat[first:end]) for first, end in pairwise((count, *ends))]
+        # Numbers of the jobs that were placed, where the devices of each end, and then all these devices.
+        found = np.empty(2 * count + self.total, np.int64)
+        placed = _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
+        ends = found[count : count + placed].tolist()
+        taken = ends[-1] if ends else 0
+        self.total -= taken
+        flat = found[2 * count : 2 * count + taken].tolist()
+        return found[:placed], [tuple(flat[first:end]) for first, end in pairwise((0, *ends))]
 
     def take_these(self, devices: Sequence[int]) -> None:
         """Take the devices named; one that others have already is shared with them."""
@@ -85,20 +94,30 @@ def _change(devices, change, per_device, per_node, by_type):  # type: ignore[no-
 
 @njit(cache=True)
 def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type, found):  # type: ignore[no-untyped-def]
-    """Take devices of nodes for jobs; returns how many."""
+    """Take devices of nodes for jobs; returns how many jobs got any."""
     tenants, type_of = per_device[_TENANTS], per_node[_TYPE]
-    ends, devices = found[: len(wanted)], found[len(wanted) :]
-    count = 0
+    numbers, ends, devices = (
+        found[: len(wanted)],
+        found[len(wanted) : 2 * len(wanted)],
+        found[2 * len(wanted) :],
+    )
+    left, total = by_type.copy(), by_type.sum()
+    placed = count = 0
     for i in range(len(wanted)):
+        if total == 0:
+            break
+        named = kinds[i] if len(kinds) else -1
+        pool = pool_for(left, wanted[i], named, allowed[i]) if wanted[i] else -1
         taken = empty(0, int64)
-        for kind in range(len(by_type)):
-            named = kinds[i] if len(kinds) else -1
-            suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
-            if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
-                own = type_of == kind
-                free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
-                taken = nodes_for(hows[i] if len(hows) else how, free, wanted[i], sizes)
-        begun = count
+        if pool >= 0:
+            left[pool] -= wanted[i]
+            total -= wanted[i]
+            for kind in range(len(by_type)):
+                suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
+                if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
+                    own = type_of == kind
+                    free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
+                    taken = nodes_for(hows[i] if len(hows) else how, free, wanted[i], sizes)
         for node in range(len(taken)):
             device = per_node[_FIRST, node]
             for _ in range(taken[node]):
@@ -109,8 +128,9 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
                 count += 1
             per_node[_FREE, node] -= taken[node]
             by_type[type_of[node]] -= taken[node]
-        ends[i] = count
-        if count == begun and not goes_on:
-            ends[i:] = count
+        if len(taken):
+            numbers[placed], ends[placed] = i, count
+            placed += 1
+        elif wanted[i] and not goes_on:
             break
-    return count
+    return placed

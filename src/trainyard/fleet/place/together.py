@@ -36,7 +36,7 @@ def seats(
     free.take_these(np.nonzero(taken)[0].tolist())
     moves = [place for place, devices in enumerate(found) if not devices]
     anywhere, as_said = np.full(len(moves), -1), np.zeros(0, np.int64)
-    given = free.place(wanted[moves], device_type[moves], anywhere, as_said, how, goes_on=True)
-    for place, devices in zip(moves, given, strict=True):
-        found[place] = devices
+    numbers, given = free.place(wanted[moves], device_type[moves], anywhere, as_said, how, goes_on=True)
+    for number, devices in zip(numbers.tolist(), given, strict=True):
+        found[moves[number]] = devices
     return found

@@ -36,7 +36,7 @@ import numpy as np
 from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
-from trainyard.fleet.mechanism import fitting
+from trainyard.fleet.place.pools import fitting
 from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
 from trainyard.fleet.site import FleetError, Site
 

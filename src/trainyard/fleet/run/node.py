@@ -61,6 +61,9 @@ class Ranks:
     def settle(self, rank: int, parent: int) -> None:
         """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
         _die_with(parent)
+        # Linux divides processor time among sessions before it does among processes (sched_autogroup): a job of many
+        # processes in one session would have no more of a shared core than a job of one.
+        os.setsid()
         self.use_cores(rank)
 
     def use_cores(self, rank: int) -> None:
