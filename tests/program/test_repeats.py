@@ -156,7 +156,7 @@ class Shrinking(nn.Module):
 
 def test_calls_on_other_shapes_are_traced_themselves() -> None:
     model = model_of(Shrinking())
-    assert num_replaced(model) == 1
+    assert num_replaced(model) == 2
     assert_captured(model)
 
 

@@ -1,37 +1,35 @@
 """Capture: from a module, a loss and a batch to a Program, without computing anything.
 
-The step is traced once with ``make_fx`` under ``FakeTensorMode`` and functionalised, forward and backward
-together, so a model of any size is captured in the time it takes to run its Python code.
+The step is traced with ``make_fx`` under ``FakeTensorMode`` and functionalised, forward and backward together; blocks
+that repeat are traced once (`trainyard.program.repeats`), so a model of any size is captured in seconds.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
-from torch.nn.utils.stateless import _reparametrize_module
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from trainyard.program.model import Model
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
-from trainyard.program.random import CounterDropout
-from trainyard.program.repeats import find_repeats, write_out
+from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
+from trainyard.program.running import Watch, running
 from trainyard.program.simplify import simplify
-from trainyard.program.tracing import gradients, layers_recorded, trace, was_written
-
-Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
-"""What a model runs within, given the dropout that is on."""
+from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
 
 
 class CaptureError(ValueError):
@@ -69,18 +67,19 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
         state = params | buffers
-        repeats = find_repeats(model.module, num_rows, state, lambda watched: step.forward(*given, watched))
-        step.replaced = repeats.replaced
-        stack.enter_context(layers_recorded(model.module))
-        shown = [{n: t for n, t in own.items() if n not in repeats.state} for own in (params, buffers)]
-        graph_module = trace(step, *shown, batch, rng)
+        repeats = find_repeats(model.module, num_rows, rng, state, lambda watch: step.run(*given, watch))
+        try:
+            graph_module = step.trace(*given, repeats)
+        except NotRepeatableError:
+            repeats = Repeats({}, None)
+            graph_module = step.trace(*given, repeats)
     graph = graph_module.graph
     outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, state), trainable)
     _label(graph)
     inputs = _inputs(graph, params, buffers, batch, {o.path for o in outputs if o.kind == "grad"})
     simplify(graph)
     _refuse_random_ops(model.name, graph)
-    constants = _constants_as_inputs(graph_module)
+    constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
     return Program(model.name, graph, held, inputs, outputs, num_rows, aliases)
@@ -113,16 +112,31 @@ class _Step:
         self.outputs: list[Output] = []
         self.replaced: Watch = nullcontext
 
+    def trace(self, params: Any, buffers: Any, batch: Any, rng: Any, repeats: Repeats) -> fx.GraphModule:
+        """The graph of the step, without the parameters and buffers of blocks that are replaced."""
+        self.replaced = repeats.replaced
+        shown = [{n: t for n, t in own.items() if n not in repeats.state} for own in (params, buffers)]
+        with layers_recorded(self.model.module):
+            return trace(self, *shown, batch, rng)
+
+    def run(self, params: Any, buffers: Any, batch: Any, rng: Any, watch: Watch) -> Any:
+        """The loss and the metrics; the model runs within ``watch``."""
+        with running(self.model.module, params | buffers, rng, self.num_rows, watch):
+            return self.model.loss(self.model.module, batch)
+
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
-        before = dict(buffers)
-        loss, metrics, after = self.forward(params, buffers, batch, rng, self.replaced)
-        if loss.dim() or not loss.requires_grad:
-            raise CaptureError(
-                f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
-                f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
-            )
+        module, before = self.model.module, dict(buffers)
         trainable = [name for name in self.trainable if name in params]
-        found = gradients([loss], [params[n] for n in trainable], [None])
+        with running(module, params | buffers, rng, self.num_rows, self.replaced):
+            result = self.model.loss(module, batch)
+            loss, metrics = result if isinstance(result, tuple) else (result, {})
+            if loss.dim() or not loss.requires_grad:
+                raise CaptureError(
+                    f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
+                    f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
+                )
+            after = {name: b for name, b in module.named_buffers() if name in buffers}
+            found = gradients([loss], [params[n] for n in trainable], [None])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
         self.outputs = [Output("loss", "loss")]
@@ -130,21 +144,6 @@ class _Step:
         self.outputs += [Output("grad", name) for name in grads]
         self.outputs += [Output("buffer", name) for name in written]
         return loss.detach(), *(m.detach() for m in metrics.values()), *grads.values(), *written.values()
-
-    def forward(
-        self, params: Any, buffers: Any, batch: Any, rng: Any, watch: Watch
-    ) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """The loss, the metrics, and the buffers afterwards; the model runs within ``watch``."""
-        module = self.model.module
-        with (
-            torch.enable_grad(),
-            CounterDropout(rng, self.num_rows) as mode,
-            watch(mode),
-            _reparametrize_module(module, {**params, **buffers}, tie_weights=True),
-        ):
-            loss = self.model.loss(module, batch)
-            after = {name: b for name, b in module.named_buffers() if name in buffers}
-        return (*loss, after) if isinstance(loss, tuple) else (loss, {}, after)
 
 
 def _fake_state(
@@ -207,8 +206,14 @@ def _with_gradients(
     return tuple(output for output, _ in made)
 
 
-def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
-    """Replace tensors that the graph reads as attributes by placeholders after all others; by path."""
+def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, tuple[fx.Node, torch.Tensor]]:
+    """Replace tensors that the graph reads as attributes by placeholders after all others; by path.
+
+    Raises
+    ------
+    CaptureError
+        If one of them is not constant.
+    """
     graph = graph_module.graph
     last = [n for n in graph.nodes if n.op == "placeholder"][-1]
     found: dict[str, tuple[fx.Node, torch.Tensor]] = {}
@@ -218,7 +223,14 @@ def _constants_as_inputs(graph_module: fx.GraphModule) -> dict[str, tuple[fx.Nod
             with graph.inserting_after(last):
                 last = graph.placeholder(node.target)
             last.meta = dict(node.meta)
-            found[path] = (last, getattr(graph_module, node.target))
+            value = getattr(graph_module, node.target)
+            if isinstance(value, FakeTensor | FunctionalTensor) or value.requires_grad:
+                raise CaptureError(
+                    f"{name} cannot be captured: it uses a tensor of shape {tuple(value.shape)} that is trained or "
+                    "computed, and is neither a parameter or buffer of the module, nor in the batch, nor made in this "
+                    "step. Register parameters with the module, and keep no tensors between steps but in buffers."
+                )
+            found[path] = (last, value)
         node.replace_all_uses_with(found[path][0])
         graph.erase_node(node)
     return found
@@ -255,10 +267,10 @@ def _label(graph: fx.Graph) -> None:
     """
     origin: dict[Any, fx.Node] = {}
     for position, node in enumerate(graph.nodes):
-        custom = node.meta.get("custom") or {}
         sequence = node.meta.get("seq_nr", -1)
-        if custom.get("phase") != "backward":
-            node.meta |= {"phase": "forward", "layer": custom.get("layer", ""), "position": position}
+        if not is_backward(node):
+            layer = (node.meta.get("custom") or {}).get("layer", "")
+            node.meta |= {"phase": "forward", "layer": layer, "position": position}
             if node.op == "call_function":
                 origin.setdefault(sequence, node)
             continue

@@ -43,6 +43,11 @@ def gradients(
     return torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
 
 
+def is_backward(node: fx.Node) -> bool:
+    """Whether a traced node came from `gradients`."""
+    return (node.meta.get("custom") or {}).get("phase") == "backward"
+
+
 def was_written(value: Any) -> bool:
     """Whether a functional tensor was written to since it was made."""
     return bool(torch._functionalize_was_storage_changed(value.elem)) or bool(

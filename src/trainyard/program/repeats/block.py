@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from trainyard.program.program import output_args
-from trainyard.program.random import CounterDropout
 from trainyard.program.repeats.equal import frozen
-from trainyard.program.tracing import gradients, layers_recorded, trace, was_written
+from trainyard.program.running import Watch, running
+from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Traced:
     ----------
     graph : placeholders for the parameters and buffers of these ``names``, for what the block is given, and for the
         gradients of the ``outputs``; results are the outputs and the gradients of what ``has_grad``.
-    key : of the call, see `Call`.
+    given_key : of the call, see `Call`.
     outputs, input_grads : fake tensors like the results, without those of parameters.
     has_grad : of the parameters and buffers, and of what the block is given.
     rebuild : makes what the block returns of its output tensors.
@@ -34,7 +34,7 @@ class Traced:
     """
 
     graph: fx.Graph
-    key: Any
+    given_key: Any
     names: tuple[str, ...]
     outputs: tuple[Tensor, ...]
     input_grads: tuple[Tensor, ...]
@@ -73,12 +73,15 @@ class Call:
         return cls((*block.parameters(), *block.buffers()), given, spec, tuple(leaves))
 
     @property
-    def key(self) -> Any:
-        shapes = tuple(
-            (tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in self.state + self.given
-        )
+    def given_key(self) -> Any:
+        """All of it but the parameters and buffers."""
         plain = tuple(None if isinstance(leaf, Tensor) else frozen(leaf) for leaf in self.leaves)
-        return shapes, self.spec, plain
+        return _shapes(self.given), self.spec, plain
+
+    @property
+    def key(self) -> Any:
+        """Equal for calls with the same arguments but for the values of tensors."""
+        return _shapes(self.state), self.given_key
 
     def arguments(self, given: Sequence[Tensor]) -> Any:
         """Arguments of the block with other tensors."""
@@ -88,55 +91,68 @@ class Call:
         )
 
 
+def _shapes(tensors: Sequence[Tensor]) -> Any:
+    return tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
+
+
 class _BlockStep:
     """The function that is traced: a block forward, and backward from given gradients."""
 
     def __init__(self, block: nn.Module, call: Call, rows: int) -> None:
         self.block, self.call, self.rows = block, call, rows
         self.names = tuple(n for n, _ in (*block.named_parameters(), *block.named_buffers()))
-        self.can_repeat = True
-        self.result: Any = None
+        self.writes = False
         self.num_draws = 0
         self.has_grad: tuple[bool, ...] = ()
 
     def __call__(self, tensors: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        outputs = self.forward(tensors)
-        made = [o.detach() for o in outputs]
-        wanted = [t for t in tensors if t.requires_grad]
-        found = iter(gradients(outputs, wanted, grads))
+        with self.running(tensors) as result:
+            outputs = tensors_of(result)
+            made = [o.detach() for o in outputs]
+            wanted = [t for t in tensors if t.requires_grad]
+            found = iter(gradients(outputs, wanted, grads))
         given = [next(found) if t.requires_grad else None for t in tensors]
         self.has_grad = tuple(g is not None for g in given)
-        self.can_repeat &= not any(map(was_written, tensors))
+        self.writes = any(map(was_written, tensors))
         return [*made, *(g for g in given if g is not None)]
 
-    def forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors that the block returns; all of them must depend on its inputs to be repeated."""
+    @contextmanager
+    def running(self, tensors: Sequence[Tensor], watch: Watch = nullcontext) -> Iterator[Any]:
+        """What the block returns for these tensors; it runs within ``watch``."""
         *given, rng = tensors
         state, rest = given[: len(self.names)], given[len(self.names) :]
         args, kwargs = self.call.arguments(rest)
-        with (
-            torch.enable_grad(),
-            CounterDropout(rng, self.rows) as mode,
-            _reparametrize_module(self.block, dict(zip(self.names, state, strict=True)), tie_weights=True),
-        ):
-            self.result = self.block(*args, **kwargs)
-        self.num_draws = mode.calls
-        outputs = [leaf for leaf in pytree.tree_leaves(self.result) if isinstance(leaf, Tensor)]
-        self.can_repeat &= bool(outputs) and all(o.requires_grad for o in outputs)
-        return outputs
+        with running(self.block, dict(zip(self.names, state, strict=True)), rng, self.rows, watch) as mode:
+            result = self.block(*args, **kwargs)
+            self.num_draws = mode.calls
+            yield result
 
 
-def trace_block(block: nn.Module, call: Call, rng: Tensor, rows: int) -> Traced | None:
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors in anything."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def trace_block(block: nn.Module, call: Call, rng: Tensor, rows: int, watch: Watch) -> Traced | None:
+    """Trace a call of a block by itself; None if that cannot be repeated.
+
+    Parameters
+    ----------
+    watch : within which the block runs before that.
+    """
     step = _BlockStep(block, call, rows)
     tensors = [*call.state, *call.given, rng]
-    outputs = step.forward(tensors)
-    if not step.can_repeat:
+    with step.running(tensors, watch) as result:
+        leaves, spec = pytree.tree_flatten(result)
+    outputs = tensors_of(leaves)
+    if not outputs or not all(o.requires_grad for o in outputs):
         return None
-    leaves, spec = pytree.tree_flatten(step.result)
     given = [torch.empty_like(o, requires_grad=False, memory_format=torch.contiguous_format) for o in outputs]
     with layers_recorded(block):
         graph = trace(step, tensors, given).graph
-    if not step.can_repeat or graph.find_nodes(op="get_attr"):
+    phases = [is_backward(n) for n in graph.nodes if n.op == "call_function"]
+    # Where the block is checkpointed, ops of the forward pass run again in the backward pass.
+    if step.writes or graph.find_nodes(op="get_attr") or phases != sorted(phases):
         return None
     results = [n.meta["val"] for n in output_args(graph) if n is not None]
     made, grads = results[: len(outputs)], results[len(outputs) :]
@@ -146,14 +162,13 @@ def trace_block(block: nn.Module, call: Call, rng: Tensor, rows: int) -> Traced 
         rest = iter(tensors)
         return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in leaves], spec)
 
-    traced = Traced(
-        graph,
-        call.key,
-        step.names,
-        tuple(made),
-        tuple(grads[num_trained:]),
-        step.has_grad,
-        rebuild,
-        step.num_draws,
+    return Traced(
+        graph=graph,
+        given_key=call.given_key,
+        names=step.names,
+        outputs=tuple(made),
+        input_grads=tuple(grads[num_trained:]),
+        has_grad=step.has_grad,
+        rebuild=rebuild,
+        num_draws=step.num_draws,
     )
-    return traced

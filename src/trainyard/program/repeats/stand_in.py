@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +17,10 @@ from trainyard.program.repeats.block import Call, Traced
 
 # What the ops that stand for blocks compute, for as long as a capture needs it.
 _known: WeakValueDictionary[int, Traced] = WeakValueDictionary()
+
+
+class NotRepeatableError(Exception):
+    """While a model is traced, a block turns out not to be what another was: all are to be traced themselves."""
 
 
 @dataclass(eq=False)
@@ -57,10 +61,12 @@ class Repeats:
         assert traced is not None
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given = Call.of(block, args, kwargs).given
+            call = Call.of(block, args, kwargs)
+            if call.given_key != traced.given_key:
+                raise NotRepeatableError
             self.placed.append((path, mode.calls))
             mode.calls += traced.num_draws
-            return traced.rebuild(_Replaced.apply(traced, len(self.placed) - 1, *given, mode.rng))
+            return traced.rebuild(_Replaced.apply(traced, len(self.placed) - 1, *call.given, mode.rng))
 
         return forward
 
@@ -69,12 +75,16 @@ class _Replaced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, traced: Traced, index: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         ctx.traced, ctx.index = traced, index
+        ctx.set_materialize_grads(False)
         return tuple(torch.ops.trainyard.block_forward(list(tensors), id(traced), index))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        # The block was traced with a gradient for everything that it returns, and without gradients of gradients.
+        if torch.is_grad_enabled() or any(g is None for g in grads):
+            raise NotRepeatableError
         # As they were when the block was traced.
-        given = [g.contiguous() for g in grads]
+        given = [g.contiguous() for g in grads if g is not None]
         found = iter(torch.ops.trainyard.block_backward(given, id(ctx.traced), ctx.index))
         return None, None, *(next(found) if has else None for has in ctx.traced.given_has_grad)
 
@@ -85,9 +95,14 @@ torch.library.define("trainyard::block_backward", "(Tensor[] grads, int block, i
 
 @torch.library.register_fake("trainyard::block_forward")
 def _block_forward(inputs: list[Tensor], block: int, index: int) -> list[Tensor]:
-    return [torch.empty_like(t, requires_grad=False) for t in _known[block].outputs]
+    return _like(_known[block].outputs)
 
 
 @torch.library.register_fake("trainyard::block_backward")
 def _block_backward(grads: list[Tensor], block: int, index: int) -> list[Tensor]:
-    return [torch.empty_like(t, requires_grad=False) for t in _known[block].input_grads]
+    return _like(_known[block].input_grads)
+
+
+def _like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Others that lie in memory as these do, gaps and all: whether a view of one can be taken depends on that."""
+    return [torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=t.device) for t in tensors]

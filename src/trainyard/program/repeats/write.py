@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from trainyard.program.nodes import copy_node
 from trainyard.program.program import output_args
 from trainyard.program.repeats.stand_in import Repeats
+from trainyard.program.tracing import is_backward
 
 
 def write_out(graph: fx.Graph, repeats: Repeats, state: Mapping[str, Tensor]) -> dict[str, fx.Node]:
@@ -78,13 +79,12 @@ def _write(
     path, first_draw = repeats.placed[index]
     with graph.inserting_before(op):
         for node in traced.graph.nodes:
-            custom = node.meta.get("custom") or {}
-            if node.op != "call_function" or custom.get("phase", "forward") != phase:
+            if node.op != "call_function" or is_backward(node) != (phase == "backward"):
                 continue
             copied = copy_node(graph, node, values.__getitem__)
             copied.meta["seq_nr"] = (index, node.meta.get("seq_nr", -1))
             if phase == "forward":
-                inside = custom.get("layer", "")
+                inside = (node.meta.get("custom") or {}).get("layer", "")
                 copied.meta["custom"] = {"layer": f"{path}.{inside}" if inside else path}
             if node.target is torch.ops.trainyard.dropout.default:
                 copied.update_arg(3, node.args[3] + first_draw)
