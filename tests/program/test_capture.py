@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import resource
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -126,7 +127,8 @@ def test_in_place_ops_become_functional() -> None:
             return y
 
     program = assert_captured(model_of(InPlace()))
-    assert not [n for n in program.graph.nodes if n.op == "call_function" and n.name.endswith("_")]
+    ops = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    assert not [op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable]
 
 
 def test_unused_and_frozen_parameters_have_no_gradient() -> None:
@@ -227,14 +229,23 @@ def test_hugging_face_models_are_captured_unchanged(name: str) -> None:
     assert_captured(Model(name, module, loss, {"tokens": tokens}))
 
 
+_CAPTURE_GPT3 = """
+import resource, torch
+from trainyard.program.capture import capture
+from trainyard.zoo.registry import build
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with torch.device("meta"):
+    model = build("gpt3-175b", 1)
+program = capture(model)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, program.num_params, len(program.nodes))
+"""
+
+
 @pytest.mark.slow
 def test_gpt3_is_captured_in_little_memory() -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with torch.device("meta"):
-        model = build("gpt3-175b", 1)
-    program = capture(model)
-    peak_gib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
-    print(f"{len(program.nodes)} nodes, {peak_gib:.2f} GiB")
-    assert program.num_params > 174e9
-    assert len(program.nodes) < 16_000
-    assert peak_gib < 3
+    # The most that a process ever held is asked, so in one that did nothing else.
+    done = subprocess.run([sys.executable, "-c", _CAPTURE_GPT3], capture_output=True, text=True, check=True)
+    peak_kib, num_params, num_nodes = map(float, done.stdout.split())
+    assert num_params > 174e9
+    assert num_nodes < 16_000
+    assert peak_kib < 3 * 2**20

@@ -67,7 +67,10 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
         state = params | buffers
-        repeats = find_repeats(model.module, num_rows, rng, state, lambda watch: step.run(*given, watch))
+        leaves = pytree.tree_leaves(batch)
+        repeats = find_repeats(
+            model.module, num_rows, rng, state, leaves, lambda watch: step.run(*given, watch)
+        )
         try:
             graph_module = step.trace(*given, repeats)
         except NotRepeatableError:

@@ -43,5 +43,6 @@ def _untouched(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for each, own in before:
-            vars(each).clear()
+            for added in vars(each).keys() - own.keys():
+                del vars(each)[added]
             vars(each).update(own)

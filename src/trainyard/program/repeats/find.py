@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from trainyard.program.repeats.block import tensors_of, trace_block
+from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks
 from trainyard.program.repeats.stand_in import Repeats
 from trainyard.program.repeats.transcript import Recorder, Transcript
@@ -21,6 +21,7 @@ def find_repeats(
     rows: int,
     rng: Tensor,
     state: Mapping[str, Tensor],
+    batch: Sequence[Tensor],
     run: Callable[[Watch], Any],
 ) -> Repeats:
     """Trace one of the repeated blocks of a model, if there are any.
@@ -30,21 +31,67 @@ def find_repeats(
     rows : of the batch.
     rng : given to dropout.
     state : fake parameters and buffers by name.
+    batch : fake tensors of the batch.
     run : runs the model on them as it will be traced, within the context that it is given; returns what it computes.
     """
-    blocks = repeated_blocks(module)
+    blocks, none = repeated_blocks(module), Repeats({}, None)
     if not blocks:
-        return Repeats({}, None)
-    calls = _most_alike(_replaceable(blocks, state, run))
+        return none
+    own = {
+        path: [state.get(f"{path}.{name}") for name, _ in (*block.named_parameters(), *block.named_buffers())]
+        for path, block in blocks.items()
+    }
+    owner = {t: path for path, tensors in own.items() for t in tensors if t is not None}
+    given = (*state.values(), *batch, rng)
+    seen = _seen(blocks, Recorder(owner, given), run, none)
+    calls = _most_alike(_replaceable(seen, own))
     if not calls:
-        return Repeats({}, None)
+        return none
     path, first = next(iter(calls.items()))
-    alone = Recorder({})
-    traced = trace_block(blocks[path], first.call, rng, rows, _watching({path: blocks[path]}, alone))
+    alone = Recorder({}, ())
+    traced = trace_block(blocks[path], first.call, rng, rows, _watching({path: blocks[path]}, alone, none))
     # What is around a call in the model, such as autocast, is not around the one that is traced.
     if traced is None or [call.key for call in alone.calls[path]] != [first.key]:
-        return Repeats({}, None)
-    return Repeats({path: blocks[path] for path in calls}, traced)
+        return none
+    replaced = {path: blocks[path] for path in calls}
+    # And with the ops that stand for blocks, all that is around them must be what it was.
+    again = _seen(blocks, Recorder(owner, given), run, Repeats(replaced, traced))
+    return Repeats(replaced, traced) if again.around.ops == seen.around.ops else none
+
+
+def _seen(
+    blocks: Mapping[str, nn.Module], recorder: Recorder, run: Callable[[Watch], Any], trial: Repeats
+) -> Recorder:
+    """Run the model, with ops that stand for the blocks of a trial."""
+    recorder.returned(run(_watching(blocks, recorder, trial)))
+    return recorder
+
+
+def _watching(blocks: Mapping[str, nn.Module], recorder: Recorder, trial: Repeats) -> Watch:
+    """A context within which the calls of blocks are recorded."""
+
+    @contextmanager
+    def watch(mode: Any) -> Iterator[None]:
+        with ExitStack() as stack:
+            for path, block in blocks.items():
+                plain = trial.stand_in(path, block, mode) if path in trial.blocks else block.forward
+                watched = recorder.watched(path, block, mode, plain)
+                stack.enter_context(patch.object(block, "forward", watched))
+            yield stack.enter_context(recorder)
+
+    return watch
+
+
+def _replaceable(seen: Recorder, own: Mapping[str, Sequence[Tensor | None]]) -> dict[str, Transcript]:
+    """The calls of blocks that are called once, have their own parameters, and share only what they return."""
+    if seen.differentiates:
+        return {}
+
+    def is_closed(path: str, call: Transcript) -> bool:
+        known = zip(call.call.state, own[path], strict=False)
+        return call.is_closed and path not in seen.opened and all(used is given for used, given in known)
+
+    return {p: calls[0] for p, calls in seen.calls.items() if len(calls) == 1 and is_closed(p, calls[0])}
 
 
 def _most_alike(calls: Mapping[str, Transcript]) -> dict[str, Transcript]:
@@ -58,40 +105,3 @@ def _most_alike(calls: Mapping[str, Transcript]) -> dict[str, Transcript]:
             groups.append(alike := {})
         alike[path] = call
     return max(groups, key=len, default={})
-
-
-def _watching(blocks: Mapping[str, nn.Module], recorder: Recorder) -> Watch:
-    """A context within which the calls of blocks are recorded."""
-
-    @contextmanager
-    def watch(mode: Any) -> Iterator[None]:
-        with ExitStack() as stack:
-            for path, block in blocks.items():
-                stack.enter_context(patch.object(block, "forward", recorder.watched(path, block, mode)))
-            yield stack.enter_context(recorder)
-
-    return watch
-
-
-def _replaceable(
-    blocks: Mapping[str, nn.Module], state: Mapping[str, Tensor], run: Callable[[Watch], Any]
-) -> dict[str, Transcript]:
-    """The calls of blocks that are called once, have their own parameters, and share only what they return."""
-    own = {
-        path: [state.get(f"{path}.{name}") for name, _ in (*block.named_parameters(), *block.named_buffers())]
-        for path, block in blocks.items()
-    }
-    recorder = Recorder({t: path for path, tensors in own.items() for t in tensors if t is not None})
-    recorder.used(tensors_of(run(_watching(blocks, recorder))))
-    if recorder.differentiates:
-        return {}
-
-    def is_closed(path: str, call: Transcript) -> bool:
-        known = zip(call.call.state, own[path], strict=False)
-        return call.is_closed and path not in recorder.opened and all(used is given for used, given in known)
-
-    return {
-        path: calls[0]
-        for path, calls in recorder.calls.items()
-        if len(calls) == 1 and is_closed(path, calls[0])
-    }

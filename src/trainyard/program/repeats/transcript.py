@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,64 +17,97 @@ from trainyard.program.repeats.equal import description, frozen, is_plain
 _NUMBER = 3  # place of the number of the draw among the arguments of dropout
 
 
-class Transcript:
+class Ops:
+    """Ops that ran, each with its arguments.
+
+    A tensor is written as where its memory comes from (what was given, or an op) and how it lies there: two runs have
+    equal ops if and only if they compute the same.
+
+    Attributes
+    ----------
+    made : memory of these ops' results.
+    is_closed : whether nothing was used that was neither given nor made.
+    """
+
+    def __init__(self, given: Iterable[Tensor]) -> None:
+        self.ops: list[Any] = []
+        self.made: set[int] = set()
+        self.is_closed = True
+        self._origin: dict[int, Any] = {}
+        self._kept: list[Tensor] = []  # so that no memory is used again
+        for number, tensor in enumerate(given):
+            self.comes_from(number, tensor)
+
+    def comes_from(self, origin: Any, tensor: Tensor) -> None:
+        """Say where the memory of a tensor comes from, if that is not known."""
+        self._origin.setdefault(_memory(tensor), origin)
+        self._kept.append(tensor)
+
+    def note(
+        self, op: Any, leaves: Sequence[Any], names: tuple[str, ...], result: Any, first_draw: int = 0
+    ) -> None:
+        """An op ran; its draws are counted from the first."""
+        arguments = list(self.written(leaves))
+        if op is torch.ops.trainyard.dropout.default:
+            arguments[_NUMBER] = leaves[_NUMBER] - first_draw
+        for number, tensor in enumerate(tensors_of(result)):
+            if _memory(tensor) not in self._origin:
+                self.comes_from((len(self.ops), number), tensor)
+                self.made.add(_memory(tensor))
+        self.ops.append((op, names, tuple(arguments), self.written(pytree.tree_leaves(result))))
+
+    def written(self, leaves: Iterable[Any]) -> tuple[Any, ...]:
+        """Arguments to compare by."""
+        return tuple(self._tensor(leaf) if isinstance(leaf, Tensor) else frozen(leaf) for leaf in leaves)
+
+    def _tensor(self, tensor: Tensor) -> Any:
+        origin = self._origin.get(_memory(tensor))
+        self.is_closed &= origin is not None
+        return origin, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+class Transcript(Ops):
     """One call of a block.
 
     Attributes
     ----------
     call : what it was given.
-    ops : that ran in it, each with its arguments. A tensor is written as where its memory comes from (a parameter, an
-        argument, an op) and how it lies there, so that two calls have equal ops if and only if they compute the same.
-    result : what it returned, written in the same way.
-    is_closed : whether all that it computes with is its own or was given to it, and all that it changes is its own.
+    result : what it returned.
+    is_closed : whether, beside that, all that it changes is its own.
     """
 
     def __init__(self, block: nn.Module, call: Call, rng: Tensor, first_draw: int) -> None:
+        super().__init__((*call.state, *call.given, rng))
         self.block, self.call, self.first_draw = block, call, first_draw
-        self.ops: list[Any] = []
         self.result: Any = None
-        self.is_closed = all(isinstance(leaf, Tensor) or is_plain(leaf) for leaf in call.leaves)
-        self.made: dict[int, Tensor] = {}
         self._described = description(block, without="forward")
         self._hooks = _hooks(call)
-        self._origin: dict[int, Any] = {}
-        for number, tensor in enumerate((*call.state, *call.given, rng)):
-            self._origin.setdefault(_memory(tensor), number)
 
-    def note(self, op: Any, leaves: list[Any], names: tuple[str, ...], result: Any) -> None:
-        """An op ran within the call."""
-        arguments = [self._written(leaf) for leaf in leaves]
-        if op is torch.ops.trainyard.dropout.default:
-            arguments[_NUMBER] = leaves[_NUMBER] - self.first_draw
-        for number, tensor in enumerate(tensors_of(result)):
-            memory = _memory(tensor)
-            if memory not in self._origin:
-                self._origin[memory] = (len(self.ops), number)
-                self.made[memory] = tensor  # kept, so that its memory is not used again
-        self.ops.append((op, names, tuple(arguments), tuple(map(self._written, pytree.tree_leaves(result)))))
-
-    def close(self, result: Any) -> None:
-        """The call returned."""
+    def close(self, result: Any) -> list[Tensor]:
+        """The call returned; its output tensors."""
         leaves, spec = pytree.tree_flatten(result)
-        outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        memories = [_memory(o) for o in outputs]
-        self.result = spec, tuple(map(self._written, leaves)), tuple(o.requires_grad for o in outputs)
-        self.is_closed &= all(isinstance(leaf, Tensor) or is_plain(leaf) for leaf in leaves)
-        # What is returned is new, and each of it by itself: what happens to it later happens to nothing else.
-        self.is_closed &= len(set(memories)) == len(memories) and all(m in self.made for m in memories)
+        outputs = tensors_of(leaves)
+        self.result = spec, self.written(leaves), tuple(o.requires_grad for o in outputs)
+        others = [x for x in (*self.call.leaves, *leaves) if not isinstance(x, Tensor)]
         state = Call.of(self.block, (), {}).state
-        self.is_closed &= len(state) == len(self.call.state) and all(map(_same, state, self.call.state))
-        self.is_closed &= _hooks(self.call) == self._hooks
-        self.is_closed &= description(self.block, without="forward") == self._described
-        for memory in memories:
-            self.made.pop(memory, None)
+        self.is_closed &= (
+            all(map(is_plain, others))
+            and self._returns_its_own(outputs)
+            and [*map(id, state)] == [*map(id, self.call.state)]
+            and _hooks(self.call) == self._hooks
+            and description(self.block, without="forward") == self._described
+        )
+        self.made.difference_update(map(_memory, outputs))
+        return outputs
 
-    def _written(self, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return frozen(leaf)
-        origin = self._origin.get(_memory(leaf))
-        self.is_closed &= origin is not None
-        return origin, tuple(leaf.shape), leaf.stride(), leaf.storage_offset(), leaf.dtype
+    def _returns_its_own(self, outputs: Sequence[Tensor]) -> bool:
+        """Whether what happens later to an output happens to nothing else: it is new, and all of its memory."""
+        memories = [_memory(o) for o in outputs]
+        return (
+            all(m in self.made for m in memories)
+            and len(set(memories)) == len(memories)
+            and all(o.untyped_storage().nbytes() == o.numel() * o.element_size() for o in outputs)
+        )
 
     @property
     def key(self) -> Any:
@@ -83,47 +116,66 @@ class Transcript:
 
 
 class Recorder(TorchDispatchMode):
-    """Writes transcripts of the calls of blocks, while it is on.
+    """Writes transcripts of the calls of blocks, and of what is around them, while it is on.
 
     Parameters
     ----------
     owner : path of the block that each parameter or buffer belongs to.
+    given : all tensors that the model is given.
 
     Attributes
     ----------
     calls : transcripts by path.
+    around : ops outside of the calls, and the calls among them.
     opened : paths of blocks of which something was used outside.
     differentiates : whether the model differentiates by itself, which asks more of a block than its one backward pass.
     """
 
-    def __init__(self, owner: Mapping[Tensor, str]) -> None:
+    def __init__(self, owner: Mapping[Tensor, str], given: Iterable[Tensor]) -> None:
         super().__init__()
         self.calls: dict[str, list[Transcript]] = {}
+        self.around = Ops(given)
         self.opened: set[str] = set()
         self.differentiates = False
         self._current: tuple[str, Transcript] | None = None
         self._owner = {_memory(tensor): path for tensor, path in owner.items()}
 
-    def watched(self, path: str, block: nn.Module, mode: Any) -> Callable[..., Any]:
-        """A block's forward, with a transcript; ``mode`` is the `CounterDropout` that is on."""
-        plain = block.forward
+    def watched(
+        self, path: str, block: nn.Module, mode: Any, plain: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A block's forward, with a transcript.
+
+        Parameters
+        ----------
+        mode : the `CounterDropout` that is on.
+        plain : the forward, or what stands for it.
+        """
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             transcript = Transcript(block, Call.of(block, args, kwargs), mode.rng, mode.calls)
             self.calls.setdefault(path, []).append(transcript)
+            self.around.ops.append((path, self.around.written(transcript.call.given)))
             before, self._current = self._current, (path, transcript)
             try:
                 result = plain(*args, **kwargs)
+            except BaseException:
+                transcript.is_closed = False
+                raise
             finally:
                 self._current = before
-            transcript.close(result)
+            for number, output in enumerate(transcript.close(result)):
+                self.around.comes_from((path, number), output)
             self._owner |= dict.fromkeys(transcript.made, path)
             return result
 
         return forward
 
-    def used(self, tensors: Any) -> None:
-        """Tensors are used here."""
+    def returned(self, result: Any) -> None:
+        """The model returned."""
+        self._used(result)
+        self.around.ops.append(self.around.written(tensors_of(result)))
+
+    def _used(self, tensors: Any) -> None:
         within = None if self._current is None else self._current[0]
         for tensor in tensors_of(tensors):
             owner = self._owner.get(_memory(tensor))
@@ -140,22 +192,20 @@ class Recorder(TorchDispatchMode):
         self.differentiates |= torch._C._current_graph_task_id() != -1
         with torch._C.DisableTorchFunction():
             leaves = pytree.tree_leaves((args, kwargs))
-            self.used(leaves)
+            self._used(leaves)
+            ops, first_draw = self.around, 0
             if self._current is not None:
-                self._current[1].note(func, leaves, tuple(kwargs), result)
+                ops = self._current[1]
+                first_draw = self._current[1].first_draw
+            ops.note(func, leaves, tuple(kwargs), result, first_draw)
         return result
 
 
 def _memory(tensor: Tensor) -> int:
+    # Within vmap and the like, ops see what is in a tensor, and nothing is known of it here.
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return id(
-            tensor
-        )  # within vmap and the like; ops see what is in it, so that nothing is known of it here
+        return id(tensor)
     return int(tensor.untyped_storage()._cdata)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other
 
 
 def _hooks(call: Call) -> tuple[int, ...]:
