@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks
-from trainyard.program.repeats.stand_in import Repeats
+from trainyard.program.repeats.stand_in import NotRepeatableError, Repeats
 from trainyard.program.repeats.transcript import Recorder, Transcript
 from trainyard.program.running import Watch
 
@@ -55,7 +55,10 @@ def find_repeats(
         return none
     replaced = {path: blocks[path] for path in calls}
     # And with the ops that stand for blocks, all that is around them must be what it was.
-    again = _seen(blocks, Recorder(owner, given), run, Repeats(replaced, traced))
+    try:
+        again = _seen(blocks, Recorder(owner, given), run, Repeats(replaced, traced))
+    except NotRepeatableError:
+        return none
     return Repeats(replaced, traced) if again.around.ops == seen.around.ops else none
 
 
