@@ -131,6 +131,31 @@ def test_in_place_ops_become_functional() -> None:
     assert not [op for op in ops if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable]
 
 
+def clamped(p: nn.Parameter) -> None:
+    with torch.no_grad():
+        p.clamp_(max=1.0)
+
+
+def clamped_unseen(p: nn.Parameter) -> None:
+    p.data.clamp_(max=1.0)
+
+
+@pytest.mark.parametrize("write", [clamped, clamped_unseen])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_model_that_writes_to_its_parameters_is_refused(write: Any, trained: bool) -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.scale = nn.Linear(6, 6), nn.Parameter(torch.ones(6), trained)
+
+        def forward(self, x: Tensor) -> Tensor:
+            write(self.scale)
+            return self.linear(x) * self.scale
+
+    with pytest.raises(CaptureError, match=r"writes to its parameter scale .* Make it a buffer"):
+        capture(model_of(Writing()))
+
+
 def test_unused_and_frozen_parameters_have_no_gradient() -> None:
     class Partly(nn.Module):
         def __init__(self) -> None:

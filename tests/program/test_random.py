@@ -178,7 +178,14 @@ def test_in_place_writes_its_input():
 
 @pytest.mark.parametrize(
     "options",
-    [{"is_causal": True}, {"bool_mask": True}, {"float_mask": True}, {"scale": 0.3}, {"enable_gqa": True}],
+    [
+        {"is_causal": True},
+        {"bool_mask": True},
+        {"float_mask": True},
+        {"blind": True},
+        {"scale": 0.3},
+        {"enable_gqa": True},
+    ],
     ids=lambda o: next(iter(o)),
 )
 def test_attention_is_that_of_pytorch_for_the_ones_kept(options):
@@ -187,6 +194,8 @@ def test_attention_is_that_of_pytorch_for_the_ones_kept(options):
     heads = 2 if "enable_gqa" in options else 4
     q = torch.randn(2, 4, 5, 8)
     k, v = torch.randn(2, 2, heads, 7, 8).unbind(0)
+    if options.pop("blind", False):  # the third may look at nobody
+        options["attn_mask"] = torch.tensor([True, True, False, True, True])[:, None].expand(5, 7)
     if options.pop("bool_mask", False):
         options["attn_mask"] = torch.randn(5, 7) > -1
     if options.pop("float_mask", False):

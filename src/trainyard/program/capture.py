@@ -139,6 +139,7 @@ class _Step:
                     f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
                 )
             after = {name: b for name, b in module.named_buffers() if name in buffers}
+            self._refuse_written(params, dict(module.named_parameters()))
             found = gradients([loss], [params[n] for n in trainable], [None])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
@@ -147,6 +148,15 @@ class _Step:
         self.outputs += [Output("grad", name) for name in grads]
         self.outputs += [Output("buffer", name) for name in written]
         return loss.detach(), *(m.detach() for m in metrics.values()), *grads.values(), *written.values()
+
+    def _refuse_written(self, params: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """The optimizer alone writes to parameters: what the model did to them would be lost."""
+        for name, given in params.items():
+            if was_written(given) or after.get(name, given) is not given:
+                raise CaptureError(
+                    f"{self.model.name} cannot be captured: it writes to its parameter {name} while it computes the "
+                    "loss. Make it a buffer, or compute with a changed copy"
+                )
 
 
 def _fake_state(

@@ -108,7 +108,10 @@ def _attention(
     if attn_mask is not None:
         masked = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask
-    return mode.drop(torch.softmax(scores, -1), dropout_p) @ value
+    # As PyTorch has it, who may look at nobody sees nothing.
+    blind = scores.amax(-1, keepdim=True) == -math.inf if attn_mask is not None else None
+    weights = torch.softmax(scores if blind is None else scores.masked_fill(blind, 0.0), -1)
+    return mode.drop(weights if blind is None else weights.masked_fill(blind, 0.0), dropout_p) @ value
 
 
 def _with_hidden_calls(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,6 +52,16 @@ def _failing_batches(step):
     return {k.removeprefix("batch."): v for k, v in plans.DATA_SOURCE.batch(step).items()}
 
 
+def _shrinking_batches(step):
+    rows = plans.ROWS // 2 if step == 1 else plans.ROWS
+    return {k.removeprefix("batch."): v[:rows] for k, v in plans.DATA_SOURCE.batch(step).items()}
+
+
+def test_a_later_batch_of_fewer_rows_is_refused():
+    with pytest.raises(WorkerError, match=f"DataError: batch.* trains on {plans.ROWS} rows a step"):
+        train(plans.MODEL, plans.plan(data=2), FunctionData(_shrinking_batches), plans.config(3))
+
+
 def test_reports_every_step(tmp_path):
     seen = []
     plan = plans.plan(data=2, zero=3)

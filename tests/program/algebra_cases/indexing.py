@@ -23,7 +23,7 @@ def _embedding(d: Draw) -> tuple[Any, ...]:
 def _embedding_backward(d: Draw) -> tuple[Any, ...]:
     table, index = _embedding(d)
     grad = d.real(*index.shape, table.shape[1])
-    return grad, index, table.shape[0], d.pick(-1, 0, table.shape[0] - 1), False
+    return grad, index, table.shape[0], d.pick(-1, 0, table.shape[0] - 1), d.pick(False, True)
 
 
 @case(aten.gather.default)
@@ -82,7 +82,10 @@ def _triangle(d: Draw) -> tuple[Any, ...]:
 def _index(d: Draw) -> tuple[Any, ...]:
     shape = d.shape(2, 3)
     at = d.pick(0, 1)
-    given: list[Tensor | None] = [None] * at + [d.index(shape[at], *d.shape(1, 2))]
+    indices = d.index(shape[at], *d.shape(1, 2))
+    given: list[Tensor | None] = [None] * at + [indices]
+    if at + 2 < len(shape) and d.pick(False, True):
+        given += [None, d.index(shape[at + 2], *indices.shape)]  # apart: what they make comes first
     return d.real(*shape), given
 
 
@@ -90,4 +93,5 @@ def _index(d: Draw) -> tuple[Any, ...]:
 def _index_put(d: Draw) -> tuple[Any, ...]:
     x, given = _index(d)
     values = aten.index.Tensor(x, given)
-    return x, given, d.real(*values.shape), True
+    spread = d.pick(0, 1)  # values of fewer dimensions are spread over what is indexed
+    return x, given, d.real(*values.shape[spread:]), True

@@ -43,6 +43,13 @@ class OptimizerConfig:
         if self.lr < 0 or self.clip_norm < 0 or self.warmup_steps < 0:
             raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
 
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What PyTorch's optimizer keeps of a parameter's shape."""
+        if self.name == "adamw":
+            return ("exp_avg", "exp_avg_sq")
+        return ("momentum_buffer",) if self.momentum else ()
+
 
 class Optimizer:
     """Updates the masters of a State; element by element, so the flat parts need no knowledge of parameters."""

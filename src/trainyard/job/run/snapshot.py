@@ -38,7 +38,8 @@ class Part:
 
 def fields(executor: Executor) -> tuple[str, ...]:
     """What is kept for every trained parameter: its value, and the optimizer's tensors of the same shape."""
-    return (PARAMS, *executor.optimizer.moments())
+    # Not what this rank has: it may have no trained parameters.
+    return (PARAMS, *executor.optimizer.config.moments)
 
 
 def take(executor: Executor) -> dict[str, Part]:

@@ -47,9 +47,11 @@ class Prepared:
     values: Values
 
     def placeholder(self, path: str) -> torch.Tensor:
-        """Stands for a value that a checkpoint replaces; a parameter's takes no memory."""
+        """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
         param = self.lowered.params.get(path)
-        return self.values(path) if param is None else torch.zeros(()).expand(param.whole_shape)
+        if param is None or not param.trainable:
+            return self.values(path)  # read into as it is
+        return torch.zeros(()).expand(param.whole_shape)
 
 
 def prepare(work: Work) -> Prepared:
@@ -137,6 +139,7 @@ def _step(executor: Executor, work: Work, rank: int, step: int) -> RankStep:
     began = time.perf_counter()
     sent = executor.mesh.sent_bytes
     batch = work.data.batch(step)
+    check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step)
     return RankStep(
         rank,

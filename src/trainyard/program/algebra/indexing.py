@@ -6,7 +6,16 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, same_dims, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    args_of,
+    named,
+    replicated,
+    result_shapes,
+    rule,
+    same_dims,
+    shapes,
+    sizes_of,
+)
 
 aten = torch.ops.aten
 
@@ -27,7 +36,9 @@ def embedding(node: fx.Node) -> OpAxes:
 
 @rule(aten.embedding_dense_backward.default)
 def embedding_backward(node: fx.Node) -> OpAxes:
-    """``.. d, .. -> v d``, summed over the look-ups."""
+    """``.. d, .. -> v d``, summed over the look-ups; whole where each is divided by how many there are of its row."""
+    if args_of(node)[4]:
+        return replicated(node)
     grad, indices = shapes(node)
     where = named("i", indices)
     sizes = {"v": int(args_of(node)[2]), "d": grad[-1], **sizes_of("i", indices)}
@@ -85,12 +96,20 @@ def triangle(node: fx.Node) -> OpAxes:
     return same_dims(node, [-1, -2], (frozenset({0}),))
 
 
+def _lead(node: fx.Node) -> int | None:
+    """Dimensions before the first index; None if indices are apart, for then those that they make come first."""
+    given: list[fx.Node | None] = args_of(node)[1]
+    indexed = [d for d, i in enumerate(given) if i is not None]
+    return indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else None
+
+
 @rule(aten.index.Tensor)
 def index(node: fx.Node) -> OpAxes:
     """Dimensions before the first index are mapped; all others are whole."""
     table, *indices = shapes(node)
-    given: list[fx.Node | None] = args_of(node)[1]
-    lead = next(d for d, i in enumerate(given) if i is not None)
+    lead = _lead(node)
+    if lead is None:
+        return replicated(node)
     dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
     (target,) = result_shapes(node)
     result: Dims = (*named("d", target[:lead]), *(() for _ in target[lead:]))
@@ -102,11 +121,14 @@ def index(node: fx.Node) -> OpAxes:
 def index_put(node: fx.Node) -> OpAxes:
     """Dimensions before the first index are mapped, as in ``index``, whose gradient it is."""
     table, *rest = shapes(node)
-    given: list[fx.Node | None] = args_of(node)[1]
-    lead = next(d for d, i in enumerate(given) if i is not None)
+    lead = _lead(node)
+    if lead is None:
+        return replicated(node)
     dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
     values = rest[-1]
-    mapped = len(values) >= lead and values[:lead] == table[:lead]
+    # Values of fewer dimensions are spread over what is indexed, from the right.
+    selected = len(torch.broadcast_shapes(*rest[:-1])) + len(table) - len(rest[:-1])
+    mapped = len(values) == selected and values[:lead] == table[:lead]
     value_dims: Dims = (*named("d", values[:lead]), *(() for _ in values[lead:]))
     if not mapped:
         dims, value_dims = tuple(() for _ in table), tuple(() for _ in values)

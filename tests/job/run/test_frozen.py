@@ -1,0 +1,54 @@
+"""Training of which a part is frozen resumes as if it had not been interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trainyard.hardware import parse_cluster
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.run.config import TrainConfig
+from trainyard.job.run.data import FixedData
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.train import train
+from trainyard.job.task import Setting, Task, apply
+from trainyard.program.model import Model
+
+WIDTH, ROWS = 8, 8
+
+
+def half_frozen() -> Model:
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    module[0].requires_grad_(False)
+    batch = {"x": torch.randn(ROWS, WIDTH, generator=generator), "y": torch.ones(ROWS, WIDTH)}
+    return Model("half-frozen", module, lambda m, b: nn.functional.mse_loss(m(b["x"]), b["y"]), batch)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [OptimizerConfig("sgd", lr=0.1, momentum=0.9), OptimizerConfig("adamw", lr=0.1)],
+    ids=["momentum", "adamw"],
+)
+@pytest.mark.parametrize(
+    "strategies",
+    ["data_parallel", pytest.param("gpipe(stages=2, microbatches=2)", marks=pytest.mark.slow)],
+)
+def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConfig, tmp_path: Path) -> None:
+    """With two stages, rank 0 has nothing to train, and so no moments."""
+    stages = 2 if "gpipe" in strategies else 1
+    setting = Setting(Task(half_frozen()), parse_cluster(f"{stages}x1xV100-16G"))
+    plan = apply(parse_strategies(strategies), setting)
+    data = FixedData(half_frozen().batch)
+    whole = train(half_frozen, plan, data, TrainConfig(6, optimizer))
+    train(half_frozen, plan, data, TrainConfig(3, optimizer, tmp_path))
+    rest = train(half_frozen, plan, data, TrainConfig(6, optimizer, tmp_path, resume=True))
+    assert rest.first_step == 3
+    losses = [m.losses["loss:loss"] for m in rest.metrics]
+    assert losses == pytest.approx([m.losses["loss:loss"] for m in whole.metrics[3:]], rel=1e-5)
