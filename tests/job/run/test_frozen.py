@@ -10,6 +10,7 @@ from torch import nn
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
+from trainyard.job.run.checkpoint import read_whole
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.data import FixedData
 from trainyard.job.run.optimizer import OptimizerConfig
@@ -27,8 +28,11 @@ def half_frozen() -> Model:
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     module[0].requires_grad_(False)
+    module.register_buffer("table", torch.linspace(0.1, 1.3, WIDTH))
     batch = {"x": torch.randn(ROWS, WIDTH, generator=generator), "y": torch.ones(ROWS, WIDTH)}
-    return Model("half-frozen", module, lambda m, b: nn.functional.mse_loss(m(b["x"]), b["y"]), batch)
+    return Model(
+        "half-frozen", module, lambda m, b: nn.functional.mse_loss(m(b["x"]) * m.table, b["y"]), batch
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,3 +56,16 @@ def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConf
     assert rest.first_step == 3
     losses = [m.losses["loss:loss"] for m in rest.metrics]
     assert losses == pytest.approx([m.losses["loss:loss"] for m in whole.metrics[3:]], rel=1e-5)
+
+
+def test_what_is_not_trained_is_kept_as_exact_as_it_was(tmp_path: Path) -> None:
+    """Rounded for computing, not in the checkpoint."""
+    setting = Setting(Task(half_frozen(), "bfloat16"), parse_cluster("1x1xA100-40G"))
+    plan = apply(parse_strategies("data_parallel"), setting)
+    data = FixedData(half_frozen().batch)
+    train(half_frozen, plan, data, TrainConfig(2, checkpoint=tmp_path))
+    found = train(half_frozen, plan, data, TrainConfig(3, checkpoint=tmp_path, resume=True))
+    module = half_frozen().module
+    assert found.checkpoint is not None
+    assert torch.equal(read_whole(found.checkpoint)["0.weight"], module[0].weight)
+    assert torch.equal(read_whole(found.checkpoint, "buffer")["table"], module.table)

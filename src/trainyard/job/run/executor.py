@@ -111,8 +111,16 @@ class Executor:
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
-        """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``)."""
+        """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``).
+
+        Of those that a step does not write, ``exact`` keeps on the CPU what they were before they were rounded to the
+        plan's precision: a checkpoint is read in another one, too.
+        """
         self.constants: set[str] = set()
+        self.exact: dict[str, torch.Tensor] = {}
+        results = {
+            name for stage in self.stages for seg in stage.segments.values() for _, name in seg.results
+        }
         self.made: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         dtype = getattr(torch, self.plan.dtype)
@@ -122,8 +130,10 @@ class Executor:
                     whole = self.lowered.program.constants[slot.name]
                     self.made[slot.name] = self._part(slot.name, whole).to(self.device)
                 if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
-                    part = self._part(slot.name, values(slot.name))
-                    part = part.to(dtype) if part.is_floating_point() else part
+                    whole = self._part(slot.name, values(slot.name))
+                    part = whole.to(dtype) if whole.is_floating_point() else whole
+                    if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
+                        self.exact[slot.name] = whole.detach().clone()
                     (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
                     if slot.kind == "param":
                         self.constants.add(slot.name)

@@ -57,7 +57,7 @@ def take(executor: Executor) -> dict[str, Part]:
                 placements = executor.lowered.params[path].placements
                 if first_of_its_stages and _is_writer(executor, placements, position[path]):
                     taken[f"{field}/{path}"] = _part(executor, value, placements)
-    for key, value, placements in _constants(executor):
+    for key, (value, *_), placements in _constants(executor):
         taken[key] = _part(executor, value, placements)
     return taken
 
@@ -78,19 +78,30 @@ def _is_writer(executor: Executor, placements: Mapping[str, Placement], position
     return True
 
 
-def _constants(executor: Executor) -> Iterator[tuple[str, torch.Tensor, Mapping[str, Placement]]]:
-    """Buffers and parameters that are not trained; ranks that hold the same ones all name them."""
+def _constants(executor: Executor) -> Iterator[tuple[str, list[torch.Tensor], Mapping[str, Placement]]]:
+    """Buffers and parameters that are not trained, the most exact first of those that there are of each.
+
+    Ranks that hold the same ones all name them.
+    """
     trained = {p for s in executor.state.buckets.values() for p in s.bucket.paths}
     for path, value in executor.params.items():
         if path not in trained and path in executor.constants:
-            yield f"{PARAMS}/{path}", value, executor.lowered.inputs[path]
+            yield f"{PARAMS}/{path}", _held(executor, path, value), executor.lowered.inputs[path]
     for path, value in executor.buffers.items():
-        yield f"{BUFFERS}/{path}", value, executor.lowered.inputs[path]
+        yield f"{BUFFERS}/{path}", _held(executor, path, value), executor.lowered.inputs[path]
+
+
+def _held(executor: Executor, path: str, value: torch.Tensor) -> list[torch.Tensor]:
+    return [executor.exact[path], value] if path in executor.exact else [value]
 
 
 def _part(executor: Executor, value: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
-    kept = torch.float32 if value.is_floating_point() else value.dtype
-    return _described(executor, value.detach().to("cpu", kept, copy=True), placements)
+    return _described(executor, value.detach().to("cpu", _kept_dtype(value), copy=True), placements)
+
+
+def _kept_dtype(value: torch.Tensor) -> torch.dtype:
+    """On the disk numbers have at least the precision of float32."""
+    return torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
 
 
 def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
@@ -123,13 +134,11 @@ class Target:
             for field, flat in _flats(executor, state).items():
                 if field in wanted:
                     self._add(field, state, flat)
-        for key, value, placements in _constants(executor):
+        for key, held, placements in _constants(executor):
             # Copied over even where the type is the same: buffers may be shared with graphs that ran.
-            whole = torch.empty(
-                value.shape, dtype=torch.float32 if value.is_floating_point() else value.dtype
-            )
+            whole = torch.empty(held[0].shape, dtype=_kept_dtype(held[0]))
             self.parts[key] = _described(executor, whole, placements)
-            self._copies.append((value, whole))
+            self._copies += ((value, whole) for value in held)
 
     def _add(self, field: str, state: BucketState, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
