@@ -41,8 +41,8 @@ class Plan:
         ``data``, then ``pipeline``.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
     stage_starts : name of the first forward op of every stage but the first, in program order.
-    placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, by
-        ``grad:<path>``, or by node name.
+    placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, or by node
+        name. Gradients lie as their parameters do.
     recompute : forward nodes that are computed again in the backward pass instead of kept; what sharding makes of
         such a tensor (a gathered or summed copy) is made again with it.
     zero_stage : what the data-parallel ranks share instead of each keeping: 0 nothing, 1 optimizer state, 2 and

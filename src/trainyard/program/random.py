@@ -33,7 +33,9 @@ class CounterDropout(TorchFunctionMode):
     ----------
     rng : int64 [3]: seed, step, first row.
     rows : rows of the batch in this execution. A tensor's batch dimension is 0 if its size is a multiple of
-        ``rows``, else 1 if that has exactly ``rows``; a tensor with neither has the same mask for all rows.
+        ``rows``, else 1 if that has exactly ``rows``; a tensor with neither has the same mask for all rows. Where
+        another dimension that comes first is a multiple of ``rows`` by chance, as time may be, it is taken for the
+        batch's, and the masks depend on how the batch is cut into microbatches.
     """
 
     def __init__(self, rng: Tensor, rows: int) -> None:

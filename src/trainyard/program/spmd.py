@@ -89,13 +89,16 @@ def embed_part(table: torch.Tensor, indices: torch.Tensor, first_row: int) -> to
 def embed_part_backward(
     grad: torch.Tensor, indices: torch.Tensor, first_row: int, num_rows: int, padding_row: int
 ) -> torch.Tensor:
-    """The gradient of ``embed_part`` for the table part, ``[num_rows, d]``; row ``padding_row`` has none."""
+    """The gradient of ``embed_part`` for the table part, ``[num_rows, d]``; row ``padding_row`` has none.
+
+    It is added in float32: of many look-ups of one row, a sum of half precision soon stands still.
+    """
     local = indices - first_row
     mine = (local >= 0) & (local < num_rows) & (indices != padding_row)
-    flat = (grad * mine.unsqueeze(-1)).reshape(-1, grad.shape[-1])
-    return grad.new_zeros(num_rows, grad.shape[-1]).index_add_(
-        0, local.clamp(0, num_rows - 1).reshape(-1), flat
-    )
+    exact = torch.promote_types(grad.dtype, torch.float32)
+    flat = (grad.to(exact) * mine.unsqueeze(-1)).reshape(-1, grad.shape[-1])
+    found = grad.new_zeros(num_rows, grad.shape[-1], dtype=exact)
+    return found.index_add_(0, local.clamp(0, num_rows - 1).reshape(-1), flat).to(grad.dtype)
 
 
 def nll_part(

@@ -17,7 +17,7 @@ from trainyard.job.lower.shard import shard
 from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.placement import PARTIAL, Placement, Replicate, Shard
+from trainyard.program.placement import PARTIAL, Partial, Placement, Replicate, Shard
 from trainyard.program.program import Program, output_args
 from trainyard.program.propagate import Axis
 
@@ -146,10 +146,12 @@ def shard_axes(
     inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
     outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
     for axis in (Axis(DATA, plan.data), Axis(TENSOR, plan.tensor)):
+        wanted = plan.placements.get(axis.name, {})
+        _check_placements(program, axis, wanted)
         if axis.size == 1:
             continue
         try:
-            sharded = shard(program, axis, _with_gradients(program, axis, plan.placements.get(axis.name, {})))
+            sharded = shard(program, axis, _with_gradients(program, axis, wanted))
         except (KeyError, ValueError) as error:
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
         program = sharded.program
@@ -158,6 +160,21 @@ def shard_axes(
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement
     return program, inputs, outputs
+
+
+def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> None:
+    """Refuse placements in which ranks would hold something else than the model has."""
+    inputs = {entry.path for entry in program.inputs}
+    for name, placement in wanted.items():
+        if name.startswith("grad:"):
+            why = "a gradient lies as its parameter does; place the parameter"
+        elif name in inputs and isinstance(placement, Partial):
+            why = "an input is whole or cut, R or S<dim>: its ranks hold no terms of a sum"
+        elif isinstance(placement, Partial) and placement.reduction != "sum":
+            why = "terms can be kept of sums only, P; other reductions are found where an op makes them"
+        else:
+            continue
+        raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
 
 
 def _with_gradients(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> dict[str, Placement]:

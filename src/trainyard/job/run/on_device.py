@@ -14,16 +14,16 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def on_device(graph_module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
-    """Rewrite a graph for CUDA, in place; a graph for the CPU is left as it is.
+    """Rewrite a graph for its device, in place.
 
-    Attention is captured as the CPU's fused kernel and runs as CUDA's; constants are made on the device.
+    Attention is captured as the CPU's fused kernel and runs as CUDA's; constants are made on the device. On the CPU the
+    gradient of an embedding is added in float32, as it is on CUDA.
     """
-    if device.type == "cpu":
-        return graph_module
+    kernels = _CPU_KERNELS if device.type == "cpu" else _KERNELS
     for node in graph_module.graph.nodes:
         if node.op != "call_function":
             continue
-        node.target = _KERNELS.get(node.target, node.target)
+        node.target = kernels.get(node.target, node.target)
         if "device" in node.kwargs:
             node.kwargs = {**node.kwargs, "device": device}
     graph_module.recompile()
@@ -90,6 +90,14 @@ def _all_heads(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 def _sum_groups(grad: torch.Tensor, heads: int) -> torch.Tensor:
     return grad if grad.shape[1] == heads else grad.unflatten(1, (heads, -1)).sum(2)
 
+
+def _embedding_backward(grad: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """PyTorch's CPU kernel adds in the precision of the gradient: of many look-ups of one row, a sum stands still."""
+    found = aten.embedding_dense_backward(grad.float() if grad.dtype in _HALF else grad, *rest)
+    return found.to(grad.dtype)  # type: ignore[no-any-return]
+
+
+_CPU_KERNELS: dict[Any, Callable[..., Any]] = {aten.embedding_dense_backward.default: _embedding_backward}
 
 _KERNELS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,

@@ -1,0 +1,39 @@
+"""Placements of a plan written by hand that would train something else are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainyard.hardware import parse_cluster
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.lower.lower import lower
+from trainyard.job.plan import DATA, Plan, PlanError
+from trainyard.job.task import Setting, Task, apply
+from trainyard.program.placement import parse_placement
+from trainyard.zoo.registry import build
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[Task, Plan]:
+    task = Task(build("gpt-tiny", 4))
+    return task, apply(parse_strategies("data_parallel"), Setting(task, parse_cluster("1x2xV100-16G")))
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "why"),
+    [
+        ("grad:tokens.weight", "R", "a gradient lies as its parameter does"),
+        ("tokens.weight", "P", "an input is whole or cut"),
+        ("batch.tokens", "P", "an input is whole or cut"),
+        ("gelu", "Pavg", "terms can be kept of sums only"),
+        ("gelu", "Pmax", "terms can be kept of sums only"),
+    ],
+)
+def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement: str, why: str) -> None:
+    task, plan = planned
+    wanted = {**plan.placements[DATA], name: parse_placement(placement)}
+    with pytest.raises(PlanError, match=f"{name!r} is to be {placement}, but {why}"):
+        lower(task.program(plan.rows_per_microbatch), replace(plan, placements={DATA: wanted}))
+    assert lower(task.program(plan.rows_per_microbatch), plan)

@@ -1,0 +1,36 @@
+"""Kernels that run in place of those that were captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+from trainyard.job.run.on_device import on_device
+from trainyard.program.spmd import embed_part_backward
+
+NUM_LOOKUPS = 2048  # a sum of ones in bfloat16 stands still at 256
+
+
+def test_the_gradient_of_an_embedding_is_added_in_float32_on_the_cpu() -> None:
+    class Backward(torch.nn.Module):
+        def forward(self, grad: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+            return torch.ops.aten.embedding_dense_backward.default(grad, indices, 3, -1, False)  # type: ignore[no-any-return]
+
+    traced = fx.symbolic_trace(Backward())
+    grad, indices = (
+        torch.ones(NUM_LOOKUPS, 2, dtype=torch.bfloat16),
+        torch.ones(NUM_LOOKUPS, dtype=torch.int64),
+    )
+    assert traced(grad, indices)[1, 0] < NUM_LOOKUPS
+    found = on_device(traced, torch.device("cpu"))(grad, indices)
+    assert found.dtype == torch.bfloat16
+    assert found[:, 0].tolist() == [0.0, NUM_LOOKUPS, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_so_is_that_of_a_part_of_the_table(dtype: torch.dtype) -> None:
+    indices = torch.full((NUM_LOOKUPS,), 5)
+    found = embed_part_backward(torch.ones(NUM_LOOKUPS, 2, dtype=dtype), indices, 4, 3, -1)
+    assert found.dtype == dtype
+    assert found[:, 0].tolist() == [0.0, NUM_LOOKUPS, 0.0]
