@@ -38,6 +38,8 @@ def run_graph(program: Program, model: Model) -> dict[str, Tensor]:
     for entry in program.inputs:
         if entry.kind in ("param", "buffer"):
             given.append(state[entry.path].detach().clone())
+        elif entry.kind == "constant":
+            given.append(program.constants[entry.path])
         else:
             given.append(next(leaves) if entry.kind == "batch" else RNG)
     results = program.graph_module(*given)
@@ -140,7 +142,11 @@ def clamped_unseen(p: nn.Parameter) -> None:
     p.data.clamp_(max=1.0)
 
 
-@pytest.mark.parametrize("write", [clamped, clamped_unseen])
+def assigned(p: nn.Parameter) -> None:
+    p.data = p.data.clamp(max=1.0)
+
+
+@pytest.mark.parametrize("write", [clamped, clamped_unseen, assigned])
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_model_that_writes_to_its_parameters_is_refused(write: Any, trained: bool) -> None:
     class Writing(nn.Module):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
@@ -27,9 +26,17 @@ from torch.utils import _pytree as pytree
 from trainyard.program.model import Model
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
-from trainyard.program.running import Watch, running
+from trainyard.program.running import Given, Watch, running
 from trainyard.program.simplify import simplify
-from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.program.steady import why_unsteady
+from trainyard.program.tracing import (
+    gradients,
+    is_backward,
+    layers_recorded,
+    line_of_model,
+    trace,
+    was_written,
+)
 
 
 class CaptureError(ValueError):
@@ -48,8 +55,9 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
     Raises
     ------
     CaptureError
-        If the model reads a tensor's value to decide what to run, uses a random op that cannot be sharded,
-        or the batch is not a pytree of tensors with one number of rows.
+        If the model reads a tensor's value to decide what to run, uses a random op that cannot be sharded, keeps state
+        outside of buffers from which its second step computes something else than its first (see
+        `trainyard.program.steady`), or the batch is not a pytree of tensors with one number of rows.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     rows = batch_rows(model.batch)
@@ -59,25 +67,21 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         batch = pytree.tree_map(lambda t: _fake_rows(t, rows, num_rows, dtype), model.batch)
         rng = torch.zeros(3, dtype=torch.int64)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
-    step = _Step(model, trainable, num_rows)
-    given = (params, buffers, batch, rng)
+    given = Given(params, buffers, batch, rng, num_rows)
+    step = _Step(model, trainable, given)
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(model.name))
         stack.enter_context(fake)
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
-        state = params | buffers
-        leaves = pytree.tree_leaves(batch)
-        repeats = find_repeats(
-            model.module, num_rows, rng, state, leaves, lambda watch: step.run(*given, watch)
-        )
+        repeats = find_repeats(model.module, given, step.run)
         try:
-            graph_module = step.trace(*given, repeats)
+            graph_module = step.trace(repeats)
         except NotRepeatableError:
             repeats = Repeats({}, None)
-            graph_module = step.trace(*given, repeats)
+            graph_module = step.trace(repeats)
     graph = graph_module.graph
-    outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, state), trainable)
+    outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
     _label(graph)
     inputs = _inputs(graph, params, buffers, batch, {o.path for o in outputs if o.kind == "grad"})
     simplify(graph)
@@ -108,29 +112,36 @@ def batch_rows(batch: Any) -> int:
 class _Step:
     """The function that is traced; it remembers what its outputs are."""
 
-    def __init__(self, model: Model, trainable: list[str], num_rows: int) -> None:
+    def __init__(self, model: Model, trainable: list[str], given: Given) -> None:
         self.model = model
         self.trainable = trainable
-        self.num_rows = num_rows
+        self.given = given
         self.outputs: list[Output] = []
         self.replaced: Watch = nullcontext
 
-    def trace(self, params: Any, buffers: Any, batch: Any, rng: Any, repeats: Repeats) -> fx.GraphModule:
+    def trace(self, repeats: Repeats) -> fx.GraphModule:
         """The graph of the step, without the parameters and buffers of blocks that are replaced."""
+        given = self.given
+        why = why_unsteady(self.model, given, repeats)
+        if why is not None:
+            raise CaptureError(f"{self.model.name} cannot be captured: {why}")
         self.replaced = repeats.replaced
-        shown = [{n: t for n, t in own.items() if n not in repeats.state} for own in (params, buffers)]
+        shown = [
+            {n: t for n, t in own.items() if n not in repeats.state} for own in (given.params, given.buffers)
+        ]
         with layers_recorded(self.model.module):
-            return trace(self, *shown, batch, rng)
+            return trace(self, *shown, given.batch, given.rng)
 
-    def run(self, params: Any, buffers: Any, batch: Any, rng: Any, watch: Watch) -> Any:
+    def run(self, watch: Watch) -> Any:
         """The loss and the metrics; the model runs within ``watch``."""
-        with running(self.model.module, params | buffers, rng, self.num_rows, watch):
-            return self.model.loss(self.model.module, batch)
+        given = self.given
+        with running(self.model.module, given.state, given.rng, given.rows, watch):
+            return self.model.loss(self.model.module, given.batch)
 
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
         module, before = self.model.module, dict(buffers)
         trainable = [name for name in self.trainable if name in params]
-        with running(module, params | buffers, rng, self.num_rows, self.replaced):
+        with running(module, params | buffers, rng, self.given.rows, self.replaced):
             result = self.model.loss(module, batch)
             loss, metrics = result if isinstance(result, tuple) else (result, {})
             if loss.dim() or not loss.requires_grad:
@@ -139,7 +150,6 @@ class _Step:
                     f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
                 )
             after = {name: b for name, b in module.named_buffers() if name in buffers}
-            self._refuse_written(params, dict(module.named_parameters()))
             found = gradients([loss], [params[n] for n in trainable], [None])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
@@ -148,15 +158,6 @@ class _Step:
         self.outputs += [Output("grad", name) for name in grads]
         self.outputs += [Output("buffer", name) for name in written]
         return loss.detach(), *(m.detach() for m in metrics.values()), *grads.values(), *written.values()
-
-    def _refuse_written(self, params: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """The optimizer alone writes to parameters: what the model did to them would be lost."""
-        for name, given in params.items():
-            if was_written(given) or after.get(name, given) is not given:
-                raise CaptureError(
-                    f"{self.model.name} cannot be captured: it writes to its parameter {name} while it computes the "
-                    "loss. Make it a buffer, or compute with a changed copy"
-                )
 
 
 def _fake_state(
@@ -300,15 +301,9 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        own = str(Path(__file__).parent)
-        frames = [
-            f
-            for f in traceback.extract_tb(error.__traceback__)
-            if "/torch/" not in f.filename and not f.filename.startswith(own)
-        ]
-        where = frames[-1]
+        where = line_of_model(traceback.extract_tb(error.__traceback__))
         raise CaptureError(
-            f"{name} cannot be captured: {where.filename}:{where.lineno} `{where.line}` decides by a tensor's "
+            f"{name} cannot be captured: {where} decides by a tensor's "
             "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
             "(torch.where, masking, fixed capacity)."
         ) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +14,23 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from trainyard.program.random import CounterDropout
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a step is captured on: fake parameters and buffers by name, a batch of these ``rows``, what dropout needs."""
+
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    batch: Any
+    rng: Tensor
+    rows: int
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers."""
+        return {**self.params, **self.buffers}
+
 
 Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
 """What a module runs within, given the dropout that is on."""
@@ -20,13 +40,21 @@ Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
 def running(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
 ) -> Iterator[CounterDropout]:
+    """As `stepping`, and the module is afterwards what it was."""
+    with untouched(module), stepping(module, state, rng, rows, watch) as mode:
+        yield mode
+
+
+@contextmanager
+def stepping(
+    module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
+) -> Iterator[CounterDropout]:
     """Within it a module has other parameters and buffers, and draws its dropout by position; yields that dropout.
 
     The backward pass belongs within it, too: what is checkpointed runs once more there.
     """
     with (
         torch.enable_grad(),
-        _untouched(module),
         CounterDropout(rng, rows) as mode,
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.
@@ -35,14 +63,38 @@ def running(
         yield mode
 
 
+# Others may refuse to be refilled.
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
+
+
 @contextmanager
-def _untouched(module: nn.Module) -> Iterator[None]:
-    """Attributes that a module's code sets on it, such as tensors that it remembers, are afterwards what they were."""
+def untouched(module: nn.Module) -> Iterator[None]:
+    """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone."""
     before = [(each, dict(vars(each))) for each in module.modules()]
+    held: dict[int, tuple[Any, Any]] = {}
+    for _, own in before:
+        _containers(own, held)
     try:
         yield
     finally:
+        for container, content in held.values():
+            _refill(container, content)
         for each, own in before:
-            for added in vars(each).keys() - own.keys():
-                del vars(each)[added]
-            vars(each).update(own)
+            _refill(vars(each), own)
+
+
+def _containers(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
+    """Find a container and those in it; by identity, with what they hold."""
+    if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in found:
+        return
+    within = list(value.values()) if isinstance(value, dict) else list(value)
+    if type(value) in _CONTAINERS:
+        found[id(value)] = value, copy(value)
+    for each in within:
+        _containers(each, found)
+
+
+def _refill(container: Any, content: Any) -> None:
+    """Give a container back what it held."""
+    container.clear()
+    container.extend(content) if isinstance(container, list | deque) else container.update(content)

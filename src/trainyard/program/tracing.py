@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +55,23 @@ def was_written(value: Any) -> bool:
     return bool(torch._functionalize_was_storage_changed(value.elem)) or bool(
         torch._functionalize_has_data_mutation(value.elem)  # type: ignore[attr-defined]
     )
+
+
+def memory(tensor: Tensor) -> int:
+    """Where the values of a tensor lie: equal for views of one another."""
+    # Within vmap and the like, ops see what is in a tensor, and nothing is known of it here. Sparse ones have no storage.
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.layout != torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def line_of_model(stack: traceback.StackSummary) -> str:
+    """The innermost line of a stack that is neither PyTorch's nor ours; empty if there is none."""
+    own = str(Path(__file__).parent)
+    for frame in reversed(stack):
+        if "/torch/" not in frame.filename and not frame.filename.startswith(own):
+            return f"{frame.filename}:{frame.lineno} `{frame.line}`"
+    return ""
 
 
 @contextmanager

@@ -9,32 +9,21 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from trainyard.program.repeats.block import trace_block
+from trainyard.program.repeats.block import tensors_of, trace_block
 from trainyard.program.repeats.equal import repeated_blocks
 from trainyard.program.repeats.stand_in import NotRepeatableError, Repeats
 from trainyard.program.repeats.transcript import Recorder, Transcript
-from trainyard.program.running import Watch
+from trainyard.program.running import Given, Watch
 
 
-def find_repeats(
-    module: nn.Module,
-    rows: int,
-    rng: Tensor,
-    state: Mapping[str, Tensor],
-    batch: Sequence[Tensor],
-    run: Callable[[Watch], Any],
-) -> Repeats:
+def find_repeats(module: nn.Module, given: Given, run: Callable[[Watch], Any]) -> Repeats:
     """Trace one of the repeated blocks of a model, if there are any.
 
     Parameters
     ----------
-    rows : of the batch.
-    rng : given to dropout.
-    state : fake parameters and buffers by name.
-    batch : fake tensors of the batch.
-    run : runs the model on them as it will be traced, within the context that it is given; returns what it computes.
+    run : runs the model on what is given, within the context that it gets; returns what it computes.
     """
-    blocks, none = repeated_blocks(module), Repeats({}, None)
+    blocks, none, state = repeated_blocks(module), Repeats({}, None), given.state
     if not blocks:
         return none
     own = {
@@ -42,21 +31,23 @@ def find_repeats(
         for path, block in blocks.items()
     }
     owner = {t: path for path, tensors in own.items() for t in tensors if t is not None}
-    given = (*state.values(), *batch, rng)
-    seen = _seen(blocks, Recorder(owner, given), run, none)
+    tensors = (*state.values(), *tensors_of(given.batch), given.rng)
+    seen = _seen(blocks, Recorder(owner, tensors), run, none)
     calls = _most_alike(_replaceable(seen, own))
     if not calls:
         return none
     path, first = next(iter(calls.items()))
     alone = Recorder({}, ())
-    traced = trace_block(blocks[path], first.call, rng, rows, _watching({path: blocks[path]}, alone, none))
+    traced = trace_block(
+        blocks[path], first.call, given.rng, given.rows, _watching({path: blocks[path]}, alone, none)
+    )
     # What is around a call in the model, such as autocast, is not around the one that is traced.
     if traced is None or [call.key for call in alone.calls[path]] != [first.key]:
         return none
     replaced = {path: blocks[path] for path in calls}
     # And with the ops that stand for blocks, all that is around them must be what it was.
     try:
-        again = _seen(blocks, Recorder(owner, given), run, Repeats(replaced, traced))
+        again = _seen(blocks, Recorder(owner, tensors), run, Repeats(replaced, traced))
     except NotRepeatableError:
         return none
     return Repeats(replaced, traced) if again.around.ops == seen.around.ops else none

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.repeats.block import Call, tensors_of
 from trainyard.program.repeats.equal import description, frozen, is_plain
+from trainyard.program.tracing import memory
 
 _NUMBER = 3  # place of the number of the draw among the arguments of dropout
 
@@ -40,7 +41,7 @@ class Ops:
 
     def comes_from(self, origin: Any, tensor: Tensor) -> None:
         """Say where the memory of a tensor comes from, if that is not known."""
-        self._origin.setdefault(_memory(tensor), origin)
+        self._origin.setdefault(memory(tensor), origin)
         self._kept.append(tensor)
 
     def note(
@@ -51,9 +52,9 @@ class Ops:
         if op is torch.ops.trainyard.dropout.default:
             arguments[_NUMBER] = leaves[_NUMBER] - first_draw
         for number, tensor in enumerate(tensors_of(result)):
-            if _memory(tensor) not in self._origin:
+            if memory(tensor) not in self._origin:
                 self.comes_from((len(self.ops), number), tensor)
-                self.made.add(_memory(tensor))
+                self.made.add(memory(tensor))
         self.ops.append((op, names, tuple(arguments), self.written(pytree.tree_leaves(result))))
 
     def written(self, leaves: Iterable[Any]) -> tuple[Any, ...]:
@@ -61,7 +62,7 @@ class Ops:
         return tuple(self._tensor(leaf) if isinstance(leaf, Tensor) else frozen(leaf) for leaf in leaves)
 
     def _tensor(self, tensor: Tensor) -> Any:
-        origin = self._origin.get(_memory(tensor))
+        origin = self._origin.get(memory(tensor))
         self.is_closed &= origin is not None
         return origin, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
@@ -97,12 +98,12 @@ class Transcript(Ops):
             and _hooks(self.call) == self._hooks
             and description(self.block, without="forward") == self._described
         )
-        self.made.difference_update(map(_memory, outputs))
+        self.made.difference_update(map(memory, outputs))
         return outputs
 
     def _returns_its_own(self, outputs: Sequence[Tensor]) -> bool:
         """Whether what happens later to an output happens to nothing else: it is new, and all of its memory."""
-        memories = [_memory(o) for o in outputs]
+        memories = [memory(o) for o in outputs]
         return (
             all(m in self.made for m in memories)
             and len(set(memories)) == len(memories)
@@ -138,7 +139,7 @@ class Recorder(TorchDispatchMode):
         self.opened: set[str] = set()
         self.differentiates = False
         self._current: tuple[str, Transcript] | None = None
-        self._owner = {_memory(tensor): path for tensor, path in owner.items()}
+        self._owner = {memory(tensor): path for tensor, path in owner.items()}
 
     def watched(
         self, path: str, block: nn.Module, mode: Any, plain: Callable[..., Any]
@@ -178,7 +179,7 @@ class Recorder(TorchDispatchMode):
     def _used(self, tensors: Any) -> None:
         within = None if self._current is None else self._current[0]
         for tensor in tensors_of(tensors):
-            owner = self._owner.get(_memory(tensor))
+            owner = self._owner.get(memory(tensor))
             if owner is not None and owner != within:
                 self.opened.add(owner)
 
@@ -199,13 +200,6 @@ class Recorder(TorchDispatchMode):
                 first_draw = self._current[1].first_draw
             ops.note(func, leaves, tuple(kwargs), result, first_draw)
         return result
-
-
-def _memory(tensor: Tensor) -> int:
-    # Within vmap and the like, ops see what is in a tensor, and nothing is known of it here.
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return id(tensor)
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _hooks(call: Call) -> tuple[int, ...]:

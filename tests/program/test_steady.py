@@ -1,0 +1,155 @@
+"""Models whose steps differ are refused; those that only remember something are captured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_capture import assert_captured, model_of
+from torch import Tensor, nn
+
+from trainyard.program.capture import CaptureError, capture
+
+Forward = Callable[[Any, Tensor], Tensor]
+
+
+class Stateful(nn.Module):
+    """A linear layer, and what ``then`` does with its result and the attributes that were ``given``."""
+
+    def __init__(self, then: Forward, **given: Any) -> None:
+        super().__init__()
+        self.linear, self.then = nn.Linear(6, 6), then
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self, self.linear(x))
+
+
+def counting(m: Any, x: Tensor) -> Tensor:
+    m.steps += 1
+    return x * m.steps
+
+
+def counting_in_place(m: Any, x: Tensor) -> Tensor:
+    m.steps.add_(1)
+    return x * m.steps
+
+
+def counting_on_the_class(m: Any, x: Tensor) -> Tensor:
+    type(m).steps = getattr(type(m), "steps", 0) + 1
+    return x * type(m).steps
+
+
+def averaging(m: Any, x: Tensor) -> Tensor:
+    m.mean = 0.9 * m.mean + 0.1 * x.detach().mean(0)
+    return x - m.mean
+
+
+def scaling_at_first(m: Any, x: Tensor) -> Tensor:
+    if m.is_first:
+        m.is_first, m.scale = False, x.detach().std(0)
+    return x / m.scale
+
+
+def alternating_gradient(m: Any, x: Tensor) -> Tensor:
+    m.odd = not m.odd
+    return x + ((2 * x) if m.odd else (2 * x).detach())
+
+
+def dropping_layers(m: Any, x: Tensor) -> Tensor:
+    return x * random.random()
+
+
+def stateful_recurrence(m: Any, x: Tensor) -> Tensor:
+    found, hidden = m.cell(x[:, None], m.hidden)
+    m.hidden = tuple(h.detach() for h in hidden)
+    return found[:, 0]
+
+
+def queueing(m: Any, x: Tensor) -> Tensor:
+    m.queue[m.steps % 4] = x.detach().mean(0)
+    m.steps += 1
+    return x - m.queue.mean(0)
+
+
+UNSTEADY: dict[str, Callable[[], nn.Module]] = {
+    "a number": lambda: Stateful(counting, steps=0),
+    "a tensor": lambda: Stateful(counting, steps=torch.zeros(())),
+    "a tensor written to": lambda: Stateful(counting_in_place, steps=torch.zeros(())),
+    "on the class": lambda: type("Counting", (Stateful,), {})(counting_on_the_class),
+    "a running mean": lambda: Stateful(averaging, mean=torch.zeros(6)),
+    "made of the first batch": lambda: Stateful(scaling_at_first, is_first=True),
+    "gradients of every other step": lambda: Stateful(alternating_gradient, odd=False),
+    "Python's random numbers": lambda: Stateful(dropping_layers),
+    "a recurrent state": lambda: Stateful(
+        stateful_recurrence, cell=nn.LSTM(6, 6, batch_first=True), hidden=None
+    ),
+    "where in a buffer": lambda: Stateful(queueing, queue=nn.Buffer(torch.zeros(4, 6)), steps=0),
+}
+
+
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_state_outside_of_buffers_is_refused(name: str) -> None:
+    with pytest.raises(
+        CaptureError, match=r"its second step computes something else .* register_buffer"
+    ) as refused:
+        capture(model_of(UNSTEADY[name]()))
+    assert f"{__file__}:" in str(refused.value)
+
+
+def test_state_of_the_loss_is_refused() -> None:
+    steps = 0
+
+    def loss(module: nn.Module, batch: Any) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return module(batch["x"]).square().mean() / steps
+
+    with pytest.raises(CaptureError, match="its second step computes something else"):
+        capture(model_of(nn.Linear(6, 6), loss))
+
+
+def counting_unused(m: Any, x: Tensor) -> Tensor:
+    m.steps += 1
+    return x
+
+
+def remembering(m: Any, x: Tensor) -> Tensor:
+    m.last = x
+    return x
+
+
+def table_in_a_list(m: Any, x: Tensor) -> Tensor:
+    if not m.tables:
+        m.tables.append(torch.cos(torch.arange(6.0)))
+    return x * m.tables[0]
+
+
+def constants(m: Any, x: Tensor) -> Tensor:
+    return x * torch.tensor(2.0) + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) * m.scale
+
+
+STEADY: dict[str, Callable[[], nn.Module]] = {
+    "a number that nothing depends on": lambda: Stateful(counting_unused, steps=0),
+    "a result that nothing reads": lambda: Stateful(remembering),
+    "a table in a list": lambda: Stateful(table_in_a_list, tables=[]),
+    "constants": lambda: Stateful(constants, scale=torch.linspace(0, 1, 6)),
+    "a buffer": lambda: Stateful(counting, steps=nn.Buffer(torch.zeros(()))),
+    "a buffer that is assigned": lambda: Stateful(averaging, mean=nn.Buffer(torch.zeros(6))),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_what_every_step_does_is_captured(name: str) -> None:
+    assert_captured(model_of(STEADY[name]()))
+
+
+def test_containers_are_left_as_they_were() -> None:
+    module = Stateful(table_in_a_list, tables=[])
+    capture(model_of(module))
+    assert module.tables == []
