@@ -48,7 +48,8 @@ class Plan:
     zero_stage : what the data-parallel ranks share instead of each keeping: 0 nothing, 1 optimizer state, 2 and
         gradients, 3 and parameters (ZeRO, arXiv 1910.02054).
     bucket_bytes : gradients and parameters travel in buckets of about this size.
-    dtype : compute precision; parameters and optimizer state are kept in float32.
+    dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
+        running statistics, are kept in this precision, as ``module.to(dtype)`` keeps them.
     made_by : the strategies, in the order in which they were applied.
     reasons : why, one sentence each.
     """

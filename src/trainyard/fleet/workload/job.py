@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -88,6 +89,7 @@ class Adaptive:
     as long.
     """
 
+    @abstractmethod
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
         """How it runs from now on.
 
@@ -96,7 +98,6 @@ class Adaptive:
         done : work done so far.
         report : its last one; None before the first.
         """
-        raise NotImplementedError
 
     @property
     def known(self) -> Any:

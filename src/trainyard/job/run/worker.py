@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Store
 
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
+from trainyard.job.run.agreement import check_agreement, held_values
 from trainyard.job.run.checkpoint import Checkpointer, complete_steps
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
@@ -41,10 +42,16 @@ Report = Callable[[Ready | RankStep], None]
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is the same for all ranks: the lowered plan and the initial values."""
+    """What is the same for all ranks: the lowered plan and the initial values.
+
+    Attributes
+    ----------
+    held : those values that the model had when it was built.
+    """
 
     lowered: Lowered
     values: Values
+    held: Mapping[str, torch.Tensor]
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -72,7 +79,7 @@ def prepare(work: Work) -> Prepared:
     check_batch(work.data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
-    return Prepared(lower(program, plan), values)
+    return Prepared(lower(program, plan), values, held_values(model))
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -100,6 +107,8 @@ def train_rank(
     ------
     CheckpointError
         If the checkpoint is damaged, or not of this run.
+    PlanError, InitialValueError, DataError
+        If the ranks do not begin with the same.
     """
     config = work.config
     replaced = resume and config.checkpoint is not None and bool(complete_steps(config.checkpoint))
@@ -112,6 +121,7 @@ def train_rank(
         checkpointer = Checkpointer(executor, config.checkpoint, config.keep)
         if resume:
             first, notes = checkpointer.restore()
+    check_agreement(work, {} if replaced else prepared.held, first)
     report(Ready(rank, first, tuple(notes)))
     for step in range(first, config.steps):
         report(_step(executor, work, rank, step))

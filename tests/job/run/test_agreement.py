@@ -1,0 +1,83 @@
+"""Ranks that build the model and read the data by themselves, as under a launcher, must come to the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import plans
+import pytest
+import torch
+
+from trainyard.job.run.config import RankStep, Work
+from trainyard.job.run.data import FunctionData
+from trainyard.job.run.processes import WorkerError, run_ranks
+from trainyard.job.run.worker import Ready, prepare, train_rank
+from trainyard.program.model import Model
+
+
+def _built(seed: int) -> Model:
+    torch.manual_seed(seed)
+    return plans.MODEL()
+
+
+def _batches_of(seed: int) -> FunctionData:
+    generator = torch.Generator().manual_seed(seed)
+
+    def batch(step: int) -> dict[str, torch.Tensor]:
+        drawn = torch.randint(128, (2, plans.ROWS, 16), generator=generator)
+        return {"tokens": drawn[0], "targets": drawn[1]}
+
+    return FunctionData(batch)
+
+
+def _nudged(model: Model, by: float) -> Model:
+    with torch.no_grad():
+        model.module.get_parameter("blocks.1.norm_1.bias")[3] += by
+    return model
+
+
+def _train(rank: int, unlike: str) -> list[float]:
+    plan, other = plans.plan(data=2), rank if unlike else 0
+    work = Work(_built(0), plan, plans.DATA_SOURCE, plans.config(2))
+    if unlike == "values":
+        work = replace(work, model=_built(other))
+    elif unlike == "one number":
+        work = replace(work, model=_nudged(_built(0), 1e-6 * other))
+    elif unlike == "data":
+        work = replace(work, data=_batches_of(other))
+    elif unlike == "seed":
+        work = replace(work, config=replace(work.config, seed=other))
+    elif unlike == "plan":
+        work = replace(work, plan=replace(plan, bucket_bytes=40_000 + other))
+    losses: list[float] = []
+
+    def report(message: Any) -> None:
+        if isinstance(message, RankStep):
+            losses.append(message.losses["loss:loss"])
+        else:
+            assert isinstance(message, Ready)
+
+    train_rank(work, prepare(work), rank, torch.device("cpu"), report, resume=False)
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("unlike", "message"),
+    [
+        ("values", "InitialValueError: tokens.weight has other values on some ranks .* torch.manual_seed"),
+        ("one number", r"InitialValueError: blocks\.1\.norm_1\.bias has other values"),
+        ("data", "DataError: batch.tokens of step 0 is another on some ranks .* Seed random numbers"),
+        ("seed", "PlanError: the ranks have different plans or seeds"),
+        ("plan", "PlanError: the ranks have different plans or seeds"),
+    ],
+)
+def test_ranks_that_begin_with_something_else_are_refused(unlike: str, message: str) -> None:
+    with pytest.raises(WorkerError, match=message):
+        run_ranks(2, _train, unlike)
+
+
+def test_ranks_that_build_the_same_train() -> None:
+    first, second = run_ranks(2, _train, "")
+    assert first == second
+    assert len(first) == 2
