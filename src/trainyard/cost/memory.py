@@ -195,13 +195,24 @@ def _result(node: fx.Node) -> int:
     return sum(size_bytes(t) for t in tensors_of(node))
 
 
+def _exact(node: fx.Node) -> int:
+    """How many times as many bytes a result has in float32."""
+    return max(1, 4 // next(iter(tensors_of(node))).element_size())
+
+
+def _exact_copy(node: fx.Node) -> int:
+    """Of what goes in or comes out, whichever is larger, in float32, if it is not that."""
+    ratio = _exact(node)
+    return ratio * max(_of(node), _result(node)) if ratio > 1 else 0
+
+
 _TEMPORARY = {
     # The parts as received, then put together along another dimension than the first.
     spmd.all_gather: lambda n: 0 if n.args[2:4] == (0, 1) else _result(n),
     spmd.reduce_scatter: lambda n: 0 if n.args[2:4] == (0, 1) else _of(n),
     spmd.all_to_all: lambda n: 2 * _of(n),
     spmd.all_reduce: lambda n: _result(n) if n.args[2] == "avg" else 0,
-    # Rows looked up, local indices and two masks.
+    # Rows looked up, local indices and two masks; gradients are added in float32.
     spmd.embed_part: lambda n: _result(n) + _of(n, 1) * 3,
-    spmd.embed_part_backward: lambda n: _of(n, 0) + _of(n, 1) * 3,
+    spmd.embed_part_backward: lambda n: _exact(n) * _of(n, 0) + _exact_copy(n) + _of(n, 1) * 3,
 }

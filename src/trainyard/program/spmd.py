@@ -78,8 +78,11 @@ def keep_on_first(x: torch.Tensor, offset: int) -> torch.Tensor:
     return x if offset == 0 else torch.zeros_like(x)
 
 
-def embed_part(table: torch.Tensor, indices: torch.Tensor, first_row: int) -> torch.Tensor:
-    """Look up in rows ``first_row ..`` of a larger table; zero where another rank has the row."""
+def embed_part(table: torch.Tensor, indices: torch.Tensor, first_row: int, num_rows: int) -> torch.Tensor:
+    """Look up in rows ``first_row ..`` of a table of ``num_rows``; zero where another rank has the row."""
+    torch._assert_async(
+        ((indices >= 0) & (indices < num_rows)).all(), f"an index is not in 0..{num_rows - 1}"
+    )
     local = indices - first_row
     mine = (local >= 0) & (local < table.shape[0])
     rows = torch.nn.functional.embedding(local.clamp(0, table.shape[0] - 1), table)
@@ -102,14 +105,21 @@ def embed_part_backward(
 
 
 def nll_part(
-    scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignored: int, first_class: int
+    scores: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignored: int,
+    first_class: int,
+    num_classes: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``nll_loss`` summed over the rows whose target is a class of this part; the sum and the weight in it.
 
     Parameters
     ----------
-    scores : [n, c], of the classes ``first_class ..``.
+    scores : [n, c], of the classes ``first_class ..`` among ``num_classes``.
     """
+    known = (target == ignored) | ((target >= 0) & (target < num_classes))
+    torch._assert_async(known.all(), f"a target is not in 0..{num_classes - 1}")
     local, scale = _own_targets(scores, target, weight, ignored, first_class)
     picked = scores.gather(1, local.unsqueeze(1)).squeeze(1)
     return -(picked * scale).sum(), scale.sum()

@@ -43,7 +43,7 @@ def _attention(
     """The fused attention of CUDA, with the results of ``_scaled_dot_product_flash_attention_for_cpu``."""
     assert dropout_p == 0.0  # capture writes attention with dropout out
     k, v = _all_heads(q, k), _all_heads(q, v)
-    if q.dtype in _HALF and attn_mask is None:
+    if _is_flash(q, k, attn_mask, is_causal):
         return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)[:2]  # type: ignore[no-any-return]
     mask = None if attn_mask is None else attn_mask.to(q.dtype).expand(*q.shape[:3], k.shape[2])
     result = aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, 0.0, is_causal, scale=scale)
@@ -66,7 +66,7 @@ def _attention_backward(
     heads = k.shape[1]
     k, v = _all_heads(q, k), _all_heads(q, v)
     none = torch.zeros(2, dtype=torch.uint64, device=q.device)
-    if q.dtype in _HALF and attn_mask is None:
+    if _is_flash(q, k, attn_mask, is_causal):
         gradients = aten._scaled_dot_product_flash_attention_backward(
             grad, q, k, v, out, logsumexp, None, None, q.shape[2], k.shape[2], 0.0, is_causal, none,
             none[:0], scale=scale,
@@ -80,6 +80,11 @@ def _attention_backward(
         )  # fmt: skip
     grad_q, grad_k, grad_v = gradients[:3]
     return grad_q, _sum_groups(grad_k, heads), _sum_groups(grad_v, heads)
+
+
+def _is_flash(q: torch.Tensor, k: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool) -> bool:
+    """Whether the flash kernel can; of fewer queries than keys, it shows them other keys than the CPU's."""
+    return q.dtype in _HALF and attn_mask is None and not (is_causal and q.shape[2] != k.shape[2])
 
 
 def _all_heads(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

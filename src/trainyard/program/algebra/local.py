@@ -165,8 +165,8 @@ def _embedding(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.operands[0] != Shard(0):
         return LocalCall(node.target, args_of(node), dict(node.kwargs))
     table, indices = args_of(node)[:2]
-    rows = table.meta["val"].shape[0] // num_ranks
-    return LocalCall(spmd.embed_part, (table, indices, Offset(rows)), {})
+    rows = table.meta["val"].shape[0]
+    return LocalCall(spmd.embed_part, (table, indices, Offset(rows // num_ranks), rows), {})
 
 
 @_localiser(aten.embedding_dense_backward.default)
@@ -183,8 +183,10 @@ def _nll_loss(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     if choice.factor != "c":
         return LocalCall(node.target, args_of(node), dict(node.kwargs))
     scores, target, weight, _, ignored = args_of(node)
-    classes = scores.meta["val"].shape[1] // num_ranks
-    return LocalCall(spmd.nll_part, (scores, target, weight, ignored, Offset(classes)), {})
+    classes = scores.meta["val"].shape[1]
+    return LocalCall(
+        spmd.nll_part, (scores, target, weight, ignored, Offset(classes // num_ranks), classes), {}
+    )
 
 
 @_localiser(aten.nll_loss_backward.default)
