@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -47,6 +49,39 @@ def check_workload(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None
     assert sorted(run.names) == [job.name for job in jobs], told
     assert run.num_preemptions >= 1, told
     assert Happening.FAILS not in {event.what for event in told}
+    for job in jobs:
+        check_losses(engine.home(job.name), undisturbed, int(job.work))
+
+
+def check_disturbed(
+    engine: HomeEngine, undisturbed: Mapping[int, float], disturb: Callable[[int], None], times: int
+) -> None:
+    """Jobs that preempt each other end with the right losses, whatever happens to nodes meanwhile.
+
+    Parameters
+    ----------
+    disturb : does something to a node; it is called for random ones at random moments.
+    """
+    jobs, over, chance = five_jobs(), threading.Event(), random.Random(0)
+    disturbed: list[int] = []
+    told: list[Event] = []
+
+    def keep_disturbing() -> None:
+        while len(disturbed) < times and not over.wait(chance.uniform(0.2, 2.0)):
+            disturbed.append(chance.randrange(len(engine.site.hosts)))
+            disturb(disturbed[-1])
+
+    thread = threading.Thread(target=keep_disturbing)
+    thread.start()
+    try:
+        patience = Patience(max_failures=times, limit_s=_LIMIT_S)
+        run = run_fleet(jobs, engine.site, srtf(), engine, patience=patience, tell=told.append)
+    finally:
+        over.set()
+        thread.join()
+    assert len(disturbed) == times, "the jobs ended before"
+    assert sorted(run.names) == [job.name for job in jobs], told
+    assert [event.what for event in told].count(Happening.ENDS) == len(jobs), told
     for job in jobs:
         check_losses(engine.home(job.name), undisturbed, int(job.work))
 

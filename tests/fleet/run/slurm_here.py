@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,6 +102,13 @@ def slurm_cluster(folder: Path, gpus: Sequence[int], cpus: int = 8) -> Iterator[
             del os.environ["SLURM_CONF"]
         else:
             os.environ["SLURM_CONF"] = before
+
+
+def kill_node(folder: Path, node: int, away_s: float) -> None:
+    """Kill the daemon of a node, and start it again after a while, as systemd does."""
+    psutil.Process(int((folder / f"slurmd-node{node}.pid").read_text())).kill()
+    time.sleep(away_s)
+    subprocess.run(["slurmd", "-N", f"node{node}"], check=True, capture_output=True)
 
 
 def _sinfo() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from engine_trials import (
+    check_disturbed,
     check_losses,
     check_recovery,
     check_shares_change,
@@ -21,7 +22,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
-from slurm_here import slurm_cluster, why_no_slurm
+from slurm_here import kill_node, slurm_cluster, why_no_slurm
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
@@ -37,12 +38,13 @@ NODES = tuple(
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nodes of three devices and one, so that a job on all of them has components that differ."""
     if reason := why_no_slurm():
         pytest.skip(reason)
-    with slurm_cluster(tmp_path_factory.mktemp("slurm"), (3, 1)):
-        yield
+    folder = tmp_path_factory.mktemp("slurm")
+    with slurm_cluster(folder, (3, 1)):
+        yield folder
 
 
 @pytest.mark.slow
@@ -59,6 +61,15 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     check_recovery(
         SlurmEngine(slurm_site(), tmp_path), lambda: SlurmEngine(slurm_site(), tmp_path), undisturbed
     )
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_daemons_of_nodes_are_killed_and_come_back(
+    cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    engine = SlurmEngine(slurm_site(), tmp_path)
+    check_disturbed(engine, undisturbed, lambda node: kill_node(cluster, node, 0.5), times=10)
 
 
 @pytest.mark.slow
