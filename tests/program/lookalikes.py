@@ -10,7 +10,6 @@ from test_capture import model_of
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from trainyard.program.model import Model
 
@@ -264,49 +263,6 @@ def input_is_returned() -> Model:
     return model_of(chain(Passing, call=call))
 
 
-def gradient_penalty() -> Model:
-    def loss(module: Any, batch: Any) -> Tensor:
-        x = batch["x"].clone().requires_grad_()
-        found = module(x)
-        (grad,) = torch.autograd.grad(found.sum(), x, create_graph=True)
-        return found.square().mean() + grad.square().sum()
-
-    return model_of(chain(), loss)
-
-
-def gradients_of_weights() -> Model:
-    def loss(module: Any, batch: Any) -> Tensor:
-        found = module(batch["x"]).square().mean()
-        weights = [block.linear.weight for block in module.blocks]
-        grads = torch.autograd.grad(found, weights, retain_graph=True, allow_unused=True)
-        return found * (1 + sum(g.detach().square().sum() for g in grads if g is not None))
-
-    return model_of(chain(), loss)
-
-
-def hook_on_the_input() -> Model:
-    class Hooking(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            if x.requires_grad:
-                x.register_hook(lambda grad: grad * 0.5)
-            return self.inner(x) + x
-
-    return model_of(chain(Hooking, call=lambda i, block, x: block(x) + x))
-
-
-def unused_output() -> Model:
-    class Headed(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(6, 1)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            x = self.inner(x)
-            return x, (x - x.detach()).norm(dim=-1).sqrt() * self.head(x)[:, 0]
-
-    return model_of(chain(Headed, call=lambda i, block, x: block(x)[0]))
-
-
 def table_on_first_use() -> Model:
     class Caching(Block):
         table: Any = None
@@ -329,27 +285,6 @@ def sliced_output() -> Model:
             return torch.tanh(self.linear(x))[:, :6]
 
     return model_of(chain(Slicing), lambda m, batch: m(batch["x"]).flatten().square().mean())
-
-
-def checkpointed_inside() -> Model:
-    class Recomputing(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.inner, x, use_reentrant=False)
-
-    return model_of(chain(Recomputing))
-
-
-def checkpointed_pairs() -> Model:
-    class Paired(Chain):
-        def forward(self, x: Tensor) -> Tensor:
-            def pair(x: Tensor, i: int) -> Tensor:
-                return self.blocks[i + 1](torch.sin(self.blocks[i](x)))
-
-            for i in (0, 2):
-                x = checkpoint(pair, self.before(x), i, use_reentrant=False)
-            return x
-
-    return model_of(Paired([Block() for _ in range(4)]))
 
 
 def holds_itself() -> Model:
@@ -385,14 +320,8 @@ CASES: dict[str, tuple[Callable[[], Model], int]] = {
     "a buffer that is assigned": (reassigned_buffer, 0),
     "one tensor as two arguments": (one_argument_twice, 3),
     "the input returned": (input_is_returned, 0),
-    "a gradient penalty": (gradient_penalty, 0),
-    "gradients of weights in the loss": (gradients_of_weights, 0),
-    "a hook on the input": (hook_on_the_input, 0),
-    "an output that is not used": (unused_output, 0),
     "a table made on first use": (table_on_first_use, 0),
     "an output that is a slice": (sliced_output, 0),
-    "recomputed inside": (checkpointed_inside, 0),
-    "recomputed in pairs": (checkpointed_pairs, 0),
     "over rows": (lambda: model_of(chain(call=lambda i, block, x: torch.vmap(block)(x))), 0),
     "an attribute that holds itself": (holds_itself, 4),
 }

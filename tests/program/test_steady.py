@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_capture import assert_captured, model_of
@@ -60,10 +61,6 @@ def alternating_gradient(m: Any, x: Tensor) -> Tensor:
     return x + ((2 * x) if m.odd else (2 * x).detach())
 
 
-def dropping_layers(m: Any, x: Tensor) -> Tensor:
-    return x * random.random()
-
-
 def stateful_recurrence(m: Any, x: Tensor) -> Tensor:
     found, hidden = m.cell(x[:, None], m.hidden)
     m.hidden = tuple(h.detach() for h in hidden)
@@ -84,7 +81,6 @@ UNSTEADY: dict[str, Callable[[], nn.Module]] = {
     "a running mean": lambda: Stateful(averaging, mean=torch.zeros(6)),
     "made of the first batch": lambda: Stateful(scaling_at_first, is_first=True),
     "gradients of every other step": lambda: Stateful(alternating_gradient, odd=False),
-    "Python's random numbers": lambda: Stateful(dropping_layers),
     "a recurrent state": lambda: Stateful(
         stateful_recurrence, cell=nn.LSTM(6, 6, batch_first=True), hidden=None
     ),
@@ -99,6 +95,65 @@ def test_state_outside_of_buffers_is_refused(name: str) -> None:
     ) as refused:
         capture(model_of(UNSTEADY[name]()))
     assert f"{__file__}:" in str(refused.value)
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: np.random.rand()])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_numbers_of_others_are_refused(draw: Callable[[], float], seed: int) -> None:
+    """Whether or not what they decide differs between two steps."""
+    random.seed(seed)
+    np.random.seed(seed)
+    with pytest.raises(CaptureError, match="it draws random numbers of Python or NumPy"):
+        capture(model_of(Stateful(lambda _, x: 2 * x if draw() < 0.5 else x)))
+
+
+class Scaled(torch.autograd.Function):
+    """Nothing forward, and another gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:  # type: ignore[override]
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad * ctx.by, None
+
+
+def reversing(m: Any, x: Tensor) -> Tensor:
+    m.steps += 1
+    return Scaled.apply(x, -m.steps / 1000)
+
+
+def hooking(m: Any, x: Tensor) -> Tensor:
+    m.steps += 1
+    x.register_hook(lambda grad: grad * m.steps)
+    return 2 * x
+
+
+@pytest.mark.parametrize("then", [reversing, hooking])
+def test_state_in_the_backward_pass_is_refused(then: Forward) -> None:
+    with pytest.raises(CaptureError, match="its second step computes something else"):
+        capture(model_of(Stateful(then, steps=0)))
+
+
+def test_the_line_named_is_one_that_matters() -> None:
+    def then(m: Any, x: Tensor) -> Tensor:
+        m.steps += 1
+        m.log = x.mean() * m.steps  # nobody reads it
+        return x * m.steps
+
+    line = then.__code__.co_firstlineno + 3
+    with pytest.raises(CaptureError, match=f"{__file__}:{line} `return x"):
+        capture(model_of(Stateful(then, steps=0)))
+
+
+def test_graphs_within_the_graph_are_refused() -> None:
+    def then(m: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    with pytest.raises(CaptureError, match=r"`return torch.cond.*` calls torch.cond"):
+        capture(model_of(Stateful(then)))
 
 
 def test_state_of_the_loss_is_refused() -> None:
@@ -140,6 +195,7 @@ STEADY: dict[str, Callable[[], nn.Module]] = {
     "constants": lambda: Stateful(constants, scale=torch.linspace(0, 1, 6)),
     "a buffer": lambda: Stateful(counting, steps=nn.Buffer(torch.zeros(()))),
     "a buffer that is assigned": lambda: Stateful(averaging, mean=nn.Buffer(torch.zeros(6))),
+    "LSTM": lambda: Stateful(lambda m, x: m.cell(x[:, None])[0][:, 0], cell=nn.LSTM(6, 6, batch_first=True)),
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
 }
 
@@ -150,6 +206,14 @@ def test_what_every_step_does_is_captured(name: str) -> None:
 
 
 def test_containers_are_left_as_they_were() -> None:
-    module = Stateful(table_in_a_list, tables=[])
+    class Options(dict[str, Any]):
+        """Not a plain dictionary."""
+
+    options = Options()
+    options["self"] = options
+    deep: Any = ()
+    for _ in range(2000):
+        deep = (deep,)
+    module = Stateful(table_in_a_list, tables=[], options=options, deep=deep)
     capture(model_of(module))
     assert module.tables == []

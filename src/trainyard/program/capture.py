@@ -23,12 +23,12 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
-from trainyard.program.model import Model
+from trainyard.program.model import CaptureError, Model
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.running import Given, Watch, running
 from trainyard.program.simplify import simplify
-from trainyard.program.steady import why_unsteady
+from trainyard.program.steady import refuse_unsteady
 from trainyard.program.tracing import (
     gradients,
     is_backward,
@@ -38,9 +38,7 @@ from trainyard.program.tracing import (
     was_written,
 )
 
-
-class CaptureError(ValueError):
-    """The model cannot be written as one graph; the message names the line and what to do."""
+__all__ = ["CaptureError", "batch_rows", "capture"]
 
 
 def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torch.float32) -> Program:
@@ -76,9 +74,11 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
         repeats = find_repeats(model.module, given, step.run)
         try:
+            refuse_unsteady(model, given, repeats)
             graph_module = step.trace(repeats)
         except NotRepeatableError:
             repeats = Repeats({}, None)
+            refuse_unsteady(model, given, repeats)
             graph_module = step.trace(repeats)
     graph = graph_module.graph
     outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
@@ -122,9 +122,6 @@ class _Step:
     def trace(self, repeats: Repeats) -> fx.GraphModule:
         """The graph of the step, without the parameters and buffers of blocks that are replaced."""
         given = self.given
-        why = why_unsteady(self.model, given, repeats)
-        if why is not None:
-            raise CaptureError(f"{self.model.name} cannot be captured: {why}")
         self.replaced = repeats.replaced
         shown = [
             {n: t for n, t in own.items() if n not in repeats.state} for own in (given.params, given.buffers)
@@ -242,7 +239,8 @@ def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, t
                 raise CaptureError(
                     f"{name} cannot be captured: it uses a tensor of shape {tuple(value.shape)} that is trained or "
                     "computed, and is neither a parameter or buffer of the module, nor in the batch, nor made in this "
-                    "step. Register parameters with the module, and keep no tensors between steps but in buffers."
+                    "step. Register parameters with the module, and keep no tensors between steps but in buffers: also "
+                    "tables that functools.cache, a global or an object of another kind than a module keeps."
                 )
             found[path] = (last, value)
         node.replace_all_uses_with(found[path][0])
@@ -301,7 +299,8 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        where = line_of_model(traceback.extract_tb(error.__traceback__))
+        frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+        where = line_of_model(reversed(frames))
         raise CaptureError(
             f"{name} cannot be captured: {where} decides by a tensor's "
             "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "

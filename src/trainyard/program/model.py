@@ -11,6 +11,10 @@ from torch import Tensor, nn
 Loss = Callable[[nn.Module, Any], Tensor | tuple[Tensor, dict[str, Tensor]]]
 
 
+class CaptureError(ValueError):
+    """The model cannot be written as one graph; the message names the line and what to do."""
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """One thing to train.

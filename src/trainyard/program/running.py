@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -63,35 +63,41 @@ def stepping(
         yield mode
 
 
-# Others may refuse to be refilled.
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
-
-
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone."""
+    """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone.
+
+    Other objects than modules and plain containers, classes and globals keep what it puts there.
+    """
     before = [(each, dict(vars(each))) for each in module.modules()]
-    held: dict[int, tuple[Any, Any]] = {}
-    for _, own in before:
-        _containers(own, held)
+    held = _containers([own for _, own in before])
     try:
         yield
     finally:
-        for container, content in held.values():
+        for container, content in held:
             _refill(container, content)
         for each, own in before:
             _refill(vars(each), own)
 
 
-def _containers(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
-    """Find a container and those in it; by identity, with what they hold."""
-    if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in found:
-        return
-    within = list(value.values()) if isinstance(value, dict) else list(value)
-    if type(value) in _CONTAINERS:
-        found[id(value)] = value, copy(value)
-    for each in within:
-        _containers(each, found)
+# Others may refuse to be refilled.
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
+
+
+def _containers(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """The containers in some, and what they hold."""
+    found: list[tuple[Any, Any]] = []
+    seen: set[int] = set()
+    left = list(roots)
+    while left:
+        value = left.pop()
+        if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) in _CONTAINERS:
+            found.append((value, copy(value)))
+        left += value.values() if isinstance(value, dict) else value
+    return found
 
 
 def _refill(container: Any, content: Any) -> None:

@@ -7,55 +7,66 @@ its first value in a graph.
 from __future__ import annotations
 
 import ctypes
-import traceback
-from collections.abc import Iterator, Mapping
+import pickle
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, disable_fake_tensor_cache
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.program.model import Model
+from trainyard.program.model import CaptureError, Model
 from trainyard.program.repeats import Repeats
-from trainyard.program.repeats.block import tensors_of
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.running import Given, stepping, untouched
-from trainyard.program.tracing import line_of_model, memory
+from trainyard.program.tracing import Watching, frames_now, line_of_model, storage_id, tensors_of
 
 
-def why_unsteady(model: Model, given: Given, repeats: Repeats) -> str | None:
+def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
     """Run two steps of a model, of which the second finds what the first left on the module, on fake tensors.
 
-    State of which nothing is seen in two steps, such as a counter that changes something at its 100th, is not found;
-    nor is that of blocks which ``repeats`` replaces, as these were seen to leave nothing on themselves.
+    State of which nothing is seen in two steps, such as a counter that changes something at its 100th, is not found.
+    State inside blocks that ``repeats`` replaces is not looked for: these were seen to leave nothing on themselves.
 
-    Returns
-    -------
-    Why another step would not be the first again, to follow the model's name; None if it would.
+    Raises
+    ------
+    CaptureError
+        If a step writes to a parameter, draws random numbers outside of PyTorch, or the second one computes something
+        else than the first.
     """
     values = _Values()
-    with untouched(model.module):
+    assert isinstance(given.rng, FakeTensor)
+    # From its cache PyTorch tells in another way than at first which results of an op share memory.
+    with untouched(model.module), disable_fake_tensor_cache(given.rng.fake_mode):
+        drawn = _generators()
         first, written = _step(model, given, repeats, values)
         if written is not None:
-            return (
-                f"it writes to its parameter {written} while it computes the loss. Make it a buffer, or compute with a "
-                "changed copy"
+            raise CaptureError(
+                f"{model.name} cannot be captured: it writes to its parameter {written} while it computes the loss. "
+                "Make it a buffer, or compute with a changed copy"
+            )
+        if _generators() != drawn:
+            raise CaptureError(
+                f"{model.name} cannot be captured: it draws random numbers of Python or NumPy, which would be the same "
+                "in all steps. Draw them outside, and give them as a tensor of the batch"
             )
         values.is_second = True
         second, _ = _step(model, given, repeats, values)
-    if second == first:
-        return None
-    where = f", from {values.differs_at} on" if values.differs_at else ""
-    return (
-        f"its second step computes something else than its first{where}. What it keeps from step to step, such as a "
-        "counter or a running mean, must be a tensor that register_buffer makes known"
-    )
+    if second != first:
+        line = values.first_line_behind(second, first)
+        where = f", from {line} on" if line else ""
+        raise CaptureError(
+            f"{model.name} cannot be captured: its second step computes something else than its first{where}. What it "
+            "keeps from step to step, such as a counter or a running mean, must be a tensor that register_buffer makes "
+            "known"
+        )
 
 
-def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tuple[Any, str | None]:
+def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tuple[list[Any], str | None]:
     """What a step computes, and a parameter that it writes to."""
     buffers = {name: torch.empty_like(buffer) for name, buffer in given.buffers.items()}
     state = {**given.params, **buffers}
@@ -70,48 +81,72 @@ def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tupl
             yield
 
     with stepping(model.module, state, given.rng, given.rows, watch):
-        loss = model.loss(model.module, given.batch)
+        result = model.loss(model.module, given.batch)
         params, kept = dict(model.module.named_parameters()), dict(model.module.named_buffers())
+        grads = _gradients(result[0] if isinstance(result, tuple) else result, given.params.values())
     written = (n for n, p in given.params.items() if params.get(n, p) is not p or values.of(p) != before[n])
-    return values.written(pytree.tree_leaves((loss, kept))), next(written, None)
+    return [*values.comparable(pytree.tree_leaves((result, kept, grads)))], next(written, None)
 
 
-class _Values(TorchDispatchMode):
+def _gradients(loss: Any, params: Iterable[Tensor]) -> Sequence[Tensor | None]:
+    trained = [p for p in params if p.requires_grad]
+    if not trained or not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+        return ()  # what is wrong with that is said when it is traced
+    return torch.autograd.grad(loss, trained, allow_unused=True)
+
+
+def _generators() -> Any:
+    """The state of random numbers that are not PyTorch's."""
+    return random.getstate(), pickle.dumps(np.random.get_state())
+
+
+class _Values(Watching):
     """Numbers the values that ops compute while it is on: equal numbers are equal computations from equal inputs.
 
-    The number of a tensor is that of its memory, which changes when an op writes to it.
+    The number of a tensor is that of its storage, which changes when an op writes to it.
 
     Attributes
     ----------
     is_second : whether a second step runs.
-    differs_at : the line that computed the first value which the first step did not.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.is_second = False
-        self.differs_at = ""
         self._numbers: dict[Any, int] = {}
         self._from_inputs: set[int] = set()  # numbers of what a step computes from what it is given
-        self._of_memory: dict[int, int] = {}
-        self._kept: list[Tensor] = []  # so that no memory is used again
+        self._of_storage: dict[int, int] = {}
+        self._kept: list[Tensor] = []  # so that no storage is used again
+        # Of values that only the second step computes: where, and from which others.
+        self._new: dict[int, tuple[str, list[int]]] = {}
 
     def begin(self, given: Mapping[str, Tensor]) -> None:
         """A step begins, with other inputs than the one before: what that computed from its own is known no more."""
-        for where, number in self._of_memory.items():
+        for where, number in self._of_storage.items():
             if number in self._from_inputs:
-                self._of_memory[where] = self._number(("earlier", number), from_inputs=True)
+                self._of_storage[where] = self._number(("earlier", number), from_inputs=True)
         for name, tensor in given.items():
             self._give(tensor, self._number(("given", name), from_inputs=True))
 
     def of(self, tensor: Tensor) -> int:
-        """The number of a tensor's memory."""
-        found = self._of_memory.get(memory(tensor))
+        """The number of a tensor's storage."""
+        found = self._of_storage.get(storage_id(tensor))
         return self._give(tensor, self._number(_content(tensor), False)) if found is None else found
 
-    def written(self, leaves: list[Any]) -> tuple[Any, ...]:
-        """Arguments or results to compare by."""
+    def comparable(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments or results in a form to compare by."""
         return tuple(self._tensor(leaf) if isinstance(leaf, Tensor) else frozen(leaf) for leaf in leaves)
+
+    def first_line_behind(self, second: Sequence[Any], first: Sequence[Any]) -> str:
+        """Where the second step computed the first value that makes its results differ; "" if none is new."""
+        left = [value[0] for value, other in zip(second, first, strict=False) if value != other]
+        behind: set[int] = set()
+        while left:
+            number = left.pop()
+            if number in self._new and number not in behind:
+                behind.add(number)
+                left += self._new[number][1]
+        return self._new[min(behind)][0] if behind else ""
 
     def _tensor(self, tensor: Tensor) -> Any:
         lies = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
@@ -119,7 +154,7 @@ class _Values(TorchDispatchMode):
 
     def _give(self, tensor: Tensor, number: int) -> int:
         self._kept.append(tensor)
-        self._of_memory[memory(tensor)] = number
+        self._of_storage[storage_id(tensor)] = number
         return number
 
     def _number(self, value: Any, from_inputs: bool) -> int:
@@ -128,30 +163,25 @@ class _Values(TorchDispatchMode):
             self._from_inputs.add(number)
         return number
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # PyTorch asks this more often than all else, and takes long to answer
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction():
-            leaves = pytree.tree_leaves((args, kwargs))
-            value = func, tuple(kwargs), self.written(leaves)
-            from_inputs = any(self.of(t) in self._from_inputs for t in tensors_of(leaves))
-        result = func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
-            known = len(self._numbers)
-            changed = _written_to(func, args, kwargs)
-            made = [t for t in tensors_of(result) if memory(t) not in self._of_memory]
-            for place, tensor in enumerate((*changed, *made)):
-                self._give(tensor, self._number((*value, place), from_inputs))
-        if self.is_second and not self.differs_at and len(self._numbers) > known:
-            self.differs_at = line_of_model(traceback.extract_stack())
-        return result
+    def before(self, op: Any, leaves: Sequence[Any], names: tuple[str, ...]) -> Any:
+        return (op, names, self.comparable(leaves)), [self.of(tensor) for tensor in tensors_of(leaves)]
+
+    def after(self, op: Any, known: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        value, sources = known
+        from_inputs = not self._from_inputs.isdisjoint(sources)
+        changed = _written_to(op, args, kwargs)
+        made = [t for t in tensors_of(result) if storage_id(t) not in self._of_storage]
+        for place, tensor in enumerate((*changed, *made)):
+            count = len(self._numbers)
+            number = self._give(tensor, self._number((*value, place), from_inputs))
+            if self.is_second and number == count:
+                self._new[number] = line_of_model(frames_now()), sources
 
 
-def _written_to(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
-    if not func._schema.is_mutable:
+def _written_to(op: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    if not op._schema.is_mutable:
         return []
-    declared = func._schema.arguments
+    declared = op._schema.arguments
     given = {a.name: value for a, value in zip(declared, args, strict=False)} | dict(kwargs)
     return tensors_of([given.get(a.name) for a in declared if a.alias_info and a.alias_info.is_write])
 
@@ -159,6 +189,6 @@ def _written_to(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]
 def _content(tensor: Tensor) -> Any:
     """What a tensor that the model was not given holds, where that can be read."""
     if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        return "constant", memory(tensor)
+        return "constant", storage_id(tensor)
     storage = tensor.untyped_storage()
     return "constant", ctypes.string_at(storage.data_ptr(), storage.nbytes())

@@ -15,7 +15,14 @@ from torch.utils import _pytree as pytree
 from trainyard.program.program import output_args
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.running import Watch, running
-from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.program.tracing import (
+    gradients,
+    is_backward,
+    layers_recorded,
+    tensors_of,
+    trace,
+    was_written,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,11 +133,6 @@ class _BlockStep:
             result = self.block(*args, **kwargs)
             self.num_draws = mode.calls
             yield result
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    """The tensors in anything."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def trace_block(block: nn.Module, call: Call, rng: Tensor, rows: int, watch: Watch) -> Traced | None:

@@ -9,11 +9,12 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from trainyard.program.repeats.block import tensors_of, trace_block
+from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks
 from trainyard.program.repeats.stand_in import NotRepeatableError, Repeats
 from trainyard.program.repeats.transcript import Recorder, Transcript
 from trainyard.program.running import Given, Watch
+from trainyard.program.tracing import tensors_of
 
 
 def find_repeats(module: nn.Module, given: Given, run: Callable[[Watch], Any]) -> Repeats:
@@ -71,6 +72,8 @@ def _watching(blocks: Mapping[str, nn.Module], recorder: Recorder, trial: Repeat
                 plain = trial.stand_in(path, block, mode) if path in trial.blocks else block.forward
                 watched = recorder.watched(path, block, mode, plain)
                 stack.enter_context(patch.object(block, "forward", watched))
+            hooked = recorder.hooked(Tensor.register_hook)
+            stack.enter_context(patch.object(Tensor, "register_hook", hooked))
             yield stack.enter_context(recorder)
 
     return watch
@@ -83,7 +86,7 @@ def _replaceable(seen: Recorder, own: Mapping[str, Sequence[Tensor | None]]) -> 
 
     def is_closed(path: str, call: Transcript) -> bool:
         known = zip(call.call.state, own[path], strict=False)
-        return call.is_closed and path not in seen.opened and all(used is given for used, given in known)
+        return call.is_closed and path not in seen.leaked and all(used is given for used, given in known)
 
     return {p: calls[0] for p, calls in seen.calls.items() if len(calls) == 1 and is_closed(p, calls[0])}
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.program.repeats.block import Call, tensors_of
+from trainyard.program.repeats.block import Call
 from trainyard.program.repeats.equal import description, frozen, is_plain
-from trainyard.program.tracing import memory
+from trainyard.program.tracing import Watching, storage_id, tensors_of
 
 _NUMBER = 3  # place of the number of the draw among the arguments of dropout
 
@@ -41,28 +40,28 @@ class Ops:
 
     def comes_from(self, origin: Any, tensor: Tensor) -> None:
         """Say where the memory of a tensor comes from, if that is not known."""
-        self._origin.setdefault(memory(tensor), origin)
+        self._origin.setdefault(storage_id(tensor), origin)
         self._kept.append(tensor)
 
     def note(
         self, op: Any, leaves: Sequence[Any], names: tuple[str, ...], result: Any, first_draw: int = 0
     ) -> None:
         """An op ran; its draws are counted from the first."""
-        arguments = list(self.written(leaves))
+        arguments = list(self.comparable(leaves))
         if op is torch.ops.trainyard.dropout.default:
             arguments[_NUMBER] = leaves[_NUMBER] - first_draw
         for number, tensor in enumerate(tensors_of(result)):
-            if memory(tensor) not in self._origin:
+            if storage_id(tensor) not in self._origin:
                 self.comes_from((len(self.ops), number), tensor)
-                self.made.add(memory(tensor))
-        self.ops.append((op, names, tuple(arguments), self.written(pytree.tree_leaves(result))))
+                self.made.add(storage_id(tensor))
+        self.ops.append((op, names, tuple(arguments), self.comparable(pytree.tree_leaves(result))))
 
-    def written(self, leaves: Iterable[Any]) -> tuple[Any, ...]:
-        """Arguments to compare by."""
+    def comparable(self, leaves: Iterable[Any]) -> tuple[Any, ...]:
+        """Arguments or results in a form to compare by."""
         return tuple(self._tensor(leaf) if isinstance(leaf, Tensor) else frozen(leaf) for leaf in leaves)
 
     def _tensor(self, tensor: Tensor) -> Any:
-        origin = self._origin.get(memory(tensor))
+        origin = self._origin.get(storage_id(tensor))
         self.is_closed &= origin is not None
         return origin, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
@@ -82,28 +81,27 @@ class Transcript(Ops):
         self.block, self.call, self.first_draw = block, call, first_draw
         self.result: Any = None
         self._described = description(block, without="forward")
-        self._hooks = _hooks(call)
 
     def close(self, result: Any) -> list[Tensor]:
         """The call returned; its output tensors."""
         leaves, spec = pytree.tree_flatten(result)
         outputs = tensors_of(leaves)
-        self.result = spec, self.written(leaves), tuple(o.requires_grad for o in outputs)
+        self.result = spec, self.comparable(leaves), tuple(o.requires_grad for o in outputs)
         others = [x for x in (*self.call.leaves, *leaves) if not isinstance(x, Tensor)]
         state = Call.of(self.block, (), {}).state
         self.is_closed &= (
             all(map(is_plain, others))
             and self._returns_its_own(outputs)
             and [*map(id, state)] == [*map(id, self.call.state)]
-            and _hooks(self.call) == self._hooks
+            and not _has_own_backward(outputs, self.call.given)
             and description(self.block, without="forward") == self._described
         )
-        self.made.difference_update(map(memory, outputs))
+        self.made.difference_update(map(storage_id, outputs))
         return outputs
 
     def _returns_its_own(self, outputs: Sequence[Tensor]) -> bool:
         """Whether what happens later to an output happens to nothing else: it is new, and all of its memory."""
-        memories = [memory(o) for o in outputs]
+        memories = [storage_id(o) for o in outputs]
         return (
             all(m in self.made for m in memories)
             and len(set(memories)) == len(memories)
@@ -116,7 +114,7 @@ class Transcript(Ops):
         return self.call.key, self._described, tuple(self.ops), self.result
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Watching):
     """Writes transcripts of the calls of blocks, and of what is around them, while it is on.
 
     Parameters
@@ -128,7 +126,7 @@ class Recorder(TorchDispatchMode):
     ----------
     calls : transcripts by path.
     around : ops outside of the calls, and the calls among them.
-    opened : paths of blocks of which something was used outside.
+    leaked : paths of blocks of which something was used outside.
     differentiates : whether the model differentiates by itself, which asks more of a block than its one backward pass.
     """
 
@@ -136,10 +134,10 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: dict[str, list[Transcript]] = {}
         self.around = Ops(given)
-        self.opened: set[str] = set()
+        self.leaked: set[str] = set()
         self.differentiates = False
         self._current: tuple[str, Transcript] | None = None
-        self._owner = {memory(tensor): path for tensor, path in owner.items()}
+        self._owner = {storage_id(tensor): path for tensor, path in owner.items()}
 
     def watched(
         self, path: str, block: nn.Module, mode: Any, plain: Callable[..., Any]
@@ -155,7 +153,7 @@ class Recorder(TorchDispatchMode):
         def forward(*args: Any, **kwargs: Any) -> Any:
             transcript = Transcript(block, Call.of(block, args, kwargs), mode.rng, mode.calls)
             self.calls.setdefault(path, []).append(transcript)
-            self.around.ops.append((path, self.around.written(transcript.call.given)))
+            self.around.ops.append((path, self.around.comparable(transcript.call.given)))
             before, self._current = self._current, (path, transcript)
             try:
                 result = plain(*args, **kwargs)
@@ -174,34 +172,52 @@ class Recorder(TorchDispatchMode):
     def returned(self, result: Any) -> None:
         """The model returned."""
         self._used(result)
-        self.around.ops.append(self.around.written(tensors_of(result)))
+        self.around.ops.append(self.around.comparable(tensors_of(result)))
 
     def _used(self, tensors: Any) -> None:
         within = None if self._current is None else self._current[0]
         for tensor in tensors_of(tensors):
-            owner = self._owner.get(memory(tensor))
+            owner = self._owner.get(storage_id(tensor))
             if owner is not None and owner != within:
-                self.opened.add(owner)
+                self.leaked.add(owner)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # PyTorch asks this more often than all else, and takes long to answer
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if not tensors_of(result) and not func._schema.is_mutable:
-            return result  # a question, such as which device a tensor is on
-        self.differentiates |= torch._C._current_graph_task_id() != -1
-        with torch._C.DisableTorchFunction():
-            leaves = pytree.tree_leaves((args, kwargs))
-            self._used(leaves)
-            ops, first_draw = self.around, 0
+    def hooked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """``Tensor.register_hook``: what a hook does in the backward pass is not seen."""
+
+        def register_hook(tensor: Tensor, hook: Callable[..., Any]) -> Any:
             if self._current is not None:
-                ops = self._current[1]
-                first_draw = self._current[1].first_draw
-            ops.note(func, leaves, tuple(kwargs), result, first_draw)
-        return result
+                self._current[1].is_closed = False
+            return plain(tensor, hook)
+
+        return register_hook
+
+    def before(self, op: Any, leaves: Sequence[Any], names: tuple[str, ...]) -> Any:
+        return leaves, names
+
+    def after(self, op: Any, known: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        leaves, names = known
+        self.differentiates |= torch._C._current_graph_task_id() != -1
+        self._used(leaves)
+        ops, first_draw = self.around, 0
+        if self._current is not None:
+            ops = self._current[1]
+            first_draw = self._current[1].first_draw
+        ops.note(op, leaves, names, result, first_draw)
 
 
-def _hooks(call: Call) -> tuple[int, ...]:
-    """How many hooks there are on the gradients of what a block is given."""
-    return tuple(len(t._backward_hooks or ()) for t in call.given)
+def _has_own_backward(outputs: Iterable[Tensor], given: Iterable[Tensor]) -> bool:
+    """Whether Python code of the model's takes part in the backward pass from outputs to what was given.
+
+    What it does there is not seen. That of registered ops is the same in every call.
+    """
+    seen = {t.grad_fn for t in given}
+    left = [o.grad_fn for o in outputs]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction) and not node.name().startswith("GeneratedBackwardFor_"):
+            return True
+        seen.add(node)
+        left += (before for before, _ in node.next_functions)
+    return False
