@@ -122,6 +122,14 @@ def test_a_defect_is_no_user_error(capsys, monkeypatch):
         run("plan", capsys=capsys)
 
 
+def test_only_this_machine_is_measured(capsys):
+    code, _, err = run("hardware", "1x2xV100-16G", "--measure", capsys=capsys)
+    assert code == 2
+    assert err.startswith(
+        "error: --measure measures this machine, and 1x2xV100-16G is not that; leave CLUSTER out"
+    )
+
+
 def test_debugging_shows_the_traceback(capsys, monkeypatch):
     monkeypatch.setenv("TRAINYARD_DEBUG", "1")
     code, _, err = run("simulate", "nowhere.yaml", capsys=capsys)

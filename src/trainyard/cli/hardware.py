@@ -21,15 +21,19 @@ class Options(Common):
     yaml: bool = False
     """Print the cluster as a YAML file that can be edited and used as --cluster."""
     measure: bool = False
-    """Measure this machine anew, and forget what was measured on it: it may have become faster or slower."""
+    """Measure this machine (no other) anew, and forget what was measured on it: it may have become faster or slower."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Describe what was asked for."""
-    from trainyard.hardware import DEVICES, forget_measurements, local_profile, parse_cluster
+    from trainyard.hardware import DEVICES, HardwareError, forget_measurements, local_profile, parse_cluster
     from trainyard.report.tables import device_table, facts_table, machine_facts
 
     if options.measure:
+        if options.cluster and not options.cluster.startswith("local"):
+            raise HardwareError(
+                f"--measure measures this machine, and {options.cluster} is not that; leave CLUSTER out, or give local:N"
+            )
         forget_measurements()
     if options.cluster:
         with screen.waiting("looking at the cluster"):

@@ -195,14 +195,14 @@ def _result(node: fx.Node) -> int:
     return sum(size_bytes(t) for t in tensors_of(node))
 
 
-def _exact(node: fx.Node) -> int:
+def _float32_ratio(node: fx.Node) -> int:
     """How many times as many bytes a result has in float32."""
     return max(1, 4 // next(iter(tensors_of(node))).element_size())
 
 
-def _exact_copy(node: fx.Node) -> int:
+def _float32_copy_bytes(node: fx.Node) -> int:
     """Of what goes in or comes out, whichever is larger, in float32, if it is not that."""
-    ratio = _exact(node)
+    ratio = _float32_ratio(node)
     return ratio * max(_of(node), _result(node)) if ratio > 1 else 0
 
 
@@ -214,5 +214,7 @@ _TEMPORARY = {
     spmd.all_reduce: lambda n: _result(n) if n.args[2] == "avg" else 0,
     # Rows looked up, local indices and two masks; gradients are added in float32.
     spmd.embed_part: lambda n: _result(n) + _of(n, 1) * 3,
-    spmd.embed_part_backward: lambda n: _exact(n) * _of(n, 0) + _exact_copy(n) + _of(n, 1) * 3,
+    spmd.embed_part_backward: lambda n: (
+        _float32_ratio(n) * _of(n, 0) + _float32_copy_bytes(n) + _of(n, 1) * 3
+    ),
 }

@@ -11,8 +11,10 @@ import torch
 
 from trainyard.job.run.config import RankStep, Work
 from trainyard.job.run.data import FunctionData
+from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import WorkerError, run_ranks
 from trainyard.job.run.worker import Ready, prepare, train_rank
+from trainyard.program.capture import capture
 from trainyard.program.model import Model
 
 
@@ -37,6 +39,11 @@ def _nudged(model: Model, by: float) -> Model:
     return model
 
 
+def _with_constant(model: Model, value: float) -> Model:
+    scale = torch.tensor(value)
+    return replace(model, loss=lambda module, batch: model.loss(module, batch) * scale)
+
+
 def _train(rank: int, unlike: str) -> list[float]:
     plan, other = plans.plan(data=2), rank if unlike else 0
     work = Work(_built(0), plan, plans.DATA_SOURCE, plans.config(2))
@@ -50,6 +57,14 @@ def _train(rank: int, unlike: str) -> list[float]:
         work = replace(work, config=replace(work.config, seed=other))
     elif unlike == "plan":
         work = replace(work, plan=replace(plan, bucket_bytes=40_000 + other))
+    elif unlike == "steps":
+        work = replace(work, config=replace(work.config, steps=2 + other))
+    elif unlike == "learning rate":
+        work = replace(work, config=replace(work.config, optimizer=OptimizerConfig(lr=0.1 + other)))
+    elif unlike == "a constant":
+        model = _with_constant(_built(0), 1.0 + other)
+        program = capture(model, plan.rows_per_microbatch)
+        work = replace(work, model=model, plan=replace(plan, fingerprint=program.fingerprint))
     losses: list[float] = []
 
     def report(message: Any) -> None:
@@ -68,8 +83,11 @@ def _train(rank: int, unlike: str) -> list[float]:
         ("values", "InitialValueError: tokens.weight has other values on some ranks .* torch.manual_seed"),
         ("one number", r"InitialValueError: blocks\.1\.norm_1\.bias has other values"),
         ("data", "DataError: batch.tokens of step 0 is another on some ranks .* Seed random numbers"),
-        ("seed", "PlanError: the ranks have different plans or seeds"),
-        ("plan", "PlanError: the ranks have different plans or seeds"),
+        ("a constant", r"InitialValueError: constant\._tensor_constant0 has other values"),
+        ("seed", "PlanError: the ranks differ in their seed"),
+        ("plan", "PlanError: the ranks differ in their plan"),
+        ("steps", "PlanError: the ranks differ in their number of steps"),
+        ("learning rate", "PlanError: the ranks differ in their optimizer"),
     ],
 )
 def test_ranks_that_begin_with_something_else_are_refused(unlike: str, message: str) -> None:

@@ -42,7 +42,7 @@ def half_frozen() -> Model:
 )
 @pytest.mark.parametrize(
     "strategies",
-    ["data_parallel", pytest.param("gpipe(stages=2, microbatches=2)", marks=pytest.mark.slow)],
+    ["data_parallel", "gpipe(stages=2, microbatches=2)"],
 )
 def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConfig, tmp_path: Path) -> None:
     """With two stages, rank 0 has nothing to train, and so no moments."""

@@ -110,14 +110,16 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
         pool = pool_for(left, wanted[i], named, allowed[i]) if wanted[i] else -1
         taken = empty(0, int64)
         if pool >= 0:
-            left[pool] -= wanted[i]
             total -= wanted[i]
             for kind in range(len(by_type)):
                 suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
-                if len(taken) == 0 and suits and by_type[kind] >= wanted[i]:
+                if len(taken) == 0 and suits and left[kind] >= wanted[i]:
                     own = type_of == kind
                     free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
                     taken = nodes_for(hows[i] if len(hows) else how, free, wanted[i], sizes)
+                    if len(taken):
+                        pool = kind
+            left[pool] -= wanted[i]
         for node in range(len(taken)):
             device = per_node[_FIRST, node]
             for _ in range(taken[node]):

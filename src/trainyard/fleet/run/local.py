@@ -11,6 +11,8 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
+
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
@@ -92,8 +94,20 @@ class LocalEngine(HomeEngine):
         if process is not None and process.exitcode is None and process.pid:
             groups.add(process.pid)
         for group in groups:
+            # Ranks are sessions of their own. They die with the one that started them; what they started might not.
+            below = _descendants(group)
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
+            for process in below:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _divided(cores: Sequence[int], num_parts: int) -> list[Sequence[int]]:

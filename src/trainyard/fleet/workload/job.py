@@ -98,6 +98,7 @@ class Adaptive:
         done : work done so far.
         report : its last one; None before the first.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not say at which pace it runs")
 
     @property
     def known(self) -> Any:

@@ -22,47 +22,79 @@ def held_values(model: Model) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in entries if t.device.type != "meta"}
 
 
-def check_agreement(work: Work, values: Mapping[str, Tensor], step: int) -> None:
-    """Compare what the ranks have, by check sums; all call this together.
+def check_same_run(work: Work, resumes: bool) -> None:
+    """Compare what the ranks are to do; all call this together, before they do anything else together.
 
     Parameters
     ----------
-    values : of parameters and buffers, before training.
+    resumes : whether there is a checkpoint to continue from.
+
+    Raises
+    ------
+    PlanError
+        On all ranks, if that is not the same on all of them.
+    """
+    config = work.config
+    said = {
+        "plan": work.plan.to_text(),
+        "seed": config.seed,
+        "number of steps": config.steps,
+        "optimizer": config.optimizer,
+        "steps between checkpoints": config.checkpoint_every,
+        "use of checkpoints": (config.checkpoint is None, config.pause is None),
+        "checkpoint to continue from (do all see its folder?)": resumes,
+    }
+    if work.plan.num_ranks > 1 and (
+        name := _first_unlike({n: _checksum_of_text(v) for n, v in said.items()})
+    ):
+        raise PlanError(
+            f"the ranks differ in their {name}; start all with the same command, on the same files"
+        )
+
+
+def check_same_start(work: Work, values: Mapping[str, Tensor], step: int) -> None:
+    """Compare the tensors that the ranks begin with, by checksums; all call this together.
+
+    Parameters
+    ----------
+    values : of parameters, buffers and constants, before training.
     step : the one to come, whose batch is compared; none if the run is over.
 
     Raises
     ------
-    PlanError, InitialValueError, DataError
-        On all ranks, if the plan or the seed, the values, or the batch are not the same on all of them.
+    InitialValueError, DataError
+        On all ranks, if values or batch are not the same on all of them.
     """
     if work.plan.num_ranks == 1:
         return
-    if _first_unlike({"plan": zlib.crc32(f"{work.config.seed} {work.plan.to_text()}".encode())}):
-        raise PlanError("the ranks have different plans or seeds; start all with the same command")
-    if name := _first_unlike({name: _check_sum(t) for name, t in values.items()}):
+    if name := _first_unlike({name: _checksum(t) for name, t in values.items()}):
         raise InitialValueError(
             f"{name} has other values on some ranks than on others: each builds the model by itself, and must build "
             "the same. Call torch.manual_seed before, or give the model as a function"
         )
     batch = work.data.batch(step) if step < work.config.steps else {}
-    if name := _first_unlike({name: _check_sum(t) for name, t in batch.items()}):
+    if name := _first_unlike({name: _checksum(t) for name, t in batch.items()}):
         raise DataError(
             f"{name} of step {step} is another on some ranks than on others: each reads the whole batch and takes "
             "its rows, so the data must depend on nothing but the step. Seed random numbers with it"
         )
 
 
-def _first_unlike(check_sums: Mapping[str, int]) -> str:
+def _first_unlike(checksums: Mapping[str, int]) -> str:
     """The first name whose number is not the same on all ranks; empty if there is none."""
-    if not check_sums:
+    if not checksums:
         return ""
-    mine = torch.tensor([*check_sums.values()], dtype=torch.int64)
+    mine = torch.tensor([*checksums.values()], dtype=torch.int64)
     least, most = mine.clone(), mine.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     unlike = (least != most).tolist()
-    return next((name for name, is_unlike in zip(check_sums, unlike, strict=True) if is_unlike), "")
+    return next((name for name, is_unlike in zip(checksums, unlike, strict=True) if is_unlike), "")
 
 
-def _check_sum(tensor: Tensor) -> int:
+def _checksum(tensor: Tensor) -> int:
     return zlib.crc32(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _checksum_of_text(value: object) -> int:
+    return zlib.crc32(str(value).encode())

@@ -113,8 +113,8 @@ class Executor:
     def _add_constants(self, values: Values) -> None:
         """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``).
 
-        Of those that a step does not write, ``exact`` keeps on the CPU what they were before they were rounded to the
-        plan's precision: a checkpoint is read in another one, too.
+        Of those that a step does not write, ``exact`` refers to what they were before they were rounded to the plan's
+        precision, on the CPU: a checkpoint is read in another one, too.
         """
         self.constants: set[str] = set()
         self.exact: dict[str, torch.Tensor] = {}
@@ -133,7 +133,7 @@ class Executor:
                     whole = self._part(slot.name, values(slot.name))
                     part = whole.to(dtype) if whole.is_floating_point() else whole
                     if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
-                        self.exact[slot.name] = whole.detach().clone()
+                        self.exact[slot.name] = whole.detach()
                     (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
                     if slot.kind == "param":
                         self.constants.add(slot.name)

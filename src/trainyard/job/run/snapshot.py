@@ -57,8 +57,9 @@ def take(executor: Executor) -> dict[str, Part]:
                 placements = executor.lowered.params[path].placements
                 if first_of_its_stages and _is_writer(executor, placements, position[path]):
                     taken[f"{field}/{path}"] = _part(executor, value, placements)
-    for key, (value, *_), placements in _constants(executor):
-        taken[key] = _part(executor, value, placements)
+    for field, path, value in _constants(executor):
+        exact = executor.exact.get(path, value)
+        taken[f"{field}/{path}"] = _part(executor, exact, executor.lowered.inputs[path])
     return taken
 
 
@@ -78,21 +79,17 @@ def _is_writer(executor: Executor, placements: Mapping[str, Placement], position
     return True
 
 
-def _constants(executor: Executor) -> Iterator[tuple[str, list[torch.Tensor], Mapping[str, Placement]]]:
-    """Buffers and parameters that are not trained, the most exact first of those that there are of each.
+def _constants(executor: Executor) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Buffers and parameters that are not trained, as they are computed with: field, path and value.
 
     Ranks that hold the same ones all name them.
     """
     trained = {p for s in executor.state.buckets.values() for p in s.bucket.paths}
     for path, value in executor.params.items():
         if path not in trained and path in executor.constants:
-            yield f"{PARAMS}/{path}", _held(executor, path, value), executor.lowered.inputs[path]
+            yield PARAMS, path, value
     for path, value in executor.buffers.items():
-        yield f"{BUFFERS}/{path}", _held(executor, path, value), executor.lowered.inputs[path]
-
-
-def _held(executor: Executor, path: str, value: torch.Tensor) -> list[torch.Tensor]:
-    return [executor.exact[path], value] if path in executor.exact else [value]
+        yield BUFFERS, path, value
 
 
 def _part(executor: Executor, value: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
@@ -130,15 +127,19 @@ class Target:
         self.executor = executor
         self.parts: dict[str, Part] = {}
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._exact: dict[str, torch.Tensor] = {}
         for state in executor.state.buckets.values():
             for field, flat in _flats(executor, state).items():
                 if field in wanted:
                     self._add(field, state, flat)
-        for key, held, placements in _constants(executor):
+        for field, path, value in _constants(executor):
+            exact = executor.exact.get(path, value)
             # Copied over even where the type is the same: buffers may be shared with graphs that ran.
-            whole = torch.empty(held[0].shape, dtype=_kept_dtype(held[0]))
-            self.parts[key] = _described(executor, whole, placements)
-            self._copies += ((value, whole) for value in held)
+            read = torch.empty(exact.shape, dtype=_kept_dtype(exact))
+            self.parts[f"{field}/{path}"] = _described(executor, read, executor.lowered.inputs[path])
+            self._copies.append((value, read))
+            if path in executor.exact:
+                self._exact[path] = read
 
     def _add(self, field: str, state: BucketState, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
@@ -165,4 +166,5 @@ class Target:
         """Put what was read where it belongs, and give all ranks the new weights. Collective."""
         for kept, read in self._copies:
             kept.copy_(read)
+        self.executor.exact |= self._exact
         self.executor.state.publish_weights()

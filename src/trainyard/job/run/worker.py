@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Store
 
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
-from trainyard.job.run.agreement import check_agreement, held_values
+from trainyard.job.run.agreement import check_same_run, check_same_start, held_values
 from trainyard.job.run.checkpoint import Checkpointer, complete_steps
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
@@ -46,7 +46,7 @@ class Prepared:
 
     Attributes
     ----------
-    held : those values that the model had when it was built.
+    held : those values that the model had when it was built, and constants.
     """
 
     lowered: Lowered
@@ -57,7 +57,7 @@ class Prepared:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
         param = self.lowered.params.get(path)
         if param is None or not param.trainable:
-            return self.values(path)  # read into as it is
+            return self.values(path)  # the precision in which it is read and kept is this one's
         return torch.zeros(()).expand(param.whole_shape)
 
 
@@ -79,7 +79,7 @@ def prepare(work: Work) -> Prepared:
     check_batch(work.data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
-    return Prepared(lower(program, plan), values, held_values(model))
+    return Prepared(lower(program, plan), values, {**held_values(model), **program.constants})
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -112,6 +112,7 @@ def train_rank(
     """
     config = work.config
     replaced = resume and config.checkpoint is not None and bool(complete_steps(config.checkpoint))
+    check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
     executor = Executor(prepared.lowered, rank, values, config.optimizer, device, config.seed)
     first = 0
@@ -121,7 +122,7 @@ def train_rank(
         checkpointer = Checkpointer(executor, config.checkpoint, config.keep)
         if resume:
             first, notes = checkpointer.restore()
-    check_agreement(work, {} if replaced else prepared.held, first)
+    check_same_start(work, {} if replaced else prepared.held, first)
     report(Ready(rank, first, tuple(notes)))
     for step in range(first, config.steps):
         report(_step(executor, work, rank, step))
