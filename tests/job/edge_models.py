@@ -170,3 +170,19 @@ def gelu_last() -> tuple[Net, Any]:
 def layer_norm() -> tuple[Net, Any]:
     net = Net(lambda net, x: net.b(torch.tanh(net.norm(torch.tanh(net.a(x))))))
     return _with(net, norm=nn.LayerNorm(WIDTH)), mse
+
+
+def view_of_what_travels() -> tuple[Net, Any]:
+    """What is sent arrives in another order in memory than the one in which a view of it could be taken."""
+
+    def run(net: Net, x: Tensor) -> Tensor:
+        heads = net.a(x).view(-1, 4, WIDTH // 4).transpose(1, 2)
+        return net.b(heads.tanh().transpose(1, 2).reshape(-1, WIDTH))
+
+    return Net(run), mse
+
+
+def one_gradient_of_two() -> tuple[Net, Any]:
+    """Two parameters whose gradients are one tensor, and that may lie in other ways than each other."""
+    net = Net(lambda net, x: torch.tanh(F.linear(x, net.base + net.delta)))
+    return _with(net, base=_matrix(), delta=_matrix()), mse

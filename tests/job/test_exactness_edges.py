@@ -34,6 +34,7 @@ class Case:
     build : makes the module and its loss.
     starts : first ops of the stages after the first; by default stages of equally many ops.
     recompute : all forward ops.
+    cut : parameters along the data axis.
     """
 
     build: Callable[[], tuple[models.Net, Any]]
@@ -46,6 +47,7 @@ class Case:
     zero: int = 0
     recompute: bool = False
     dtype: str = "float32"
+    cut: tuple[tuple[str, Shard], ...] = ()
 
     @cache  # noqa: B019 - cases are few and live as long as the module
     def model(self) -> Model:
@@ -71,7 +73,7 @@ class Case:
             1,
             make_schedule(self.schedule, self.pipeline, self.microbatches, self.per_rank),
             starts,
-            {DATA: batch} if self.data > 1 else {},
+            {DATA: {**batch, **dict(self.cut)}} if self.data > 1 else {},
             frozenset(forward) if self.recompute else frozenset(),
             self.zero,
             dtype=self.dtype,
@@ -116,6 +118,11 @@ TOGETHER = {
     "interleaved": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="interleaved"),
     "v": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="zb_v"),
     "maximum of cut rows": Case(models.maximum_reported, data=2),
+    "a view of what travels": Case(models.view_of_what_travels, pipeline=2, starts=("transpose_1",)),
+    "one gradient, cut in two ways": Case(
+        models.one_gradient_of_two, data=2, cut=(("base", Shard(0, 2)), ("delta", Shard(0)))
+    ),
+    "one gradient, cut and whole": Case(models.one_gradient_of_two, data=2, cut=(("base", Shard(0)),)),
     "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
 }
 
@@ -166,15 +173,21 @@ def _check(case: Case, found: list[dict[str, Any]], relative: float = 1e-5) -> N
     grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     buffers = dict(module.named_buffers())
     assert set().union(*(answer["grads"] for answer in found)) == set(grads)
-    for answer in found:
+    for rank, answer in enumerate(found):
         assert answer["losses"] == pytest.approx(wanted, rel=max(relative, 1e-5))
         for kind, right in (("grads", grads), ("buffers", buffers)):
             for name, value in answer[kind].items():
-                difference = (torch.from_numpy(value) - right[name].float()).norm()
-                assert float(difference) <= relative * float(right[name].float().norm()), (kind, name)
+                part = _part(right[name].float(), dict(case.cut).get(name), rank, len(found))
+                difference = (torch.from_numpy(value) - part).norm()
+                assert float(difference) <= relative * float(part.norm()), (kind, name)
     for name, value in before.items():
         owner, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(owner), leaf, value)
+
+
+def _part(whole: Tensor, cut: Shard | None, rank: int, num_ranks: int) -> Tensor:
+    """Rows of one rank."""
+    return whole if cut is None else whole.unflatten(0, (cut.blocks, num_ranks, -1))[:, rank].flatten(0, 1)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -280,3 +280,108 @@ def test_gpt3_is_captured_in_little_memory() -> None:
     assert num_params > 174e9
     assert num_nodes < 16_000
     assert peak_kib < 3 * 2**20
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return torch.tanh(x) * x
+
+
+class Doing(nn.Module):
+    """A linear layer, and something done with its result."""
+
+    def __init__(self, do: Any, **parts: Any) -> None:
+        super().__init__()
+        self.linear, self.do = nn.Linear(6, 6), do
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.do(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda x: torch.cat([torch.tensor([]), x], -1),  # as a cache of keys begins
+        lambda x: torch.cat([x], 0) * 2,
+        lambda x: (x * 2).clamp_(min=0.1),
+        lambda x: nn.functional.margin_ranking_loss(x, x.detach() * 2, torch.ones(4, 6)),
+        lambda x: torch.linalg.inv(x.T @ x + torch.eye(6)),
+        scripted,
+    ],
+    ids=["nothing in front", "one part", "clamp_", "margins", "inverse", "script"],
+)
+def test_what_pytorch_writes_in_a_way_of_its_own(do: Any) -> None:
+    program = assert_captured(model_of(Doing(do)))
+    assert not [n for n in program.graph.nodes if n.target is torch.ops.aten.cat.default]
+
+
+def test_a_graph_does_not_depend_on_what_was_captured_before() -> None:
+    models = [
+        model_of(Doing(lambda x: x, cell=nn.LSTM(6, 6)), lambda m, b: m.cell(m(b["x"]))[0].sum())
+        for _ in "ab"
+    ]
+    assert capture(models[0]).fingerprint == capture(models[1]).fingerprint
+
+
+def test_a_loss_may_change_the_dictionary_that_it_is_given() -> None:
+    def loss(module: Any, batch: Any) -> Tensor:
+        batch["x"] = batch["x"] * 2
+        return module(batch.pop("x")).square().mean()
+
+    blocks = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+    model = model_of(blocks, loss)
+    graph = run_graph(capture(model), model)
+    torch.testing.assert_close(graph["loss:loss"], loss(blocks, dict(model.batch)).detach())
+
+
+def hooked() -> nn.Module:
+    module = nn.Linear(6, 6)
+    module.weight.register_hook(lambda grad: grad * 0.5)
+    return module
+
+
+class Growing(nn.Linear):
+    """A layer with a buffer that is longer after every step."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.register_buffer("seen", torch.zeros(0, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = torch.cat([self.seen, x.detach()[:1]])
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (hooked, "its parameter weight has hooks on its gradient"),
+        (lambda: nn.Linear(6, 6, dtype=torch.complex64), "its parameter weight is complex"),
+        (lambda: nn.LazyLinear(6), "its parameter weight has no shape yet; call the model once"),
+        (Growing, r"a step makes its buffer seen torch.float32 \(1, 6\) of torch.float32 \(0, 6\)"),
+    ],
+)
+def test_what_would_be_trained_in_another_way_is_refused(make: Any, why: str) -> None:
+    module = make()
+    with pytest.raises(CaptureError, match=why):
+        capture(Model("m", module, lambda m, b: m(b["x"]).square().mean(), {"x": torch.ones(4, 6)}))
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (lambda loss: {"loss": loss}, "must be a scalar tensor, or a tuple .* given dict"),
+        (lambda loss: loss[None], r"must be a scalar .* given shape \(1,\)"),
+        (lambda loss: loss.detach(), "requires_grad=False"),
+        (
+            lambda loss: (loss, {"rate": 0.1}),
+            "the metric 'rate' of small must be a scalar tensor, given float",
+        ),
+        (lambda loss: (loss, {"rows": loss[None]}), r"of shape \(1,\)"),
+    ],
+)
+def test_a_loss_is_a_scalar_and_so_are_metrics(result: Any, why: str) -> None:
+    with pytest.raises(CaptureError, match=why):
+        capture(model_of(nn.Linear(6, 6), lambda m, b: result(m(b["x"]).square().mean())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,17 @@ def test_containers_are_left_as_they_were() -> None:
     module = Stateful(table_in_a_list, tables=[], options=options, deep=deep)
     capture(model_of(module))
     assert module.tables == []
+
+
+def test_objects_of_a_module_are_left_as_they_were() -> None:
+    rotary = SimpleNamespace(table=None)
+
+    def then(m: Any, x: Tensor) -> Tensor:
+        if rotary.table is None:
+            rotary.table = torch.cos(torch.arange(6.0))
+        return x * rotary.table
+
+    assert_captured(model_of(Stateful(then, rotary=rotary)))
+    rotary.table = None
+    capture(model_of(Stateful(then, rotary=rotary)))
+    assert rotary.table is None

@@ -58,6 +58,9 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         `trainyard.program.steady`), or the batch is not a pytree of tensors with one number of rows.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
+    # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's
+    # graph does not depend on what was captured before it, every capture begins without.
+    FakeTensorMode.cache_clear()
     rows = batch_rows(model.batch)
     num_rows = rows if num_rows is None else num_rows
     params, buffers, aliases = _fake_state(model.module, fake, dtype)
@@ -133,7 +136,7 @@ class _Step:
         """The loss and the metrics; the model runs within ``watch``."""
         given = self.given
         with running(self.model.module, given.state, given.rng, given.rows, watch):
-            return self.model.loss(self.model.module, given.batch)
+            return self.model.loss(self.model.module, given.own_batch())
 
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
         module, before = self.model.module, dict(buffers)
@@ -141,20 +144,45 @@ class _Step:
         with running(module, params | buffers, rng, self.given.rows, self.replaced):
             result = self.model.loss(module, batch)
             loss, metrics = result if isinstance(result, tuple) else (result, {})
-            if loss.dim() or not loss.requires_grad:
-                raise CaptureError(
-                    f"the loss of {self.model.name} must be a scalar that depends on a parameter; "
-                    f"given shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
-                )
+            _check_result(self.model.name, loss, metrics)
             after = {name: b for name, b in module.named_buffers() if name in buffers}
             found = gradients([loss], [params[n] for n in trainable], [None])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         written = {n: b for n, b in after.items() if b is not before[n] or was_written(b)}
+        for path, value in written.items():
+            _check_buffer(self.model.name, path, before[path], value)
         self.outputs = [Output("loss", "loss")]
         self.outputs += [Output("metric", name) for name in metrics]
         self.outputs += [Output("grad", name) for name in grads]
         self.outputs += [Output("buffer", name) for name in written]
         return loss.detach(), *(m.detach() for m in metrics.values()), *grads.values(), *written.values()
+
+
+def _check_result(name: str, loss: Any, metrics: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or not isinstance(metrics, Mapping):
+        raise CaptureError(
+            f"the loss of {name} must be a scalar tensor, or a tuple of that and a dictionary of metrics; given "
+            f"{type(loss).__name__}" + (f" and {type(metrics).__name__}" if metrics != {} else "")
+        )
+    if loss.dim() or not loss.requires_grad:
+        raise CaptureError(
+            f"the loss of {name} must be a scalar that depends on a parameter; given shape {tuple(loss.shape)}, "
+            f"requires_grad={loss.requires_grad}"
+        )
+    for metric, value in metrics.items():
+        if not isinstance(value, torch.Tensor) or value.dim():
+            raise CaptureError(
+                f"the metric {metric!r} of {name} must be a scalar tensor, given {type(value).__name__}"
+                + (f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "")
+            )
+
+
+def _check_buffer(name: str, path: str, before: torch.Tensor, after: torch.Tensor) -> None:
+    if before.shape != after.shape or before.dtype != after.dtype:
+        raise CaptureError(
+            f"{name} cannot be captured: a step makes its buffer {path} {after.dtype} {tuple(after.shape)} of "
+            f"{before.dtype} {tuple(before.shape)}; all steps must find it alike"
+        )
 
 
 def _fake_state(
@@ -165,6 +193,8 @@ def _fake_state(
         with fake:
             return torch.empty(value.shape, dtype=kept, device="cpu", requires_grad=grad)
 
+    for name, p in module.named_parameters():
+        _refuse_parameter(name, p)
     params = {n: convert(p, p.requires_grad) for n, p in module.named_parameters()}
     buffers = {n: convert(b, False) for n, b in module.named_buffers()}
     first: dict[int, str] = {}
@@ -173,6 +203,19 @@ def _fake_state(
         if first.setdefault(id(p), name) != name:
             aliases[name] = first[id(p)]
     return params, buffers, aliases
+
+
+def _refuse_parameter(name: str, p: nn.Parameter) -> None:
+    """Refuse what would be trained in another way than PyTorch trains it."""
+    if isinstance(p, nn.UninitializedParameter):  # type: ignore[attr-defined]
+        why = "has no shape yet; call the model once before"
+    elif p.requires_grad and p.is_complex():
+        why = "is complex; use a parameter of real numbers with a last dimension of 2, and torch.view_as_complex"
+    elif p._backward_hooks or p._post_accumulate_grad_hooks:
+        why = "has hooks on its gradient, which no graph holds; change the loss instead, or freeze a part by a mask"
+    else:
+        return
+    raise CaptureError(f"the model cannot be captured: its parameter {name} {why}")
 
 
 def _fake_rows(value: torch.Tensor, rows: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
@@ -239,8 +282,8 @@ def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, t
                 raise CaptureError(
                     f"{name} cannot be captured: it uses a tensor of shape {tuple(value.shape)} that is trained or "
                     "computed, and is neither a parameter or buffer of the module, nor in the batch, nor made in this "
-                    "step. Register parameters with the module, and keep no tensors between steps but in buffers: also "
-                    "tables that functools.cache, a global or an object of another kind than a module keeps."
+                    "step. Register parameters with the module, and keep no tensors between steps but in buffers. Where "
+                    "functools.cache or a global keeps a table, call the model once before, so that it is there."
                 )
             found[path] = (last, value)
         node.replace_all_uses_with(found[path][0])
@@ -278,6 +321,7 @@ def _label(graph: fx.Graph) -> None:
     layer of the op it differentiates, and the sum of two gradients those of the earlier one.
     """
     origin: dict[Any, fx.Node] = {}
+    before = next(iter(graph.nodes))
     for position, node in enumerate(graph.nodes):
         sequence = node.meta.get("seq_nr", -1)
         if not is_backward(node):
@@ -285,12 +329,15 @@ def _label(graph: fx.Graph) -> None:
             node.meta |= {"phase": "forward", "layer": layer, "position": position}
             if node.op == "call_function":
                 origin.setdefault(sequence, node)
+            before = node
             continue
         gradients = [a for a in node.all_input_nodes if a.meta["phase"] == "backward"]
         if node.target is torch.ops.aten.add.Tensor and len(gradients) == 2:
             source = min(gradients, key=lambda n: int(n.meta["position"]))
         else:
-            source = origin.get(sequence) or (gradients[0] if gradients else node.all_input_nodes[-1])
+            inputs = gradients or node.all_input_nodes[-1:] or [before]
+            source = origin.get(sequence) or inputs[0]
+        before = node
         node.meta |= {"phase": "backward", "layer": source.meta["layer"], "position": source.meta["position"]}
 
 
@@ -305,4 +352,10 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
             f"{name} cannot be captured: {where} decides by a tensor's "
             "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "
             "(torch.where, masking, fixed capacity)."
+        ) from error
+    except RuntimeError as error:
+        frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+        where = line_of_model(reversed(frames))
+        raise CaptureError(
+            f"{name} cannot be captured: at {where or 'an op'} PyTorch says: {error}"
         ) from error

@@ -134,6 +134,7 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
         for o, n in zip(program.outputs, output_args(program.graph), strict=True)
         if n is not None
     }
+    unlike: set[fx.Node] = set()
     for name, placement in wanted.items():
         node = by_path.get(name) or by_output.get(name) or program.nodes.get(name)
         if node is None:
@@ -147,7 +148,11 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
                     f"{name} of shape {tuple(shape)} cannot lie as {placement} on the {result.axis.size} ranks of axis "
                     f"{result.axis.name!r}: the dimension must divide by {placement.blocks * result.axis.size}"
                 )
-        result.wanted[node, 0] = placement
+        if result.wanted.setdefault((node, 0), placement) != placement:
+            unlike.add(node)
+    # The gradient of two parameters that lie in different ways is moved for each (`shard`).
+    for node in unlike:
+        del result.wanted[node, 0]
 
 
 def _push_back(program: Program, result: Assignment) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
 
 from trainyard.program.random import CounterDropout
 
@@ -25,6 +27,10 @@ class Given:
     batch: Any
     rng: Tensor
     rows: int
+
+    def own_batch(self) -> Any:
+        """The batch, in containers of its own: a loss may put other tensors there."""
+        return pytree.tree_map(lambda tensor: tensor, self.batch)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -67,21 +73,19 @@ def stepping(
 def untouched(module: nn.Module) -> Iterator[None]:
     """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone.
 
-    Other objects than modules and plain containers, classes and globals keep what it puts there.
+    So it is with objects that the module holds. Classes, globals and what functions close over keep what they get.
     """
-    before = [(each, dict(vars(each))) for each in module.modules()]
-    held = _containers([own for _, own in before])
+    held = _containers([vars(each) for each in module.modules()])
     try:
         yield
     finally:
         for container, content in held:
             _refill(container, content)
-        for each, own in before:
-            _refill(vars(each), own)
 
 
 # Others may refuse to be refilled.
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict)
+_NO_CONTAINERS = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
 
 
 def _containers(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
@@ -91,16 +95,27 @@ def _containers(roots: Iterable[Any]) -> list[tuple[Any, Any]]:
     left = list(roots)
     while left:
         value = left.pop()
-        if not isinstance(value, (*_CONTAINERS, tuple)) or id(value) in seen:
+        if id(value) in seen or isinstance(value, _NO_CONTAINERS):
+            continue
+        if not isinstance(value, (*_CONTAINERS, tuple)):
+            left += [vars(value)] if hasattr(value, "__dict__") else []
             continue
         seen.add(id(value))
         if type(value) in _CONTAINERS:
             found.append((value, copy(value)))
-        left += value.values() if isinstance(value, dict) else value
+        left += list(value.values()) if isinstance(value, dict) else value
     return found
 
 
 def _refill(container: Any, content: Any) -> None:
-    """Give a container back what it held."""
-    container.clear()
-    container.extend(content) if isinstance(container, list | deque) else container.update(content)
+    """Give a container back what it held, if that has changed."""
+    if isinstance(container, dict):
+        is_same = [*map(id, container), *map(id, container.values())] == [
+            *map(id, content),
+            *map(id, content.values()),
+        ]
+    else:
+        is_same = [*map(id, container)] == [*map(id, content)]
+    if not is_same:
+        container.clear()
+        container.extend(content) if isinstance(container, list | deque) else container.update(content)

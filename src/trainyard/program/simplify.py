@@ -25,6 +25,8 @@ def simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is aten.cat.default:
+            _leave_out_nothing(node)
         replacement = _replacement(node)
         if replacement is not None:
             node.replace_all_uses_with(replacement)
@@ -40,6 +42,14 @@ def simplify(graph: fx.Graph) -> None:
     graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
 
 
+def _leave_out_nothing(node: fx.Node) -> None:
+    """Caches of keys and values begin as an empty tensor of one dimension, which fits to all others."""
+    parts, *rest = node.args
+    kept = [p for p in parts if tuple(p.meta["val"].shape) != (0,)]  # type: ignore[union-attr]
+    if kept:
+        node.args = (kept, *rest)
+
+
 def _make_constant(node: fx.Node) -> None:
     """A constant needs the shape of its pattern, not the pattern itself, which would be kept alive for it."""
     value = _CONSTANTS[node.target]
@@ -52,6 +62,8 @@ def _make_constant(node: fx.Node) -> None:
 def _replacement(node: fx.Node) -> fx.Node | None:
     """An earlier node with the same value, if there is one."""
     source = node.args[0] if node.args else None
+    if node.target is aten.cat.default and len(source) == 1:  # type: ignore[arg-type]
+        return source[0]  # type: ignore[index,return-value]
     if not isinstance(source, fx.Node):
         return None
     if node.target in _IDENTITIES:

@@ -41,7 +41,12 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
     values = _Values()
     assert isinstance(given.rng, FakeTensor)
     # From its cache PyTorch tells in another way than at first which results of an op share memory.
-    with untouched(model.module), disable_fake_tensor_cache(given.rng.fake_mode):
+    # And it optimises scripts when they run a second time.
+    with (
+        untouched(model.module),
+        disable_fake_tensor_cache(given.rng.fake_mode),
+        torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
+    ):
         drawn = _generators()
         first, written = _step(model, given, repeats, values)
         if written is not None:
@@ -81,7 +86,7 @@ def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tupl
             yield
 
     with stepping(model.module, state, given.rng, given.rows, watch):
-        result = model.loss(model.module, given.batch)
+        result = model.loss(model.module, given.own_batch())
         params, kept = dict(model.module.named_parameters()), dict(model.module.named_buffers())
         grads = _gradients(result[0] if isinstance(result, tuple) else result, given.params.values())
     written = (n for n, p in given.params.items() if params.get(n, p) is not p or values.of(p) != before[n])

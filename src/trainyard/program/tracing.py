@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import linecache
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ from trainyard.program.decompose import mean_losses
 from trainyard.program.model import CaptureError
 
 _OWN = str(Path(__file__).parent)
+_CONTEXTLIB = contextlib.__file__
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
@@ -35,13 +37,22 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """
 
     def functional(*given: Any) -> Any:
-        with FunctionalTensorMode():
+        with FunctionalTensorMode(), _WithoutChecks():
             results = function(*pytree.tree_map_only(Tensor, to_fun, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
     with fx_traceback.preserve_node_meta():
         tracer = make_fx(functional, decomposition_table=mean_losses(), tracing_mode="real")
         return tracer(*arguments)
+
+
+class _WithoutChecks(TorchDispatchMode):
+    """Leaves out what only looks at values: whether a matrix could be inverted."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._linalg_check_errors.default:
+            return None
+        return func(*args, **(kwargs or {}))
 
 
 def gradients(
@@ -81,7 +92,7 @@ def tensors_of(tree: Any) -> list[Tensor]:
 def line_of_model(frames: Iterable[tuple[str, int]]) -> str:
     """The first of some frames, file and line, innermost first, that is neither PyTorch's nor ours; "" if none is."""
     for filename, line in frames:
-        if "/torch/" not in filename and not filename.startswith(_OWN):
+        if "/torch/" not in filename and not filename.startswith((_OWN, "<", _CONTEXTLIB)):
             return f"{filename}:{line} `{linecache.getline(filename, line).strip()}`"
     return ""
 

@@ -5,8 +5,11 @@ import pickle
 import plans
 import pytest
 import torch
+from torch import nn
 
-from trainyard.job.run.data import DataError, FixedData, FunctionData, TextData, check_batch
+from trainyard.job.run.data import DataError, FixedData, FunctionData, TextData, by_path, check_batch
+from trainyard.program.capture import capture
+from trainyard.program.model import Model
 
 
 def _squares(step):
@@ -43,3 +46,16 @@ def test_batches_that_do_not_fit_are_refused():
         check_batch(good, program, 16)
     with pytest.raises(DataError, match="meta"):
         check_batch({k: v.to("meta") for k, v in good.items()}, program, plans.ROWS)
+
+
+def test_truth_values_and_numbers_are_not_mixed_up():
+    model = Model(
+        "m",
+        nn.Linear(3, 1),
+        lambda m, b: (m(b["x"])[:, 0] * b["is_counted"]).sum(),
+        {"x": torch.ones(4, 3), "is_counted": torch.ones(4, dtype=torch.bool)},
+    )
+    program = capture(model)
+    check_batch(by_path(model.batch), program, 4)
+    with pytest.raises(DataError, match=r"is_counted is torch\.int64 .* captured with torch\.bool"):
+        check_batch(by_path({**model.batch, "is_counted": torch.full((4,), 2)}), program, 4)

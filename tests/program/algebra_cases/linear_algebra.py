@@ -49,27 +49,26 @@ def _baddbmm(d: Draw) -> tuple[Any, ...]:
     return d.real(left.shape[0], left.shape[1], right.shape[2]), left, right
 
 
-def _convolved(d: Draw) -> tuple[Tensor, Tensor, int, list[int]]:
-    groups = d.pick(1, 1, 2)
+def _convolved(d: Draw) -> tuple[Tensor, Tensor, int, tuple[Any, ...]]:
+    groups, transposed = d.pick(1, 1, 2), d.pick(False, True)
     inputs, outputs = d.pick(2, 4, 8), d.pick(2, 4, 8)
-    image = d.real(d.size(), inputs, 5, 4)
-    return image, d.real(outputs, inputs // groups, 3, 3), groups, [d.pick(1, 2)] * 2
+    channels = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
+    rest = ([d.pick(1, 2)] * 2, [1, 1], [1, 1], transposed, [0, 0], groups)
+    return d.real(d.size(), inputs, 5, 4), d.real(*channels, 3, 3), outputs, rest
 
 
 @case(aten.convolution.default)
 def _convolution(d: Draw) -> tuple[Any, ...]:
-    image, weight, groups, stride = _convolved(d)
-    bias = d.real(weight.shape[0]) if d.pick(True, False) else None
-    return image, weight, bias, stride, [1, 1], [1, 1], False, [0, 0], groups
+    image, weight, outputs, rest = _convolved(d)
+    return image, weight, d.real(outputs) if d.pick(True, False) else None, *rest
 
 
 @case(aten.convolution_backward.default)
 def _convolution_backward(d: Draw) -> tuple[Any, ...]:
-    image, weight, groups, stride = _convolved(d)
-    rest = (stride, [1, 1], [1, 1], False, [0, 0], groups)
+    image, weight, outputs, rest = _convolved(d)
     out = aten.convolution.default(image, weight, None, *rest)
     mask = [True, d.pick(True, False), d.pick(True, False)]
-    return d.real(*out.shape), image, weight, [weight.shape[0]], *rest, mask
+    return d.real(*out.shape), image, weight, [outputs], *rest, mask
 
 
 def _attended(d: Draw) -> list[Tensor]:

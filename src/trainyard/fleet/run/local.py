@@ -98,9 +98,9 @@ class LocalEngine(HomeEngine):
             below = _descendants(group)
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-            for process in below:
+            for child in below:
                 with suppress(psutil.NoSuchProcess):
-                    process.kill()
+                    child.kill()
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

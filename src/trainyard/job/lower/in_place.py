@@ -37,7 +37,7 @@ def products_in_place(
         if is_sharded(plan, bucket):
             continue
         for place, (grad, shape) in enumerate(zip(grads, bucket.shapes, strict=True)):
-            if grad.target is torch.ops.aten.mm.default and len(grad.users) == 1:
+            if grad.target is torch.ops.aten.mm.default and len(grad.users) == 1 and grads.count(grad) == 1:
                 assert tuple(tensor_of(grad).shape) == shape
                 found[grad] = (bucket.name, place)
     return found

@@ -53,14 +53,15 @@ def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Shar
     while assignment.expand:
         program = expand(program, assignment.expand)
         assignment = propagate(program, axis, wanted)
-    return _Emitter(program, assignment).run()
+    return _Emitter(program, assignment, wanted).run()
 
 
 class _Emitter:
     """Writes the local graph, op by op."""
 
-    def __init__(self, program: Program, assignment: Assignment) -> None:
+    def __init__(self, program: Program, assignment: Assignment, wanted: Mapping[str, Placement]) -> None:
         self.program = program
+        self.wanted = wanted
         self.assignment = assignment
         self.axis = assignment.axis
         self.graph = fx.Graph()
@@ -151,7 +152,9 @@ class _Emitter:
         return results, tuple(placements)
 
     def _needed_of(self, output: Output, placement: Placement) -> Placement | None:
-        """A buffer's new value lies as the buffer does; of the reductions, only sums may be left to the step's end."""
+        """A new value lies as its buffer, a gradient as was asked; only sums may be left to the step's end."""
+        if output.kind == "grad":
+            return self.wanted.get(f"grad:{output.path}")
         if output.kind in ("loss", "metric"):
             return Replicate() if isinstance(placement, Partial) and placement.reduction != "sum" else None
         if output.kind != "buffer":

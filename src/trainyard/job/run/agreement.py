@@ -93,7 +93,9 @@ def _first_unlike(checksums: Mapping[str, int]) -> str:
 
 
 def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    plain = tensor.cpu().to_dense() if tensor.layout != torch.strided else tensor.cpu()
+    plain = plain.resolve_conj().resolve_neg().contiguous()
+    return zlib.crc32(plain.flatten().view(torch.uint8).numpy().data)
 
 
 def _checksum_of_text(value: object) -> int:

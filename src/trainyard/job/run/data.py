@@ -134,7 +134,7 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
         if entry.path not in batch:
             raise DataError(f"the data has no {entry.path}; it has {', '.join(batch) or 'nothing'}")
         given = batch[entry.path]
-        if tuple(given.shape) != shape or given.is_floating_point() != expected.is_floating_point():
+        if tuple(given.shape) != shape or _kind(given) != _kind(expected):
             raise DataError(
                 f"{entry.path} is {given.dtype} {tuple(given.shape)}; the model was captured with "
                 f"{expected.dtype} and the plan trains on {num_rows} rows a step: {shape}"
@@ -143,6 +143,11 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
             raise DataError(
                 f"{entry.path} holds no numbers (it is on the meta device); make the data on the CPU"
             )
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Of numbers: what differs in precision only is converted."""
+    return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype is torch.bool
 
 
 def num_tokens(batch: Mapping[str, Tensor]) -> int:

@@ -17,9 +17,10 @@ def on_device(graph_module: fx.GraphModule, device: torch.device) -> fx.GraphMod
     """Rewrite a graph for its device, in place.
 
     Attention is captured as the CPU's fused kernel and runs as CUDA's; constants are made on the device. On the CPU the
-    gradient of an embedding is added in float32, as it is on CUDA.
+    gradient of an embedding is added in float32, as it is on CUDA. Views are taken where they can be: what was sent,
+    gathered or exchanged lies otherwise in memory than what it was captured as.
     """
-    kernels = _CPU_KERNELS if device.type == "cpu" else _KERNELS
+    kernels = _EVERYWHERE | (_CPU_KERNELS if device.type == "cpu" else _KERNELS)
     for node in graph_module.graph.nodes:
         if node.op != "call_function":
             continue
@@ -101,6 +102,8 @@ def _embedding_backward(grad: torch.Tensor, *rest: Any) -> torch.Tensor:
     found = aten.embedding_dense_backward(grad.float() if grad.dtype in _HALF else grad, *rest)
     return found.to(grad.dtype)  # type: ignore[no-any-return]
 
+
+_EVERYWHERE: dict[Any, Callable[..., Any]] = {aten.view.default: aten.reshape.default}
 
 _CPU_KERNELS: dict[Any, Callable[..., Any]] = {aten.embedding_dense_backward.default: _embedding_backward}
 

@@ -42,51 +42,51 @@ def baddbmm(node: fx.Node) -> OpAxes:
     return OpAxes(operands, (result,), sizes, addends=frozenset({0}), linear=linear)
 
 
-def _grouped(node: fx.Node, groups_at: int) -> bool:
-    return bool(args_of(node)[groups_at] != 1)
+def _channels(
+    transposed: bool, groups: int, num_in: int, num_out: int
+) -> tuple[tuple[str, ...], tuple[str, ...], Dims, dict[str, int]]:
+    """Channels of what goes in and comes out of a convolution, both of its weight's, and their sizes.
+
+    In groups all are whole.
+    """
+    if groups != 1:
+        return (), (), ((), ()), {}
+    i, o = ("i",), ("o",)
+    return i, o, (i, o) if transposed else (o, i), {"i": num_in, "o": num_out}
 
 
 @rule(aten.convolution.default)
 def convolution(node: fx.Node) -> OpAxes:
-    """``n i *x, o i *k (, o) -> n o *y``; space is whole."""
-    given = shapes(node)
+    """``n i *x, o i *k (, o) -> n o *y``, the weight ``i o *k`` if it is transposed; space is whole."""
+    given, (result,) = shapes(node), result_shapes(node)
     space = tuple(() for _ in given[0][2:])
-    sizes = {"n": given[0][0], "o": given[1][0], "i": given[1][1]}
-    whole = frozenset({"i", "o"}) if _grouped(node, 8) else frozenset()
+    i, o, weight, channels = _channels(args_of(node)[6], args_of(node)[8], given[0][1], result[1])
+    sizes = {"n": given[0][0], **channels}
+    operands: list[Dims] = [(("n",), i, *space), (*weight, *space)]
     bias = frozenset({2} if len(given) == 3 else ())
-    operands: list[Dims] = [(("n",), ("i",), *space), (("o",), ("i",), *space)]
-    if len(given) == 3:
-        operands.append((("o",),))
-    if whole:
-        operands[0] = (("n",), (), *space)
-    return OpAxes(
-        tuple(operands),
-        ((("n",), ("o",), *space),),
-        sizes,
-        whole,
-        addends=bias,
-        linear=(bias | {0}, bias | {1}),
-    )
+    if bias:
+        operands.append((o,))
+    linear = (bias | {0}, bias | {1})
+    return OpAxes(tuple(operands), ((("n",), o, *space),), sizes, addends=bias, linear=linear)
 
 
 @rule(aten.convolution_backward.default)
 def convolution_backward(node: fx.Node) -> OpAxes:
     """Gradients of input, weight and bias; an output that is not asked for is no tensor."""
-    grad, image, weight = shapes(node)
+    grad, image, _ = shapes(node)
     space = tuple(() for _ in grad[2:])
-    sizes = {"n": grad[0], "o": weight[0], "i": weight[1]}
-    grouped = _grouped(node, 9)
-    whole = frozenset({"i", "o"}) if grouped else frozenset()
+    i, o, weight, channels = _channels(args_of(node)[7], args_of(node)[9], image[1], grad[1])
+    sizes = {"n": grad[0], **channels}
     assert len(image) == len(grad)
-    input_dims: Dims = (("n",), () if grouped else ("i",), *space)
-    weight_dims: Dims = (("o",), ("i",), *space)
-    results: tuple[Dims, ...] = (input_dims, weight_dims, (("o",),))
+    input_dims: Dims = (("n",), i, *space)
+    weight_dims: Dims = (*weight, *space)
+    results: tuple[Dims, ...] = (input_dims, weight_dims, (o,))
     asked: list[bool] = args_of(node)[10]
     kept = tuple(dims for dims, wanted in zip(results, asked, strict=True) if wanted)
     # The bias's gradient sums the result's, whatever the input channels.
     unaffected = frozenset({(len(kept) - 1, "i")} if asked[2] else ())
-    operands: tuple[Dims, ...] = ((("n",), ("o",), *space), input_dims, weight_dims)
-    return OpAxes(operands, kept, sizes, whole, linear=_EACH[:1], unaffected=unaffected)
+    operands: tuple[Dims, ...] = ((("n",), o, *space), input_dims, weight_dims)
+    return OpAxes(operands, kept, sizes, linear=_EACH[:1], unaffected=unaffected)
 
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
