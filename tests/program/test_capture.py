@@ -288,27 +288,27 @@ def scripted(x: Tensor) -> Tensor:
 
 
 class Doing(nn.Module):
-    """A linear layer, and something done with its result."""
+    """A linear layer, and what is done with its result and the attributes that were ``given``."""
 
-    def __init__(self, do: Any, **parts: Any) -> None:
+    def __init__(self, do: Any, **given: Any) -> None:
         super().__init__()
         self.linear, self.do = nn.Linear(6, 6), do
-        for name, part in parts.items():
-            setattr(self, name, part)
+        for name, value in given.items():
+            setattr(self, name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.do(self.linear(x))
+        return self.do(self, self.linear(x))
 
 
 @pytest.mark.parametrize(
     "do",
     [
-        lambda x: torch.cat([torch.tensor([]), x], -1),  # as a cache of keys begins
-        lambda x: torch.cat([x], 0) * 2,
-        lambda x: (x * 2).clamp_(min=0.1),
-        lambda x: nn.functional.margin_ranking_loss(x, x.detach() * 2, torch.ones(4, 6)),
-        lambda x: torch.linalg.inv(x.T @ x + torch.eye(6)),
-        scripted,
+        lambda _, x: torch.cat([torch.tensor([]), x], -1),  # as a cache of keys begins
+        lambda _, x: torch.cat([x], 0) * 2,
+        lambda _, x: (x * 2).clamp_(min=0.1),
+        lambda _, x: nn.functional.margin_ranking_loss(x, x.detach() * 2, torch.ones(4, 6)),
+        lambda _, x: torch.linalg.inv(x.T @ x + torch.eye(6)),
+        lambda _, x: scripted(x),
     ],
     ids=["nothing in front", "one part", "clamp_", "margins", "inverse", "script"],
 )
@@ -319,7 +319,7 @@ def test_what_pytorch_writes_in_a_way_of_its_own(do: Any) -> None:
 
 def test_a_graph_does_not_depend_on_what_was_captured_before() -> None:
     models = [
-        model_of(Doing(lambda x: x, cell=nn.LSTM(6, 6)), lambda m, b: m.cell(m(b["x"]))[0].sum())
+        model_of(Doing(lambda _, x: x, cell=nn.LSTM(6, 6)), lambda m, b: m.cell(m(b["x"]))[0].sum())
         for _ in "ab"
     ]
     assert capture(models[0]).fingerprint == capture(models[1]).fingerprint

@@ -10,25 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_capture import assert_captured, model_of
+from lookalikes_backward import Scaled
+from test_capture import Doing, assert_captured, model_of
 from torch import Tensor, nn
 
 from trainyard.program.capture import CaptureError, capture
 
 Forward = Callable[[Any, Tensor], Tensor]
-
-
-class Stateful(nn.Module):
-    """A linear layer, and what ``then`` does with its result and the attributes that were ``given``."""
-
-    def __init__(self, then: Forward, **given: Any) -> None:
-        super().__init__()
-        self.linear, self.then = nn.Linear(6, 6), then
-        for name, value in given.items():
-            setattr(self, name, value)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.then(self, self.linear(x))
 
 
 def counting(m: Any, x: Tensor) -> Tensor:
@@ -75,17 +63,17 @@ def queueing(m: Any, x: Tensor) -> Tensor:
 
 
 UNSTEADY: dict[str, Callable[[], nn.Module]] = {
-    "a number": lambda: Stateful(counting, steps=0),
-    "a tensor": lambda: Stateful(counting, steps=torch.zeros(())),
-    "a tensor written to": lambda: Stateful(counting_in_place, steps=torch.zeros(())),
-    "on the class": lambda: type("Counting", (Stateful,), {})(counting_on_the_class),
-    "a running mean": lambda: Stateful(averaging, mean=torch.zeros(6)),
-    "made of the first batch": lambda: Stateful(scaling_at_first, is_first=True),
-    "gradients of every other step": lambda: Stateful(alternating_gradient, odd=False),
-    "a recurrent state": lambda: Stateful(
+    "a number": lambda: Doing(counting, steps=0),
+    "a tensor": lambda: Doing(counting, steps=torch.zeros(())),
+    "a tensor written to": lambda: Doing(counting_in_place, steps=torch.zeros(())),
+    "on the class": lambda: type("Counting", (Doing,), {})(counting_on_the_class),
+    "a running mean": lambda: Doing(averaging, mean=torch.zeros(6)),
+    "made of the first batch": lambda: Doing(scaling_at_first, is_first=True),
+    "gradients of every other step": lambda: Doing(alternating_gradient, odd=False),
+    "a recurrent state": lambda: Doing(
         stateful_recurrence, cell=nn.LSTM(6, 6, batch_first=True), hidden=None
     ),
-    "where in a buffer": lambda: Stateful(queueing, queue=nn.Buffer(torch.zeros(4, 6)), steps=0),
+    "where in a buffer": lambda: Doing(queueing, queue=nn.Buffer(torch.zeros(4, 6)), steps=0),
 }
 
 
@@ -105,20 +93,7 @@ def test_random_numbers_of_others_are_refused(draw: Callable[[], float], seed: i
     random.seed(seed)
     np.random.seed(seed)
     with pytest.raises(CaptureError, match="it draws random numbers of Python or NumPy"):
-        capture(model_of(Stateful(lambda _, x: 2 * x if draw() < 0.5 else x)))
-
-
-class Scaled(torch.autograd.Function):
-    """Nothing forward, and another gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:  # type: ignore[override]
-        ctx.by = by
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad * ctx.by, None
+        capture(model_of(Doing(lambda _, x: 2 * x if draw() < 0.5 else x)))
 
 
 def reversing(m: Any, x: Tensor) -> Tensor:
@@ -135,7 +110,7 @@ def hooking(m: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("then", [reversing, hooking])
 def test_state_in_the_backward_pass_is_refused(then: Forward) -> None:
     with pytest.raises(CaptureError, match="its second step computes something else"):
-        capture(model_of(Stateful(then, steps=0)))
+        capture(model_of(Doing(then, steps=0)))
 
 
 def test_the_line_named_is_one_that_matters() -> None:
@@ -146,7 +121,7 @@ def test_the_line_named_is_one_that_matters() -> None:
 
     line = then.__code__.co_firstlineno + 3
     with pytest.raises(CaptureError, match=f"{__file__}:{line} `return x"):
-        capture(model_of(Stateful(then, steps=0)))
+        capture(model_of(Doing(then, steps=0)))
 
 
 def test_graphs_within_the_graph_are_refused() -> None:
@@ -154,7 +129,7 @@ def test_graphs_within_the_graph_are_refused() -> None:
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 
     with pytest.raises(CaptureError, match=r"`return torch.cond.*` calls torch.cond"):
-        capture(model_of(Stateful(then)))
+        capture(model_of(Doing(then)))
 
 
 def test_state_of_the_loss_is_refused() -> None:
@@ -190,13 +165,13 @@ def constants(m: Any, x: Tensor) -> Tensor:
 
 
 STEADY: dict[str, Callable[[], nn.Module]] = {
-    "a number that nothing depends on": lambda: Stateful(counting_unused, steps=0),
-    "a result that nothing reads": lambda: Stateful(remembering),
-    "a table in a list": lambda: Stateful(table_in_a_list, tables=[]),
-    "constants": lambda: Stateful(constants, scale=torch.linspace(0, 1, 6)),
-    "a buffer": lambda: Stateful(counting, steps=nn.Buffer(torch.zeros(()))),
-    "a buffer that is assigned": lambda: Stateful(averaging, mean=nn.Buffer(torch.zeros(6))),
-    "LSTM": lambda: Stateful(lambda m, x: m.cell(x[:, None])[0][:, 0], cell=nn.LSTM(6, 6, batch_first=True)),
+    "a number that nothing depends on": lambda: Doing(counting_unused, steps=0),
+    "a result that nothing reads": lambda: Doing(remembering),
+    "a table in a list": lambda: Doing(table_in_a_list, tables=[]),
+    "constants": lambda: Doing(constants, scale=torch.linspace(0, 1, 6)),
+    "a buffer": lambda: Doing(counting, steps=nn.Buffer(torch.zeros(()))),
+    "a buffer that is assigned": lambda: Doing(averaging, mean=nn.Buffer(torch.zeros(6))),
+    "LSTM": lambda: Doing(lambda m, x: m.cell(x[:, None])[0][:, 0], cell=nn.LSTM(6, 6, batch_first=True)),
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
 }
 
@@ -215,7 +190,7 @@ def test_containers_are_left_as_they_were() -> None:
     deep: Any = ()
     for _ in range(2000):
         deep = (deep,)
-    module = Stateful(table_in_a_list, tables=[], options=options, deep=deep)
+    module = Doing(table_in_a_list, tables=[], options=options, deep=deep)
     capture(model_of(module))
     assert module.tables == []
 
@@ -228,7 +203,7 @@ def test_objects_of_a_module_are_left_as_they_were() -> None:
             rotary.table = torch.cos(torch.arange(6.0))
         return x * rotary.table
 
-    assert_captured(model_of(Stateful(then, rotary=rotary)))
+    assert_captured(model_of(Doing(then, rotary=rotary)))
     rotary.table = None
-    capture(model_of(Stateful(then, rotary=rotary)))
+    capture(model_of(Doing(then, rotary=rotary)))
     assert rotary.table is None

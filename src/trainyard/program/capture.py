@@ -29,14 +29,8 @@ from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats,
 from trainyard.program.running import Given, Watch, running
 from trainyard.program.simplify import simplify
 from trainyard.program.steady import refuse_unsteady
-from trainyard.program.tracing import (
-    gradients,
-    is_backward,
-    layers_recorded,
-    line_of_model,
-    trace,
-    was_written,
-)
+from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.program.watching import line_of_model
 
 __all__ = ["CaptureError", "batch_rows", "capture"]
 

@@ -23,7 +23,7 @@ from trainyard.program.model import CaptureError, Model
 from trainyard.program.repeats import Repeats
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.running import Given, stepping, untouched
-from trainyard.program.tracing import Watching, frames_now, line_of_model, storage_id, tensors_of
+from trainyard.program.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
 
 
 def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.repeats.block import Call
 from trainyard.program.repeats.equal import description, frozen, is_plain
-from trainyard.program.tracing import Watching, storage_id, tensors_of
+from trainyard.program.watching import Watching, storage_id, tensors_of
 
 _NUMBER = 3  # place of the number of the draw among the arguments of dropout
 
