@@ -25,10 +25,10 @@ def planned() -> tuple[Task, Plan]:
     ("name", "placement", "why"),
     [
         ("grad:tokens.weight", "R", "a gradient lies as its parameter does"),
-        ("tokens.weight", "P", "an input is whole or cut"),
-        ("batch.tokens", "P", "an input is whole or cut"),
-        ("gelu", "Pavg", "terms can be kept of sums only"),
-        ("gelu", "Pmax", "terms can be kept of sums only"),
+        ("tokens.weight", "P", "ranks can hold terms of sums only, P, and of inputs none"),
+        ("batch.tokens", "P", "ranks can hold terms of sums only, P, and of inputs none"),
+        ("gelu", "Pavg", "ranks can hold terms of sums only"),
+        ("gelu", "Pmax", "ranks can hold terms of sums only"),
     ],
 )
 def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement: str, why: str) -> None:

@@ -168,10 +168,8 @@ def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placeme
     for name, placement in wanted.items():
         if name.startswith("grad:"):
             why = "a gradient lies as its parameter does; place the parameter"
-        elif name in inputs and isinstance(placement, Partial):
-            why = "an input is whole or cut, R or S<dim>: its ranks hold no terms of a sum"
-        elif isinstance(placement, Partial) and placement.reduction != "sum":
-            why = "terms can be kept of sums only, P; other reductions are found where an op makes them"
+        elif isinstance(placement, Partial) and (name in inputs or placement.reduction != "sum"):
+            why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
         else:
             continue
         raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
