@@ -9,6 +9,7 @@ from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import philly_jobs
@@ -67,3 +68,27 @@ def test_bad_hazards_are_refused() -> None:
         Hazards(failure_every_s=0.0)
     with pytest.raises(FleetError, match="from 0 to 1"):
         Hazards(straggler_share=1.5)
+
+
+def test_a_node_that_goes_away_takes_its_jobs_along() -> None:
+    """Two nodes, one job: it loses what was not saved, and goes on at once where there is a node."""
+    hazards = Hazards(checkpoint_every_s=1.0, node_failure_every_s=500.0, node_repair_s=1e-3, seed=2)
+    jobs, costs = [declared_job("a", 0.0, 1, 1e5)], Costs(restart_s=10.0)
+    run = simulate_fleet(jobs, Site.uniform(2, 1), fifo(), hazards=hazards, costs=costs, keep_spans=True)
+    assert run.num_failures == run.num_preempted[0] == len(run.spans) - 1
+    assert run.num_failures == pytest.approx(run.makespan_s / 500.0, rel=0.15)
+    assert run.makespan_s == pytest.approx(1e5 / (1 - (0.5 + 10.0) / 500.0), rel=0.01)
+    assert {span.devices for span in run.spans} == {(0,), (1,)}
+
+
+def test_jobs_wait_for_the_only_node() -> None:
+    """What a node is there of all the time, jobs get."""
+    hazards = Hazards(checkpoint_every_s=1e-3, node_failure_every_s=300.0, node_repair_s=100.0, seed=2)
+    run = simulate_fleet([declared_job("a", 0.0, 1, 1e5)], Site.uniform(1, 1), srtf(), hazards=hazards)
+    assert run.makespan_s == pytest.approx(1e5 * 400 / 300, rel=0.05)
+
+
+def test_published_rounds_know_no_nodes_that_go_away() -> None:
+    setting = setting_of("gavel_max_min(as_published=True)")
+    with pytest.raises(FleetError, match="rounds as published know no failures"):
+        setting.simulate([], SITE, hazards=Hazards(node_failure_every_s=1e4))

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.fleet.cells import Bools, Cell, Free, find, least_crowded, release, shortage, take
-from trainyard.fleet.virtual import Ints, Layout
+from trainyard.fleet.cells import Cell, Free, find, least_crowded, release, shortage, take
+from trainyard.fleet.site import Bools
+from trainyard.fleet.virtual import Ints, Layout, VirtualCell
 
 FREE, OPPORTUNISTIC = -2, -1
 """Priorities of a place that nobody has, and of an opportunistic job."""
@@ -69,9 +70,15 @@ class Bound:
 
 
 class Bindings:
-    """Bindings while a decision is made; what they are made from stays as it was."""
+    """Bindings while a decision is made; what they are made from stays as it was.
 
-    def __init__(self, before: Bound) -> None:
+    Parameters
+    ----------
+    lost : whether every place cannot be used now; it is bound only where there is no choice.
+    """
+
+    def __init__(self, before: Bound, lost: Bools) -> None:
+        self.lost = lost
         self.layout, self.free, self.jobs = before.layout, list(before.free), dict(before.jobs)
         self.cell_at, self.place_of = before.cell_at.copy(), before.place_of.copy()
         self.virtual_of, self.priority = before.virtual_of.copy(), before.priority.copy()
@@ -144,22 +151,24 @@ class Bindings:
         """A job stays where it is, without a guarantee."""
         self.start(serial, self.end(serial).places, OPPORTUNISTIC)
 
-    def _crowded(self, chain: int) -> Bools:
+    def _crowded(self, chain: int) -> Ints:
+        """How little every place of a chain suits: where opportunistic jobs are less, and where nobody can be least."""
         first, last = self.layout.first_place[chain : chain + 2]
-        crowded: Bools = self.priority[first:last] == OPPORTUNISTIC
+        lost = self.lost[first:last]
+        crowded: Ints = (self.priority[first:last] == OPPORTUNISTIC) + lost * len(lost)
         return crowded
 
     def _place_for(self, virtual: int) -> int:
         """The place that a virtual place is bound to: its cell's, or a part of that as the virtual cell's parts are.
 
-        Where there is a choice, opportunistic jobs are avoided.
+        Where there is a choice, places that are lost are avoided, then opportunistic jobs.
         """
         number = int(self.layout.owner_of[virtual])
         cell, origin = self.layout.virtual_cells[number], self.layout.first_virtual[number]
         chain, base = self.layout.chains[cell.chain], self.layout.first_place[cell.chain]
         crowded = self._crowded(cell.chain)
         if self.cell_at[number] < 0:
-            found = find(chain, self.free[cell.chain], cell.level, crowded)
+            found = self._whole_cell(cell, crowded) or find(chain, self.free[cell.chain], cell.level, crowded)
             left = found and take(chain, self.free[cell.chain], found)
             assert found is not None, "there are enough cells at any time"
             assert left is not None
@@ -176,6 +185,21 @@ class Bindings:
             at = least_crowded(chain, at.level - 1, parts, crowded)
         return base + at.number
 
+    def _whole_cell(self, cell: VirtualCell, crowded: Ints) -> Cell | None:
+        """Where places are lost: a free cell without any, also of a larger one, if that leaves enough for everybody."""
+        chain, free = self.layout.chains[cell.chain], self.free[cell.chain]
+        if not self.lost.any():
+            return None
+        wanted = self._unbound(cell.chain)
+        wanted[cell.level] -= 1
+        for level in range(cell.level, len(free)):
+            found = find(chain, ((),) * level + free[level:], cell.level, crowded)
+            if found is not None and crowded[chain.slots(found)].max() <= 1:
+                left = take(chain, free, found)
+                if left is not None and shortage(chain, left, wanted) is None:
+                    return found
+        return None
+
     def _is_bound(self, base: int, slots: range) -> bool:
         return bool(np.any(self.virtual_of[base + slots.start : base + slots.stop] >= 0))
 
@@ -190,7 +214,7 @@ class Bindings:
         """
         for level in sorted({self.layout.virtual_cells[number].level for number in mine}):
             same = [number for number in mine if self.layout.virtual_cells[number].level == level]
-            trial = Bindings(self.frozen())
+            trial = Bindings(self.frozen(), self.lost)
             if all(trial._claim(place, level, same) for place in places):
                 trial.start(serial, places, priority)
                 return trial

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 Free = tuple[tuple[int, ...], ...]
 """Indices of the cells that are free, by level, ascending."""
@@ -81,20 +81,21 @@ class Chain:
         return tuple(Cell(cell.level - 1, cell.number * each + i) for i in range(each))
 
 
-def least_crowded(chain: Chain, level: int, numbers: Sequence[int], crowded: Bools) -> Cell:
-    """Of cells of one level the one with fewest such devices; of equal ones the first."""
+def least_crowded(chain: Chain, level: int, numbers: Sequence[int], crowded: Ints) -> Cell:
+    """Of cells of one level the least crowded one; of equal ones the first."""
     counts = crowded.reshape(-1, chain.sizes[level]).sum(axis=1)
     return Cell(level, numbers[int(counts[list(numbers)].argmin())])
 
 
-def find(chain: Chain, free: Free, level: int, crowded: Bools) -> Cell | None:
+def find(chain: Chain, free: Free, level: int, crowded: Ints) -> Cell | None:
     """A free cell of a level: one that is there, else a part of a larger one, which should be as small as it can.
 
     This is the choice of algorithm 1; `take` splits.
 
     Parameters
     ----------
-    crowded : by place in the hierarchy, devices that others would have to leave; cells with few of them are preferred.
+    crowded : by place in the hierarchy, how little it suits, such as 1 where others would have to leave; cells with a
+        small sum are preferred.
 
     Returns
     -------

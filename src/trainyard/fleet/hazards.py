@@ -1,4 +1,4 @@
-"""What goes wrong: processes that die and devices that are slow, drawn from a seed.
+"""What goes wrong: processes that die, nodes that go away and devices that are slow, drawn from a seed.
 
 Failures of jobs are a Poisson process with a rate per device: M. Jeon et al. ("Analysis of Large-Scale Multi-Tenant GPU
 Clusters for DNN Training Workloads", USENIX ATC 2019) find that jobs fail the more often, the more devices they have.
@@ -24,6 +24,8 @@ class Hazards:
     failure_every_s : mean time between failures of one device; infinite for never. A job whose device fails loses what
         it did since its last checkpoint, and restarts where it is.
     checkpoint_every_s : between checkpoints of a running job; it has one whenever it starts.
+    node_failure_every_s : mean time between failures of one node; infinite for never. Jobs on it lose the same, and wait.
+    node_repair_s : mean time until it is back.
     straggler_share : of all starts of jobs that are slow, until the job is moved.
     straggler_speed : of such a job, in proportion to what it should be.
     seed : of the draws.
@@ -31,20 +33,28 @@ class Hazards:
 
     failure_every_s: float = _INF
     checkpoint_every_s: float = 600.0
+    node_failure_every_s: float = _INF
+    node_repair_s: float = 3600.0
     straggler_share: float = 0.0
     straggler_speed: float = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.failure_every_s <= 0 or self.checkpoint_every_s <= 0:
-            raise FleetError("times between failures and between checkpoints must be above 0")
+        times_s = (
+            self.failure_every_s,
+            self.checkpoint_every_s,
+            self.node_failure_every_s,
+            self.node_repair_s,
+        )
+        if min(times_s) <= 0:
+            raise FleetError("times between failures, between checkpoints and of repairs must be above 0")
         if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
             raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
 
     @property
     def are_there(self) -> bool:
         """Whether anything can go wrong."""
-        return self.failure_every_s < _INF or self.straggler_share > 0
+        return min(self.failure_every_s, self.node_failure_every_s) < _INF or self.straggler_share > 0
 
 
 class Fate:
@@ -65,3 +75,12 @@ class Fate:
         if self.hazards.failure_every_s == _INF:
             return _INF
         return float(self._rng.exponential(self.hazards.failure_every_s / num_devices))
+
+    def time_to_node_failure_s(self) -> float:
+        """Time until a node that is there goes away."""
+        every_s = self.hazards.node_failure_every_s
+        return _INF if every_s == _INF else float(self._rng.exponential(every_s))
+
+    def time_to_repair_s(self) -> float:
+        """Time until a node that is away comes back."""
+        return float(self._rng.exponential(self.hazards.node_repair_s))

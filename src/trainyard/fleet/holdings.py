@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -41,7 +41,7 @@ class Costs:
 
 
 class Holdings:
-    """Jobs and the devices that they hold.
+    """Jobs and the devices that they hold, of a cluster whose nodes may go away and come back.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Holdings:
 
     def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
         """Types of device as bits, and how many devices there are of the most frequent of them."""
-        site = self.site
+        site = self.site.whole
         kinds = [t for t in device_types or site.device_types if t in site.device_types]
         most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
         return site.type_bits(device_types), most
@@ -166,7 +166,7 @@ class Holdings:
             wanted, places = wanted[numbers], places[numbers]
         started = wanted.tolist()
         if moving:
-            self._lose(sorted(set(moving).difference(started)), now_s)
+            self._wait(sorted(set(moving).difference(started)), now_s)
         if started:
             extras = _extras(targets)
             grants = [_granted(*each, extras) for each in zip(given, places.tolist(), strict=True)]
@@ -228,9 +228,9 @@ class Holdings:
     def stop(self, rows: Sequence[int], now_s: float) -> None:
         """Take jobs' devices away; they wait."""
         self._pause(rows, now_s)
-        self._lose(rows, now_s)
+        self._wait(rows, now_s)
 
-    def _lose(self, rows: Sequence[int], now_s: float) -> None:
+    def _wait(self, rows: Sequence[int], now_s: float) -> None:
         self.books.release(rows, now_s)
         self.books.num_preempted[rows] += 1
         self.num_waiting += len(rows)
@@ -249,11 +249,38 @@ class Holdings:
         self.free.give(left)
         self.paces.left(rows)
 
+    def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
+        """Rows of the jobs that have devices of these nodes."""
+        lost, grants = ~self.site.without(away).is_usable, self.books.grants
+        return [
+            row
+            for row in self.books.active.tolist()
+            if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
+        ]
+
+    def change_nodes(self, away: Iterable[int], now_s: float) -> None:
+        """From now on these nodes, and no others, cannot be used; no job is on them any more."""
+        self.site = self.site.without(away)
+        self.free = FreeDevices(self.site)
+        for row in self.books.active.tolist():
+            if (grant := self.books.grants[row]) is not None:
+                self.free.take_these(grant.devices)
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+
     def fail(self, row: int, now_s: float) -> None:
         """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
+        self._set_back(row, now_s, self.costs.restart_s)
+
+    def lose(self, rows: Sequence[int], now_s: float) -> None:
+        """The nodes of jobs fail: these lose as much, and wait."""
+        for row in rows:
+            self._set_back(row, now_s, 0.0)
+        self.stop(rows, now_s)
+
+    def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
         since_s = now_s - max(float(self.books.placed_s[row]), float(self.books.since_s[row]))
         unsaved_s = since_s % self.fate.hazards.checkpoint_every_s if since_s > 0 else 0.0
-        self.books.set_back(row, unsaved_s, now_s, self.costs.restart_s)
+        self.books.set_back(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
 
     def finish(self, row: int, now_s: float) -> bool:

@@ -199,10 +199,10 @@ class Snapshot:
         return spot_of(self.site.device_types[device_type], per_node)
 
     def gang_speeds(self, number: int) -> Floats:
-        """Work per second of a job's gang by device type, 0 where it cannot run; needs "speed"."""
+        """Work per second of a job's gang by device type, 0 where it can never run; needs "speed"."""
         job, found = self.job(number), np.zeros(len(self.site.device_types))
         grant = Grant(tuple(range(job.num_devices)))
-        for index, size in enumerate(self.site.devices_of_type):
+        for index, size in enumerate(self.site.whole.devices_of_type):
             if job.num_devices <= size and (self.allowed[number] >> index) & 1:
                 found[index] = self.speed(number, grant, index)
         return found

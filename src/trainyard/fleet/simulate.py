@@ -68,7 +68,7 @@ class _Simulator:
     def __init__(
         self, jobs: Iterable[Job], policy: Policy, holdings: Holdings, rounds: Rounds | None
     ) -> None:
-        self.site, self.policy, self.holdings = holdings.site, policy, holdings
+        self.policy, self.holdings = policy, holdings
         self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.coming = iter(jobs)
@@ -81,9 +81,16 @@ class _Simulator:
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
         self.failing: list[tuple[float, int, float]] = []
+        # When nodes go away or come back.
+        self.node_changes = [
+            (change_s, node)
+            for node in range(len(holdings.site.hosts))
+            if (change_s := holdings.fate.time_to_node_failure_s()) < _INF
+        ]
+        heapq.heapify(self.node_changes)
         self.now_s = 0.0
         self.wake_s = _INF
-        self.state = policy.start(self.site)
+        self.state = policy.start(holdings.site)
         # Whether the last decision holds for as long as nobody waits.
         self.stands = False
 
@@ -92,7 +99,7 @@ class _Simulator:
             self._advance()
             if self._may_change():
                 self._decide()
-        return self.notes.result(name, self.site)
+        return self.notes.result(name, self.holdings.site.whole)
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
@@ -100,6 +107,8 @@ class _Simulator:
             self._fail_until(min(self.arrival_s, self.wake_s))
         finish_s = self._next_finish_s()
         next_s = min(self.arrival_s, finish_s, self.wake_s)
+        if self.node_changes and (next_s < _INF or self.holdings.site.away):
+            next_s = min(next_s, self.node_changes[0][0])
         if self.turns is not None:
             next_s = self.turns.next_s(self.now_s, next_s, self.arrival_s)
         if next_s == _INF:
@@ -108,8 +117,11 @@ class _Simulator:
             if self.failing:
                 self._fail_until(min(self.arrival_s, next_s))
                 finish_s = self._next_finish_s()
-            # Of one moment, ends before arrivals.
-            if finish_s <= next_s and finish_s <= self.arrival_s:
+            # Of one moment, nodes before ends, and ends before arrivals.
+            if self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrival_s):
+                self._change_node()
+                finish_s = self._next_finish_s()
+            elif finish_s <= next_s and finish_s <= self.arrival_s:
                 row = heapq.heappop(self.finishing)[1]
                 if not self.holdings.finish(row, finish_s):
                     self._expect(row)
@@ -135,6 +147,23 @@ class _Simulator:
                 return finish_s
             heapq.heappop(self.finishing)
         return _INF
+
+    def _change_node(self) -> None:
+        """A node goes away, or comes back; the policy is asked at its next chance."""
+        now_s, node = heapq.heappop(self.node_changes)
+        holdings, fate = self.holdings, self.holdings.fate
+        away = holdings.site.away ^ {node}
+        lost = holdings.on_lost_nodes(away)
+        if self.turns is not None:
+            self.turns.ask_again_s = now_s
+            for partner in [p for row in lost for p in self.turns.partners.parted(row, now_s)]:
+                self._expect(partner)
+        holdings.lose(lost, now_s)
+        holdings.change_nodes(away, now_s)
+        self._crowd(now_s)
+        self.stands = False
+        rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
+        heapq.heappush(self.node_changes, (now_s + rest_s, node))
 
     def _fail_until(self, next_s: float) -> None:
         """Let happen what goes wrong before the next moment; the policy is not asked, for no devices become free."""
@@ -180,6 +209,8 @@ class _Simulator:
 
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
+        if not self.holdings.site.num_devices:
+            return False
         if self.policy.preempts:
             return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.stands)
         return self.holdings.num_waiting > 0 and self.holdings.free.total > 0
@@ -208,7 +239,7 @@ class _Simulator:
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(self.now_s, self.site, free, self.policy.needs, rows, self.books)
+        snapshot = Snapshot(self.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
         targets, self.state = self.policy.decide(snapshot, self.state)
         self.notes.num_decisions += 1
         if targets.ask_again_s <= self.now_s:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard.hardware.cluster import Cluster
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?")
 
@@ -47,10 +48,12 @@ class Site:
     ----------
     name : what reports call it.
     hosts : the nodes.
+    away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
     """
 
     name: str
     hosts: tuple[Host, ...]
+    away: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not any(host.num_devices for host in self.hosts):
@@ -99,9 +102,24 @@ class Site:
             pools.append((found[3] or "device", int(found[1]), int(found[2])))
         return replace(cls.of_pools(pools), name=text)
 
+    def without(self, away: Iterable[int]) -> Site:
+        """The same cluster while these nodes, and no others, cannot be used."""
+        return replace(self, away=frozenset(away))
+
+    @cached_property
+    def whole(self) -> Site:
+        """The same cluster when all its nodes are there."""
+        return self.without(()) if self.away else self
+
     @cached_property
     def num_devices(self) -> int:
-        return sum(host.num_devices for host in self.hosts)
+        return int(self.devices_per_node.sum())
+
+    @cached_property
+    def is_usable(self) -> Bools:
+        """Whether every device, by its number, can be used now."""
+        usable: Bools = self.devices_per_node[self.node_of] > 0
+        return usable
 
     @cached_property
     def device_types(self) -> tuple[str, ...]:
@@ -125,7 +143,7 @@ class Site:
 
     @cached_property
     def devices_per_node(self) -> Ints:
-        return np.array([h.num_devices for h in self.hosts], np.int64)
+        return np.array([0 if n in self.away else h.num_devices for n, h in enumerate(self.hosts)], np.int64)
 
     @cached_property
     def devices_of_type(self) -> Ints:
@@ -139,9 +157,9 @@ class Site:
 
     @cached_property
     def _largest_nodes(self) -> tuple[int, ...]:
-        """Devices of the largest node of every type."""
-        kinds = range(len(self.device_types))
-        return tuple(int(self.devices_per_node[self.type_of_node == kind].max()) for kind in kinds)
+        """Devices of the largest node of every type, whether it can be used or not."""
+        hosts = self.hosts
+        return tuple(max(h.num_devices for h in hosts if h.device_type == kind) for kind in self.device_types)
 
     def type_bits(self, names: Sequence[str]) -> int:
         """Device types as bits, by their index; no names are all types. Types that no node has are left out."""

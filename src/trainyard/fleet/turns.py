@@ -24,6 +24,7 @@ from trainyard.fleet.rounds import (
     published_priorities,
     turn,
 )
+from trainyard.fleet.site import Site
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,7 +36,7 @@ class Turns:
     """Owns the accounts of a run, and the steps that jobs do in the round that runs."""
 
     def __init__(self, rounds: Rounds, holdings: Holdings) -> None:
-        self.rounds, self.holdings, self.site, self.books = rounds, holdings, holdings.site, holdings.books
+        self.rounds, self.holdings, self.books = rounds, holdings, holdings.books
         self.accounts: Accounts | None = None
         self.ask_again_s = _INF
         self.begun_s = 0.0
@@ -44,6 +45,11 @@ class Turns:
         self._draws = random.Random(published.seed + 5) if published is not None else None
         self._steps, self._idle = _Steps.none(), True
         self.partners = Partners(holdings)
+
+    @property
+    def site(self) -> Site:
+        """The cluster as it is now."""
+        return self.holdings.site
 
     def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
         """When the next round begins; it passes over rounds without jobs. Infinite if nothing ever happens."""

@@ -14,7 +14,7 @@ import pytest
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.drive import Patience, run_fleet
+from trainyard.fleet.run.drive import Driver, Patience, run_fleet
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
@@ -84,6 +84,54 @@ def check_disturbed(
     assert [event.what for event in told].count(Happening.ENDS) == len(jobs), told
     for job in jobs:
         check_losses(engine.home(job.name), undisturbed, int(job.work))
+
+
+def check_lost_node(
+    engine: HomeEngine,
+    undisturbed: Mapping[int, float],
+    lose: Callable[[int], None],
+    give_back: Callable[[int], None],
+) -> None:
+    """A job loses its node and waits for it, as no other has as many devices; one that fits elsewhere runs meanwhile.
+
+    Parameters
+    ----------
+    lose, give_back : make a node go away without notice, and come back.
+    """
+    told: list[Event] = []
+    driver = Driver(engine.site, srtf(), engine, tell=told.append)
+    began_s, node = time.monotonic(), int(engine.site.devices_per_node.argmax())
+
+    def reaches(holds: Callable[[], bool]) -> bool:
+        driver.step(time.monotonic() - began_s)
+        return holds()
+
+    def heard(what: Happening) -> list[str]:
+        return [event.job.name for event in told if event.what is what]
+
+    wide, narrow = (
+        training_job(name, 0.0, n, trial_training(s)) for name, n, s in (("a", 2, 20_000), ("b", 1, 16))
+    )
+    try:
+        driver.submit(wide, 0.0)
+        wait_for(lambda: reaches(lambda: engine.home("a").saved_steps() >= 4))
+        lose(node)
+        wait_for(lambda: reaches(lambda: driver.site.away == {node}))
+        assert "a" in heard(Happening.LOSES_NODE) + heard(Happening.FAILS), told
+        driver.submit(narrow, time.monotonic() - began_s)
+        wait_for(lambda: reaches(lambda: heard(Happening.ENDS) == ["b"]))
+        assert driver.names == ["a"]
+        assert not driver.running, told
+        wait_for(lambda: not rank_processes(engine.home("a")))
+        saved = engine.home("a").saved_steps()
+        give_back(node)
+        wait_for(lambda: reaches(lambda: engine.home("a").saved_steps() > saved))
+        assert not driver.site.away
+        assert not driver.given_up
+    finally:
+        engine.close()
+    check_losses(engine.home("a"), undisturbed, 8)
+    check_losses(engine.home("b"), undisturbed, 16)
 
 
 def check_recovery(

@@ -111,6 +111,21 @@ def kill_node(folder: Path, node: int, away_s: float) -> None:
     subprocess.run(["slurmd", "-N", f"node{node}"], check=True, capture_output=True)
 
 
+def lose_node(folder: Path, node: int) -> None:
+    """Kill the daemon of a node, and let Slurm note at once that the node is down, as it does after some minutes."""
+    psutil.Process(int((folder / f"slurmd-node{node}.pid").read_text())).kill()
+    subprocess.run(
+        ["scontrol", "update", f"nodename=node{node}", "state=down", "reason=test"],
+        check=True,
+        capture_output=True,
+    )
+
+
+def give_back_node(node: int) -> None:
+    """Start such a daemon again."""
+    subprocess.run(["slurmd", "-N", f"node{node}"], check=True, capture_output=True)
+
+
 def _sinfo() -> str:
     return subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True).stdout
 

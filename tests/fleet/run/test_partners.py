@@ -54,6 +54,15 @@ class Told:
     def progress(self, name: str) -> Progress:
         return self.over.get(name, Progress(1))
 
+    def away(self) -> frozenset[int]:
+        return frozenset()
+
+    def abandon(self, names: Sequence[str]) -> None:
+        self.stop(names)
+
+    def is_free(self, name: str) -> bool:
+        return name not in self.runs
+
     def close(self) -> None:
         self.stop(list(self.runs))
 

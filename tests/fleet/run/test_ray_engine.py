@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_trials import (
     check_losses,
+    check_lost_node,
     check_recovery,
     check_shares_change,
     check_sharing,
@@ -31,17 +33,27 @@ ray_engine = pytest.importorskip("trainyard.fleet.run.ray_engine")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
+def ray_cluster() -> Iterator[Any]:
     """A head without devices, and nodes with three of them and with one."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
     ray_cluster = Cluster(initialize_head=True, head_node_args=head)
     for count in (3, 1):
-        ray_cluster.add_node(num_cpus=8, num_gpus=count, resources={"accelerator_type:local": 1})
-    yield ray_cluster.address
+        add_node(ray_cluster, count)
+    yield ray_cluster
     ray.shutdown()
     ray_cluster.shutdown()
+
+
+def add_node(ray_cluster: Any, num_devices: int) -> None:
+    ray_cluster.add_node(num_cpus=8, num_gpus=num_devices, resources={"accelerator_type:local": 1})
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: Any) -> str:
+    """Its address."""
+    return str(ray_cluster.address)
 
 
 @pytest.mark.slow
@@ -77,6 +89,24 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
     assert not rank_processes(engine.home("a"))
     assert engine.progress("a").failure is None
     check_losses(engine.home("a"), undisturbed, 4)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_a_node_is_lost_and_comes_back(
+    ray_cluster: Any, cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    """Its raylet is killed; the one that is started for it is another node to Ray."""
+    site = nodes.ray_site(cluster)
+    sizes = site.devices_per_node.tolist()
+    numbers = [node.number for node in nodes.ray_nodes()]
+
+    def lose(node: int) -> None:
+        (its,) = (n for n in ray_cluster.worker_nodes if n.node_id == numbers[node])
+        ray_cluster.remove_node(its, allow_graceful=False)
+
+    engine = ray_engine.RayEngine(site, tmp_path)
+    check_lost_node(engine, undisturbed, lose, lambda node: add_node(ray_cluster, sizes[node]))
     wait_for(lambda: _free_gpus() == 4)
 
 

@@ -12,6 +12,7 @@ import pytest
 from engine_trials import (
     check_disturbed,
     check_losses,
+    check_lost_node,
     check_recovery,
     check_shares_change,
     check_sharing,
@@ -22,7 +23,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
-from slurm_here import kill_node, slurm_cluster, why_no_slurm
+from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
@@ -70,6 +71,12 @@ def test_daemons_of_nodes_are_killed_and_come_back(
 ) -> None:
     engine = SlurmEngine(slurm_site(), tmp_path)
     check_disturbed(engine, undisturbed, lambda node: kill_node(cluster, node, 0.5), times=10)
+
+
+@pytest.mark.slow
+def test_a_node_is_lost_and_comes_back(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    engine = SlurmEngine(slurm_site(), tmp_path)
+    check_lost_node(engine, undisturbed, lambda node: lose_node(cluster, node), give_back_node)
 
 
 @pytest.mark.slow

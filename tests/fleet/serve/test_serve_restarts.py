@@ -44,6 +44,27 @@ class World:
     crashes: float
     running: dict[str, Grant] = field(default_factory=dict)
     steps: Counter[str] = field(default_factory=Counter)
+    losses: float = 0.0
+    lost: frozenset[int] = frozenset()
+    num_lost: int = 0
+    leaving: set[str] = field(default_factory=set)
+
+    def away(self) -> frozenset[int]:
+        if self.chance.random() < self.losses:
+            self.lost = self.lost ^ {self.chance.randrange(len(SITE.hosts))}
+            self.num_lost += len(self.lost)
+        return self.lost
+
+    def abandon(self, names: Sequence[str]) -> None:
+        self.maybe_crash()
+        self.leaving |= set(names) & set(self.running)
+        self.maybe_crash()
+
+    def is_free(self, name: str) -> bool:
+        if name in self.leaving and self.chance.random() < 0.3:
+            self.leaving.remove(name)
+            del self.running[name]
+        return name not in self.leaving
 
     def maybe_crash(self) -> None:
         if self.chance.random() < self.crashes:
@@ -56,8 +77,9 @@ class World:
         self.maybe_crash()
         assert job.name not in self.running, "a job runs twice"
         assert self.steps[job.name] < work_of(job.name), "a job that is done is started"
-        used = {device for other in self.running.values() for device in other.devices}
+        used = {d for other, g in self.running.items() if other not in self.leaving for d in g.devices}
         assert not used & set(grant.devices), "a device is given out twice"
+        assert not {SITE.node_of[device] for device in grant.devices} & self.lost
         self.running[job.name] = grant
         self.maybe_crash()
 
@@ -65,6 +87,7 @@ class World:
         for name in names:
             self.maybe_crash()
             self.running.pop(name, None)
+            self.leaving.discard(name)
         self.maybe_crash()
 
     def progress(self, name: str) -> Progress:
@@ -116,13 +139,19 @@ def forms() -> dict[str, str]:
     return {f"job{i}": form(f"job{i}", size) for i, size in enumerate((1, 2, 4, 1, 1, 2))}
 
 
+@pytest.mark.parametrize("losses", [0.0, 0.2])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", ["srtf", "fifo", "tiresias", "hived", "sia", "synergy", "gavel_max_min"])
 def test_nothing_is_lost_and_nothing_runs_twice(
-    policy: str, seed: int, tmp_path: Path, forms: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    policy: str,
+    seed: int,
+    losses: float,
+    tmp_path: Path,
+    forms: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
-    world = World(random.Random(seed), crashes=0.1)
+    world = World(random.Random(seed), crashes=0.1, losses=losses)
     round_s = 0.05 if setting_of(policy).rounds else None
     setting, url = setting_of(policy, round_s=round_s), f"sqlite:///{tmp_path / 'state.sqlite'}"
     coming, num_daemons = list(forms.items()), 0
@@ -152,6 +181,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     ends = Counter(event["job"] for event in store.events(10_000) if event["what"] in ("ends", "cancelled"))
     assert ends == Counter(list(forms))
     assert num_daemons > 2, "there was hardly a crash: the test says nothing"
+    assert (world.num_lost > 0) == (losses > 0)
 
 
 def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -> None:

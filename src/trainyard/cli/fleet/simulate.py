@@ -37,6 +37,10 @@ class Options(Common):
     """Time that a job loses when it gets other devices, or devices again."""
     failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
+    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
+    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S")] = 3600.0
+    """Mean time until such a node is back."""
     checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = 600.0
     """Time between checkpoints of a job."""
     stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
@@ -67,7 +71,12 @@ def act(options: Options, screen: Screen) -> Outcome:
         setting_of(name, options.placement, options.round_s) for name in dict(parse_policies(options.policy))
     ]
     hazards = Hazards(
-        options.failure_every_s, options.checkpoint_every_s, options.stragglers, seed=options.seed
+        failure_every_s=options.failure_every_s,
+        checkpoint_every_s=options.checkpoint_every_s,
+        node_failure_every_s=options.node_failure_every_s,
+        node_repair_s=options.node_repair_s,
+        straggler_share=options.stragglers,
+        seed=options.seed,
     )
     runs = []
     for setting in settings:

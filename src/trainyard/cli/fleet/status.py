@@ -28,6 +28,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         f"{cluster['cluster']} under {cluster['policy']}: {cluster['num_devices_in_use']} of {cluster['num_devices']} "
         "devices in use"
     )
+    if away := [str(node["node"]) for node in cluster["nodes"] if node["is_away"]]:
+        title += f"; away: node {', '.join(away)}"
     if not jobs:
         return Outcome(
             {"cluster": cluster, "jobs": jobs},

@@ -34,10 +34,10 @@ def buddies(site: Site, counts: Sequence[int], grants: Sequence[Grant | None]) -
     counts : devices of every job; their blocks together no more than there are.
     grants : what every job has now.
     """
-    node_size = int(site.devices_per_node[0])
+    node_size = site.hosts[0].num_devices
     sizes = [block(count, node_size) for count in counts]
     own = [_parts(grant, size, node_size) for grant, size in zip(grants, sizes, strict=True)]
-    free, held = np.ones(site.num_devices, np.bool_), np.zeros(site.num_devices, np.int64)
+    free, held = site.is_usable.copy(), np.zeros(len(site.is_usable), np.int64)
     for parts, size in zip(own, sizes, strict=True):
         held.reshape(-1, min(size, node_size))[parts] = 1
     found: dict[int, tuple[int, ...]] = {}

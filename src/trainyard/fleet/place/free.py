@@ -30,7 +30,7 @@ class FreeDevices:
 
     def __init__(self, site: Site) -> None:
         sizes = site.devices_per_node
-        per_device = np.array((np.zeros(site.num_devices), site.node_of), np.int64)
+        per_device = np.array((~site.is_usable, site.node_of), np.int64)
         per_node = np.array((sizes, sizes, site.first_device[:-1], site.type_of_node), np.int64)
         self.by_node = per_node[_FREE]
         self.by_type = site.devices_of_type.copy()

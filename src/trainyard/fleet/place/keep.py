@@ -21,7 +21,7 @@ def keeping(
     grants : what every job has now.
     """
     first, node_of = site.first_device.tolist(), site.node_of.tolist()
-    free = np.ones(site.num_devices, np.bool_)
+    free = site.is_usable.copy()
     kept: list[dict[int, list[int]]] = []
     for row, grant in zip(counts, grants, strict=True):
         own: dict[int, list[int]] = {node: [] for node in row}

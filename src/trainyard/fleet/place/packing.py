@@ -38,6 +38,7 @@ class Packing:
     def __init__(self, site: Site, first_fit: bool) -> None:
         self.first_fit = first_fit
         size = np.array([(host.num_devices, host.cpus, host.memory_bytes) for host in site.hosts], float)
+        size[list(site.away)] = 0.0
         self.free, self.full = size.copy(), np.maximum(size.max(0), 1.0)
         self.share = proportional(site)
         self.rows: dict[int, dict[int, int]] = {}

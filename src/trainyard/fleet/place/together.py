@@ -24,7 +24,7 @@ def seats(
     wanted, device_type : devices of every combination, most urgent first, and the index of their type.
     had : the devices that jobs of every combination have now. Of several that have the same, only one can keep them.
     """
-    types, taken = site.type_of_node[site.node_of], np.zeros(site.num_devices, np.bool_)
+    types, taken = site.type_of_node[site.node_of], np.zeros(len(site.node_of), np.bool_)
     found: list[tuple[int, ...]] = [()] * len(wanted)
     for place, (count, kind) in enumerate(zip(wanted.tolist(), device_type.tolist(), strict=True)):
         for devices in had[place]:

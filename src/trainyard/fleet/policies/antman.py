@@ -71,7 +71,7 @@ class _Choice:
 
     def __init__(self, policy: AntMan, snapshot: Snapshot) -> None:
         self.policy, self.snapshot = policy, snapshot
-        self.devices = [_Device() for _ in range(snapshot.site.num_devices)]
+        self.devices = {device: _Device() for device in np.flatnonzero(snapshot.site.is_usable).tolist()}
         self.used: dict[str, int] = {}
         self.placed: dict[int, tuple[int, ...]] = {}
         self.reasons: dict[int, str] = {}
@@ -88,7 +88,7 @@ class _Choice:
             )
             return
         shared = self._opportunistic_now()
-        free = [d for d, found in enumerate(self.devices) if found.guaranteed is None]
+        free = [d for d, found in self.devices.items() if found.guaranteed is None]
         found = self._nearest(i, free, [float(d in shared) for d in free]) if held is None else held.devices
         if found is None:
             self.reasons[i] = f"asks for {job.num_devices} devices without a guaranteed job"
@@ -101,7 +101,7 @@ class _Choice:
     def fit_in(self, i: int) -> None:
         """The least busy devices below the threshold, at most one opportunistic job on each."""
         held = self.snapshot.grants[i]
-        free = [d for d in range(len(self.devices)) if self._takes(d)]
+        free = [d for d in self.devices if self._takes(d)]
         stays = held is not None and set(held.devices) <= set(free)
         found = held.devices if stays else self._nearest(i, free, [self.devices[d].busy for d in free])  # type: ignore[union-attr]
         if found is None:

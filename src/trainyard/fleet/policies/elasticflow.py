@@ -167,7 +167,7 @@ class ElasticFlow:
 
     def _wants(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> Wants:
         levels = [known[i].scaling for i in jobs]
-        node_size = int(snapshot.site.devices_per_node[0])
+        node_size = snapshot.site.hosts[0].num_devices
         width = max((len(level.num_devices) for level in levels), default=1)
         num_devices, work = np.zeros((len(jobs), width), np.int64), np.zeros((len(jobs), width))
         for row, level in enumerate(levels):

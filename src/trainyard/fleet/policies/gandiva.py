@@ -113,7 +113,8 @@ class _Slice:
         self.policy, self.snapshot, self.before = policy, snapshot, state
         site = snapshot.site
         self.free = [
-            list(range(a, b)) for a, b in zip(site.first_device, site.first_device[1:], strict=False)
+            list(range(first, first + size))
+            for first, size in zip(site.first_device.tolist(), site.devices_per_node.tolist(), strict=False)
         ]
         self.sizes = site.devices_per_node.tolist()
         self.homes = dict(state.homes)
@@ -124,8 +125,11 @@ class _Slice:
             key=lambda i: (state.last_run_s.get(snapshot.jobs[i].name, -1.0), snapshot.arrival_s[i]),
         )
         for i in range(snapshot.num_jobs):
-            if snapshot.jobs[i].name not in self.homes:
-                self.homes[snapshot.jobs[i].name] = self._new_home(i)
+            name = snapshot.jobs[i].name
+            # A home is too small, too, when a node of it has gone away.
+            if sum(self.sizes[n] for n in self.homes.get(name, ())) < snapshot.jobs[i].num_devices:
+                self.homes.pop(name, None)
+                self.homes[name] = self._new_home(i)
         for i in order:
             self._run_at_home(i)
         waiting = [i for i in order if i not in self.placed]

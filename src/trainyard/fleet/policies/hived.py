@@ -29,7 +29,7 @@ import numpy as np
 from trainyard.fleet.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.hived_config import read_hived
 from trainyard.fleet.policy import Need, Snapshot, Targets
-from trainyard.fleet.request import Request
+from trainyard.fleet.request import HIGHEST, Request
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.virtual import Layout, Quotas
 
@@ -44,12 +44,14 @@ class State:
     requests : of all jobs, by serial number.
     possible : requests that fit when nobody else is there.
     failed : requests that did not fit, and why; nothing that they could use has been freed since.
+    away : nodes that could not be used.
     """
 
     bound: Bound
     requests: Mapping[int, Request]
     possible: frozenset[Request]
     failed: Mapping[Request, str]
+    away: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,16 @@ class _Decision:
 
     def __init__(self, snapshot: Snapshot, state: State) -> None:
         self.snapshot, self.layout = snapshot, state.bound.layout
-        self.books, self.possible = Bindings(state.bound), set(state.possible)
-        self.failed = dict(state.failed)
+        self.lost = ~snapshot.site.is_usable[self.layout.device_at]
+        self.books, self.possible = Bindings(state.bound, self.lost), set(state.possible)
+        self.failed = dict(state.failed) if state.away == snapshot.site.away else {}
         self.serials: list[int] = snapshot.serial.tolist()
         self.number = {serial: i for i, serial in enumerate(self.serials)}
         known = state.requests
-        for serial in [s for s in self.books.jobs if s not in self.number]:
-            self.books.end(serial)
-            self._freed(known[serial])
+        for serial, held in list(self.books.jobs.items()):
+            if serial not in self.number or self.lost[list(held.places)].any():
+                self.books.end(serial)
+                self._freed(known[serial])
         self.requests = {
             serial: known.get(serial) or Request.of(snapshot.job(i), self.layout)
             for i, serial in enumerate(self.serials)
@@ -150,7 +154,9 @@ class _Decision:
             reasons=reasons,
             refused=refused,
         )
-        state = State(self.books.frozen(), self.requests, frozenset(self.possible), self.failed)
+        state = State(
+            self.books.frozen(), self.requests, frozenset(self.possible), self.failed, self.snapshot.site.away
+        )
         return targets, state
 
     def _freed(self, request: Request) -> None:
@@ -165,7 +171,7 @@ class _Decision:
                 return wrong
             self.possible.add(request)
         if not request.is_guaranteed:
-            places = request.fit(self.layout, self.books.priority)
+            places = request.fit(self.layout, np.where(self.lost, HIGHEST, self.books.priority))
             if places is None:
                 return f"the cluster has no idle {request.cells}"
             self.books.start(serial, places, OPPORTUNISTIC)
@@ -173,6 +179,7 @@ class _Decision:
         virtual = request.fit(self.layout, self.books.virtual_priority())
         if virtual is None:
             return f"virtual cluster {request.owner!r} has no free {request.cells}"
+        before = Bindings(self.books.frozen(), self.lost) if self.lost.any() else self.books
         left: list[int] = []
         for other in self.books.holders(virtual):
             self._freed(self.requests[other])
@@ -182,6 +189,9 @@ class _Decision:
                 self.books.end(other)
                 left.append(other)
         left += self.books.guarantee(serial, virtual, request.priority)
+        if self.lost[list(self.books.jobs[serial].places)].any():
+            self.books = before
+            return f"virtual cluster {request.owner!r} has no free {request.cells} on nodes that are there"
         for other in left:
             self._freed(self.requests[other])
             heapq.heappush(waiting, (-self.requests[other].priority, other))

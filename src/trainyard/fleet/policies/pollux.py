@@ -47,11 +47,13 @@ class Searched:
     num_rounds : that were decided; each takes its own random numbers from that.
     jobs : serial numbers of the jobs that the population has rows of.
     population : the last one, best first.
+    away : nodes that could not be used.
     """
 
     num_rounds: int = 0
     jobs: tuple[int, ...] = ()
     population: Allocations | None = None
+    away: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Pollux:
         serials = tuple(snapshot.serial[order].tolist())
         problem = self._problem(snapshot, order, jobs)
         start = problem.base
-        if state.population is not None:
+        if state.population is not None and state.away == snapshot.site.away:
             known = {serial: i for i, serial in enumerate(state.jobs)}
             start = carried(state.population, np.array([known.get(s, -1) for s in serials], np.int32))
         seed = int(np.random.SeedSequence((self.seed, state.num_rounds)).generate_state(1)[0])
@@ -97,7 +99,7 @@ class Pollux:
         waiting = np.sort(order[[not row for row in counts]])
         again_s = snapshot.now_s + self.interval_s
         targets = Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s)
-        return targets, Searched(state.num_rounds + 1, serials, found)
+        return targets, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
 
     def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[Job]) -> Problem:
         site = snapshot.site

@@ -13,7 +13,7 @@ from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.turns import Turns
@@ -30,11 +30,15 @@ class Patience:
 
     Attributes
     ----------
-    max_failures : of one job; it is started again from its checkpoint until then, and given up after that.
+    max_failures : of one job without a new checkpoint between; it is started again from its last one until then, and
+        given up after that.
+    retry_s : after a second failure the job is started again when this time has passed, after every other one when four
+        times as much has as before: what is wrong with a node is found out meanwhile.
     limit_s : of the whole run.
     """
 
     max_failures: int = 3
+    retry_s: float = 5.0
     limit_s: float = _INF
 
 
@@ -85,6 +89,18 @@ def run_fleet(
         engine.close()
 
 
+@dataclass(frozen=True)
+class _Failures:
+    """How often a job failed without a new checkpoint, what it had done, and when it may be started again."""
+
+    count: int
+    steps: int
+    retry_s: float
+
+
+_NO_FAILURES = _Failures(0, 0, 0.0)
+
+
 class Driver:
     """Brings about on an engine what a policy wants, whenever it is called.
 
@@ -115,7 +131,7 @@ class Driver:
                 "a policy as published follows its authors' simulator, whose jobs do whole steps; run jobs for real "
                 "without as_published"
             )
-        self.site, self.policy, self.engine, self.rounds = site, policy, engine, rounds
+        self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
         self.notes = Recorder(keep_spans=True)
         self.holdings = Holdings(site, policy.preempts, placement(place), Costs(), self.notes)
@@ -123,11 +139,18 @@ class Driver:
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.running: dict[int, Grant] = {}
         self.waiting: dict[str, str] = {}
-        self.failures: dict[str, int] = {}
+        self.failures: dict[str, _Failures] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
         self._changed = False
+        # Rows of jobs that have devices, and are not started yet: they are still somewhere else, or it is too early.
+        self._unstarted: set[int] = set()
+
+    @property
+    def site(self) -> Site:
+        """The cluster as it is now."""
+        return self.holdings.site
 
     @property
     def names(self) -> list[str]:
@@ -204,7 +227,7 @@ class Driver:
             raise FleetError(f"there is no job {name!r} that waits or runs")
         job, grant = self.books.job(row), self.running.pop(row, None)
         if grant is not None:
-            self.engine.stop([name])
+            self._leave([row])
             self.holdings.stop([row], now_s)
             self._part(row, now_s)
         self.holdings.forget(row)
@@ -214,15 +237,40 @@ class Driver:
     def step(self, now_s: float) -> None:
         """Take note of what jobs did; decide, if it is time to."""
         self._changed |= self._observe(now_s)
+        self._changed |= self._look_at_nodes(now_s)
         if (self._changed and self.rounds is None) or now_s >= self.wake_s:
             self._changed = False
             self._decide(now_s)
+
+    def _look_at_nodes(self, now_s: float) -> bool:
+        """Take note of nodes that are lost or back; whether there are any."""
+        away, before = self.engine.away(), self.site.away
+        if away == before:
+            return False
+        lost = self.holdings.on_lost_nodes(away)
+        names = ", ".join(f"node {node}" for node in sorted(away - before))
+        for row in lost:
+            grant = self.running.pop(row)
+            self.tell(
+                Event(now_s, self.books.job(row), Happening.LOSES_NODE, grant, f"{names} cannot be used")
+            )
+            self._part(row, now_s)
+        self.engine.abandon([self.books.job(row).name for row in lost if row not in self._unstarted])
+        self._unstarted.difference_update(lost)
+        self.holdings.stop(lost, now_s)
+        self.holdings.change_nodes(away, now_s)
+        if self.turns is not None:
+            self.turns.ask_again_s = now_s
+        self.wake_s = now_s
+        return True
 
     def _observe(self, now_s: float) -> bool:
         """Take note of what the jobs did; whether one ended or failed."""
         some = False
         for row in list(self.running):
             job = self.books.job(row)
+            if row in self._unstarted and not self._started(row, now_s):
+                continue
             progress = self.engine.progress(job.name)
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
@@ -237,13 +285,16 @@ class Driver:
                 self._part(row, now_s)
                 some = True
             elif progress.failure is not None:
-                self._again(job, row, progress.failure, now_s)
+                self._again(job, row, progress, now_s)
                 some = True
         return some
 
-    def _again(self, job: Job, row: int, failure: str, now_s: float) -> None:
+    def _again(self, job: Job, row: int, progress: Progress, now_s: float) -> None:
         """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
-        count = self.failures[job.name] = self.failures.get(job.name, 0) + 1
+        before, failure = self.failures.get(job.name, _NO_FAILURES), progress.failure or ""
+        count = 1 + before.count * (progress.steps <= before.steps)
+        wait_s = self.patience.retry_s * 4.0 ** (count - 2) if count > 1 else 0.0
+        self.failures[job.name] = _Failures(count, progress.steps, now_s + wait_s)
         grant = self.running.pop(row)
         if count > self.patience.max_failures:
             why = f"job {job.name!r} failed {count} times, the last time with: {failure}"
@@ -251,7 +302,7 @@ class Driver:
             self.tell(Event(now_s, job, Happening.GIVEN_UP, grant, why))
         else:
             self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
-        self.engine.stop([job.name])
+        self._leave([row])
         self.holdings.stop([row], now_s)
         self._part(row, now_s)
         if job.name in self.given_up:
@@ -271,6 +322,9 @@ class Driver:
             self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
         rows = self.books.active.copy() if self.policy.preempts else self.books.waiting()
         if not len(rows):
+            return
+        if not self.site.num_devices:
+            self.waiting = dict.fromkeys(self.names, "no node of the cluster can be used now")
             return
         ask = partial(self._ask, now_s)
         if self.turns is None:
@@ -303,12 +357,29 @@ class Driver:
         ]
         for row in moved:
             self.tell(Event(now_s, jobs[row], Happening.LEAVES, self.running.pop(row)))
-        self.engine.stop([jobs[row].name for row in moved])
+        self._leave(moved)
         for row, grant in wanted.items():
             if row not in self.running:
                 self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))
-                self.engine.start(jobs[row], grant)
+                self.running[row] = grant
+                self._started(row, now_s)
             self.running[row] = grant
+
+    def _started(self, row: int, now_s: float) -> bool:
+        """Start a job that has devices, unless nodes that it lost have not let it go yet; whether it is started."""
+        job = self.books.job(row)
+        failures = self.failures.get(job.name, _NO_FAILURES)
+        if now_s < failures.retry_s or not self.engine.is_free(job.name):
+            self._unstarted.add(row)
+            return False
+        self._unstarted.discard(row)
+        self.engine.start(job, self.running[row])
+        return True
+
+    def _leave(self, rows: Sequence[int]) -> None:
+        """Stop jobs, as far as they were started."""
+        self.engine.stop([self.books.job(row).name for row in rows if row not in self._unstarted])
+        self._unstarted.difference_update(rows)
 
 
 def _place(grant: Grant | None) -> tuple[int, ...] | None:

@@ -44,6 +44,18 @@ class Engine(Protocol):
         """Take over a job that an engine before this one started; False if it does not run any more."""
         ...
 
+    def away(self) -> frozenset[int]:
+        """Nodes of the site that cannot be used now, as far as that is known."""
+        ...
+
+    def abandon(self, names: Sequence[str]) -> None:
+        """Have jobs leave, without waiting for it: nodes of theirs may not answer any more."""
+        ...
+
+    def is_free(self, name: str) -> bool:
+        """Whether a job that was abandoned can be started: nothing is left of it, or nothing that could still do work."""
+        ...
+
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs; their devices are free when this returns, and their checkpoints stay."""
         ...

@@ -16,6 +16,7 @@ class Happening(StrEnum):
     RUNS = "runs"
     LEAVES = "leaves"
     FAILS = "fails"
+    LOSES_NODE = "loses a node"
     ENDS = "ends"
     CANCELLED = "cancelled"
     REFUSED = "refused"
@@ -30,7 +31,7 @@ class Event:
     ----------
     now_s : when, on the driver's clock.
     grant : what the job gets or keeps, or has had until now.
-    why : in words, of a failure or a refusal.
+    why : in words, of a failure, a loss or a refusal.
     """
 
     now_s: float
@@ -49,6 +50,7 @@ class Event:
             Happening.RUNS: f"runs on devices {devices}",
             Happening.LEAVES: f"leaves devices {devices}",
             Happening.FAILS: f"fails ({self.why}) and will continue from its checkpoint",
+            Happening.LOSES_NODE: f"loses devices {devices} ({self.why}) and will continue from its checkpoint",
             Happening.ENDS: "ends",
             Happening.CANCELLED: "is cancelled",
             Happening.REFUSED: f"is refused: {self.why}",

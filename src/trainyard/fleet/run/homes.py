@@ -19,7 +19,10 @@ from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import cluster_text, training_of
 from trainyard.hardware import parse_cluster
 
+_INF = float("inf")
 _POLL_S = 0.02
+# Cluster managers ask processes to end before they kill them: Slurm waits 30 s by default.
+_KILL_S = 60.0
 
 
 class HomeEngine(ABC):
@@ -39,6 +42,8 @@ class HomeEngine(ABC):
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
+        # Jobs that should have left, some of whose nodes may not answer, and until when they may.
+        self._abandoned: dict[str, float] = {}
 
     @abstractmethod
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
@@ -88,8 +93,29 @@ class HomeEngine(ABC):
             time.sleep(_POLL_S)
         for name in left:
             self.kill(name)
-        while any(not self.is_over(name) for name in left):
+        limit_s = time.monotonic() + _KILL_S
+        while left and time.monotonic() < limit_s:
+            left = [name for name in left if not self.is_over(name)]
             time.sleep(_POLL_S)
+        # A node that has just died cannot say that the job is over.
+        self._abandoned |= dict.fromkeys(left, limit_s)
+
+    def away(self) -> frozenset[int]:
+        return frozenset()
+
+    def abandon(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.home(name).pause.touch()
+            self._abandoned[name] = time.monotonic() + self.patience_s
+
+    def is_free(self, name: str) -> bool:
+        until_s = self._abandoned.get(name, _INF)
+        if until_s < _INF and (time.monotonic() > until_s or not self.home(name).groups()):
+            self._abandoned[name] = _INF
+            self.kill(name)
+        if name in self._abandoned and self.is_over(name):
+            del self._abandoned[name]
+        return name not in self._abandoned
 
     def progress(self, name: str) -> Progress:
         return self.home(name).progress(self.is_over(name))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,17 +27,18 @@ from ray.util import list_named_actors
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, ray_nodes
+from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, present_nodes, ray_nodes
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
 __all__ = ["RayEngine"]
 
-_FRESH_S = 0.25
+_GANGS_FRESH_S, _NODES_FRESH_S = 0.25, 1.0
 _JOBS_PER_DEVICE = 2
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Ray leaves the GPUs that a process sees as they are on the node.
@@ -72,10 +72,10 @@ class RayEngine(ManagedEngine):
         address: str = "auto",
     ) -> None:
         connect(address)
-        self._nodes = ray_nodes()
+        self._nodes = list(ray_nodes())
         super().__init__(site, folder, patience_s, shares, self._nodes, "Ray")
-        self._gangs: frozenset[str] = frozenset()
-        self._asked_s = float("-inf")
+        self._gangs = Asked(_gangs, _GANGS_FRESH_S)
+        self._present = Asked(present_nodes, _NODES_FRESH_S)
 
     def jobs_per_device(self, node: int) -> int:
         return _JOBS_PER_DEVICE if self.shares else 1
@@ -86,11 +86,11 @@ class RayEngine(ManagedEngine):
         where = NodeAffinitySchedulingStrategy(parts[0][0].number, soft=False)
         options = {"name": str(home.path), "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
         ray.remote(_Gang).options(**options, scheduling_strategy=where).remote(home.path, parts)
-        self._asked_s = float("-inf")
+        self._gangs.forget()
 
     def is_over(self, name: str) -> bool:
         home = self.home(name)
-        return str(home.path) not in self._living() and not home.groups()
+        return str(home.path) not in self._gangs.answer() and not home.groups()
 
     def kill(self, name: str) -> None:
         try:
@@ -98,16 +98,27 @@ class RayEngine(ManagedEngine):
         except ValueError:  # it has ended meanwhile
             return
         finally:
-            self._asked_s = float("-inf")
+            self._gangs.forget()
 
-    def _living(self) -> frozenset[str]:
-        """Names of the actors of all jobs; asked at once, and not more often than makes sense."""
-        now_s = time.monotonic()
-        if now_s - self._asked_s > _FRESH_S:
-            actors = list_named_actors(all_namespaces=True)
-            self._gangs = frozenset(actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
-            self._asked_s = now_s
-        return self._gangs
+    def away(self) -> frozenset[int]:
+        present = {node.number: node for node in self._present.answer()}
+        lost = [n for n in range(len(self.site.hosts)) if self._nodes[n].number not in present]
+        new = [node for number, node in present.items() if number not in {n.number for n in self._nodes}]
+        for n in list(lost):
+            # A node that is started again is another one to Ray.
+            again = next((node for node in new if node.looks_like(self._nodes[n])), None)
+            if again is not None:
+                self._nodes[n] = again
+                new.remove(again)
+                lost.remove(n)
+        return frozenset(lost)
+
+
+def _gangs() -> frozenset[str]:
+    """Names of the actors of all jobs."""
+    return frozenset(
+        actor["name"] for actor in list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE
+    )
 
 
 class _Gang:

@@ -29,6 +29,15 @@ class RayNode:
     address: str
     host: Host
 
+    def looks_like(self, other: RayNode) -> bool:
+        """Whether it may be the same node, started again."""
+        mine, others = self.host, other.host
+        return (self.address, mine.device_type, mine.num_devices) == (
+            other.address,
+            others.device_type,
+            others.num_devices,
+        )
+
 
 def connect(address: str = "auto") -> None:
     """Be a driver of a Ray cluster, unless this process is one.
@@ -62,6 +71,14 @@ def ray_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]:
     FleetError
         If there is none.
     """
+    found = present_nodes(types)
+    if not found:
+        raise FleetError("the Ray cluster has no nodes with GPUs; start some with: ray start --num-gpus=N")
+    return found
+
+
+def present_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]:
+    """The same, and none if there is none now."""
     found = []
     for node in ray.nodes():
         has = node["Resources"]
@@ -70,8 +87,6 @@ def ray_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]:
             device_type = (types or {}).get(kind, kind or "gpu")
             host = Host(device_type, int(has["GPU"]), has.get("CPU", 0.0), has.get("memory", 0.0))
             found.append(RayNode(node["NodeID"], node["NodeManagerAddress"], host))
-    if not found:
-        raise FleetError("the Ray cluster has no nodes with GPUs; start some with: ray start --num-gpus=N")
     return tuple(sorted(found, key=lambda node: (node.address, node.number)))
 
 

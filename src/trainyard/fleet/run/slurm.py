@@ -21,21 +21,24 @@ from __future__ import annotations
 
 import random
 import shlex
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
 __all__ = ["SlurmEngine"]
 
 _MIB = 2**20
+_QUEUE_FRESH_S, _NODES_FRESH_S = 0.5, 2.0
 # Ports that neither services nor outgoing connections take; if one is in use nevertheless, the job fails and is
 # started again with another.
 _PORTS = (20000, 32000)
@@ -71,7 +74,9 @@ class SlurmEngine(ManagedEngine):
         if shares:
             require_slots(self._nodes[: len(site.hosts)])
         super().__init__(site, folder, patience_s, shares, self._nodes, "Slurm")
-        self._queue = _Queue()
+        self._queue = Asked(_queue, _QUEUE_FRESH_S)
+        names = [node.name for node in self._nodes[: len(site.hosts)]]
+        self._away = Asked(partial(unusable, names), _NODES_FRESH_S)
 
     def jobs_per_device(self, node: int) -> int:
         return self._nodes[node].slots if self.shares else 1
@@ -83,60 +88,62 @@ class SlurmEngine(ManagedEngine):
         self._queue.forget()
 
     def is_over(self, name: str) -> bool:
-        return str(self.home(name).path) not in self._queue.jobs()
+        batch = self._batch(name)
+        return not batch.numbers and not (batch.ending and self.home(name).groups())
+
+    def away(self) -> frozenset[int]:
+        lost = self._away.answer()
+        return frozenset(n for n in range(len(self.site.hosts)) if self._nodes[n].name in lost)
 
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs; those that Slurm has not started yet leave at once."""
-        jobs = self._queue.jobs() if names else {}
-        if ids := [number for name in names for number in jobs.get(str(self.home(name).path), ())]:
-            slurm("scancel", "--state=PENDING", *ids)
+        if numbers := [number for name in names for number in self._batch(name).numbers]:
+            slurm("scancel", "--state=PENDING", *numbers)
             self._queue.forget()
         super().stop(names)
 
     def kill(self, name: str) -> None:
-        if ids := self._queue.jobs().get(str(self.home(name).path)):
-            slurm("scancel", *ids)
+        if numbers := self._batch(name).numbers:
+            slurm("scancel", *numbers)
             self._queue.forget()
 
+    def _batch(self, name: str) -> _Batch:
+        return self._queue.answer().get(str(self.home(name).path), _Batch())
 
-class _Queue:
-    """What Slurm has of this user's jobs: one question for all of them, and not more often than makes sense."""
 
-    _FRESH_S, _PATIENCE_S = 0.5, 300.0
+@dataclass(frozen=True)
+class _Batch:
+    """The batch jobs that Slurm has of one of ours.
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, tuple[str, ...]] = {}
-        self._asked_s = self._answered_s = float("-inf")
+    Attributes
+    ----------
+    numbers : of those that wait or run.
+    ending : of those that are over but for what nodes have not said yet, which one that is gone never will.
+    """
 
-    def forget(self) -> None:
-        """Ask again next time."""
-        self._asked_s = float("-inf")
+    numbers: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()
 
-    def jobs(self) -> dict[str, tuple[str, ...]]:
-        """Numbers of the jobs that wait, run or leave, by the folder that is their comment.
 
-        Raises
-        ------
-        FleetError
-            If Slurm does not answer for minutes, or never did.
-        """
-        now_s = time.monotonic()
-        if now_s - self._asked_s < self._FRESH_S:
-            return self._jobs
-        try:
-            listing = slurm("squeue", "--noheader", "--me", "--format=%i|%k")
-        except FleetError:
-            if now_s - self._answered_s > self._PATIENCE_S:  # a controller that restarts is away for a while
-                raise
-        else:
-            found: dict[str, set[str]] = {}
-            for line in listing.splitlines():
-                number, _, comment = line.partition("|")
-                found.setdefault(comment, set()).add(number.partition("+")[0])
-            self._jobs = {comment: tuple(sorted(numbers)) for comment, numbers in found.items()}
-            self._answered_s = now_s
-        self._asked_s = now_s
-        return self._jobs
+def _queue() -> dict[str, _Batch]:
+    """This user's jobs, by the folder that is their comment.
+
+    Raises
+    ------
+    FleetError
+        If Slurm does not answer.
+    """
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for line in slurm("squeue", "--noheader", "--me", "--format=%i|%T|%k").splitlines():
+        number, state, comment = line.split("|", 2)
+        found.setdefault(comment, []).append((number.partition("+")[0], state == "COMPLETING"))
+    return {
+        comment: _Batch(
+            tuple(sorted({number for number, ending in jobs if not ending})),
+            tuple(sorted({number for number, ending in jobs if ending})),
+        )
+        for comment, jobs in found.items()
+    }
 
 
 Part = tuple[SlurmNode, Ranks]

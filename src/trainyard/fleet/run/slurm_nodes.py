@@ -1,4 +1,4 @@
-"""The devices that Slurm has: which nodes of a partition are usable, and with how many devices of which type each."""
+"""The devices that Slurm has: the nodes of a partition, how many devices of which type each has, and which are usable."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def slurm(*command: str, given: str = "") -> str:
 
 
 def slurm_nodes(types: Mapping[str, str] | None = None) -> tuple[SlurmNode, ...]:
-    """Usable nodes with GPUs, in Slurm's order; of the partition in ``SBATCH_PARTITION``, else of the default one.
+    """Nodes with GPUs, in Slurm's order; of the partition in ``SBATCH_PARTITION``, else of the default one.
+
+    Nodes that cannot be used now are among them, so that a node has the same number at any time.
 
     Parameters
     ----------
@@ -71,17 +73,18 @@ def slurm_nodes(types: Mapping[str, str] | None = None) -> tuple[SlurmNode, ...]
     Raises
     ------
     FleetError
-        If there is no Slurm, or no such node.
+        If there is no Slurm, no such node, or none that can be used.
     """
     partition = os.environ.get("SBATCH_PARTITION", "")
     rows = [row.split("|") for row in slurm("sinfo", "--Node", "--noheader", "--format=%N|%P").splitlines()]
     names = [name for name, of in rows if (of.rstrip("*") == partition if partition else of.endswith("*"))]
     found: list[SlurmNode] = []
+    usable: set[str] = set()
     if names:
-        listing = slurm("scontrol", "--oneliner", "show", "node", ",".join(names))
-        for line in listing.splitlines():
-            found += _devices(dict(_FIELD.findall(line)), types or {})
-    if not found:
+        nodes = _shown(names)
+        found = [devices for node in nodes for devices in _devices(node, types or {})]
+        usable = {node["NodeName"] for node in nodes if _is_usable(node)}
+    if not any(node.name in usable for node in found):
         known = ", ".join(sorted({of.rstrip("*") for _, of in rows})) or "none"
         which = f"partition {partition!r}" if partition else "its default partition"
         raise FleetError(
@@ -128,11 +131,30 @@ def require_slots(nodes: Sequence[SlurmNode]) -> None:
         )
 
 
+def unusable(names: Sequence[str]) -> frozenset[str]:
+    """Which of these nodes cannot be used now: down, drained, or silent.
+
+    Raises
+    ------
+    FleetError
+        If Slurm does not answer.
+    """
+    return frozenset(node["NodeName"] for node in _shown(names) if not _is_usable(node))
+
+
+def _shown(names: Sequence[str]) -> list[dict[str, str]]:
+    """What Slurm says of nodes."""
+    listing = slurm("scontrol", "--oneliner", "show", "node", ",".join(names))
+    return [dict(_FIELD.findall(line)) for line in listing.splitlines()]
+
+
+def _is_usable(node: Mapping[str, str]) -> bool:
+    state = node["State"]
+    return not state.endswith("*") and _UNUSABLE.isdisjoint(state.split("+"))
+
+
 def _devices(node: Mapping[str, str], types: Mapping[str, str]) -> list[SlurmNode]:
     """The devices of one node, by type, from what ``scontrol show node`` says of it."""
-    state = node["State"]
-    if state.endswith("*") or not _UNUSABLE.isdisjoint(state.split("+")):
-        return []
     groups = [
         (f"{kind}:{type_}".rstrip(":"), type_, int(n)) for kind, type_, n in _GRES.findall(node["Gres"])
     ]

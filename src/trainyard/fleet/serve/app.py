@@ -187,6 +187,7 @@ def cluster_document(daemon: Daemon) -> dict[str, Any]:
         {
             "node": number,
             "device_type": host.device_type,
+            "is_away": number in site.away,
             "devices": [
                 {"device": device, "jobs": tenants.get(device, [])}
                 for device in range(int(site.first_device[number]), int(site.first_device[number + 1]))

@@ -42,7 +42,7 @@ class Daemon:
     """
 
     def __init__(self, site: Site, setting: Setting, engine: Engine, store: Store, folder: Path) -> None:
-        self.site, self.setting, self.store, self.folder = site, setting, store, folder
+        self.setting, self.store, self.folder = setting, store, folder
         self.driver = Driver(
             site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=self._hear
         )
@@ -50,6 +50,11 @@ class Daemon:
         self._news, self._stopping = threading.Event(), threading.Event()
         self._news.set()
         self._settled_s = 0.0
+
+    @property
+    def site(self) -> Site:
+        """The cluster as it is now."""
+        return self.driver.site
 
     # What users ask for; called from threads of the server, which see and change only the store.
 
@@ -74,7 +79,7 @@ class Daemon:
             raise Refusal(
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
-        check_runnable([job], self.site)
+        check_runnable([job], self.site.whole)
         self.store.add(job, user, form, time.time())
         self._news.set()
         return self.job(job.name)

@@ -29,7 +29,8 @@ class _Jobs(Collector):
             if r.grant
             for device in r.grant.devices
         }
-        yield GaugeMetricFamily("trainyard_devices", "Devices of the cluster", self.site.num_devices)
+        yield GaugeMetricFamily("trainyard_devices", "Devices that can be used", self.site.num_devices)
+        yield GaugeMetricFamily("trainyard_nodes_away", "Nodes that cannot be used", len(self.site.away))
         yield GaugeMetricFamily("trainyard_devices_in_use", "Devices that jobs have", len(used))
         jct_s, queueing_s, device_s = self.store.totals()
         for name, text, value in (

@@ -208,7 +208,7 @@ def _consequences(event: Event) -> dict[str, Any]:
                 "first_start_s": first_start_s,
                 "reason": "",
             }
-        case Happening.LEAVES | Happening.FAILS:
+        case Happening.LEAVES | Happening.FAILS | Happening.LOSES_NODE:
             return _unless_cancelling(State.WAITING) | {"granted": None, "reason": event.why}
         case Happening.ENDS:
             return over | {"state": State.ENDED, "done": event.job.work}

@@ -98,12 +98,17 @@ class Gavel:
 
     def decide(self, snapshot: Snapshot, state: Memory) -> tuple[Targets, Memory]:
         """A fraction for every job on every type on which it can run; those that can run nowhere are refused."""
-        speed = _speeds(snapshot, state)
+        known = _speeds(snapshot, state)
+        never = np.nonzero(~(known > 0).any(axis=1))[0].tolist()
+        speed = np.where(snapshot.num_devices[:, None] <= snapshot.site.devices_of_type, known, 0.0)
         runs = np.nonzero((speed > 0).any(axis=1))[0]
-        refused = {
-            number: f"it runs at no speed on {', '.join(snapshot.site.device_types)}"
-            for number in sorted(set(range(snapshot.num_jobs)) - set(runs.tolist()))
-        }
+        waits = sorted(set(range(snapshot.num_jobs)).difference(never, runs.tolist()))
+        names = ", ".join(snapshot.site.device_types)
+        reasons = dict.fromkeys(waits, "nodes that it needs cannot be used now")
+        refused = dict.fromkeys(never, f"it runs at no speed on {names}")
+        if not len(runs):
+            nobody = Targets(runs, fraction=np.zeros(0), device_type=runs, reasons=reasons, refused=refused)
+            return nobody, Memory(snapshot.serial, known, state.kept, state.seen)
         seen, pairs = None, None
         if self.space_sharing:
             seen, pairs = seen_pairs(snapshot, speed, state.seen)
@@ -122,9 +127,10 @@ class Gavel:
             fraction=np.clip(fraction, 0.0, 1.0),
             partner=partner,
             leftovers=self.leftovers,
+            reasons=reasons,
             refused=refused,
         )
-        return targets, Memory(snapshot.serial, speed, kept, seen)
+        return targets, Memory(snapshot.serial, known, kept, seen)
 
     def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)

@@ -1,0 +1,120 @@
+"""A cluster some of whose nodes are away: what is left of it, and that every policy makes do with that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_fleet_conformance import CASES, SITE, name_of, text_of, workload
+
+from trainyard.fleet.catalog import Entry
+from trainyard.fleet.hazards import Hazards
+from trainyard.fleet.place.buddies import buddies
+from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.keep import keeping
+from trainyard.fleet.policies.hived import HiveD
+from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import declared_job
+
+
+@dataclass
+class Heard:
+    """A policy, and what it was told of nodes."""
+
+    policy: Policy
+    away: dict[float, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.policy.needs
+
+    @property
+    def preempts(self) -> bool:
+        return self.policy.preempts
+
+    def start(self, site: Site) -> Any:
+        return self.policy.start(site)
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        self.away[snapshot.now_s] = snapshot.site.away
+        assert snapshot.free[list(snapshot.site.away)].sum() == 0
+        for grant in snapshot.grants:
+            assert grant is None or snapshot.site.is_usable[list(grant.devices)].all()
+        return self.policy.decide(snapshot, state)
+
+
+def knows_failures(entry: Entry, variant: str) -> bool:
+    """Whether it may be simulated with them: the rounds of a published program know none."""
+    rounds = setting_of(text_of(entry, variant)).rounds
+    return rounds is None or rounds.published is None
+
+
+@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if knows_failures(*case)], ids=name_of)
+def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, variant: str) -> None:
+    """Those that it does not refuse without that, but for jobs with deadlines; and it uses no node that is away."""
+    text = text_of(entry, variant)
+    setting = setting_of(text)
+    heard = Heard(setting.policy)
+    hazards = Hazards(
+        checkpoint_every_s=60.0, node_failure_every_s=4000.0, node_repair_s=1000.0, seed=len(text)
+    )
+    run = simulate_fleet(
+        workload(1),
+        SITE,
+        heard,
+        place=setting.place,
+        rounds=setting.rounds,
+        hazards=hazards,
+        keep_spans=True,
+    )
+    calm = setting.simulate(workload(1), SITE)
+    assert set(run.names) | {name for name, _ in run.refused} == {job.name for job in workload(1)}
+    assert {name for name, _ in run.refused} == {name for name, _ in calm.refused}
+    assert run.num_failures > 0
+    assert len(set(heard.away.values())) > 2
+    for span in run.spans:
+        if span.start_s in heard.away:
+            away = [
+                node for node in heard.away[span.start_s] if set(SITE.node_of[list(span.devices)]) & {node}
+            ]
+            assert not away, (span, heard.away[span.start_s])
+
+
+def test_what_is_left_of_a_cluster() -> None:
+    whole = Site.parse("2x4xV100+2x2xK80")
+    left = whole.without({0, 3})
+    assert (left.num_devices, left.devices_per_node.tolist()) == (6, [0, 4, 2, 0])
+    assert left.devices_of_type.tolist() == [4, 2]
+    assert np.flatnonzero(left.is_usable).tolist() == [4, 5, 6, 7, 8, 9]
+    assert left.node_of.tolist() == whole.node_of.tolist()
+    assert left.whole == whole
+    assert whole.without({0, 2}).compact(3, 1) == (2, 1)  # it is still known how its nodes look
+
+
+def test_no_placement_uses_what_is_away() -> None:
+    left = Site.uniform(3, 4).without({1})
+    free = FreeDevices(left)
+    assert (free.total, free.by_node.tolist()) == (8, [4, 0, 4])
+    none = np.zeros(0, np.int64)
+    _, given = free.place(np.array([8]), none, np.array([-1]), none, 0, True)
+    assert given == [(0, 1, 2, 3, 8, 9, 10, 11)]
+    assert keeping(left, [{0: 1, 2: 4}], [None]) == [(0, 8, 9, 10, 11)]
+    assert buddies(left, [4, 4], [None, None]) == [(0, 1, 2, 3), (8, 9, 10, 11)]
+
+
+def test_hived_moves_a_guaranteed_job_to_a_healthy_cell() -> None:
+    """A virtual cluster with one node of three gets another one for it, and one with all three waits."""
+    away = {0}
+
+    class Gone(HiveD):
+        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+            return super().decide(replace(snapshot, site=snapshot.site.without(away)), state)
+
+    jobs = [replace(declared_job(name, 0.0, 4, 100.0), virtual_cluster=name) for name in ("a", "b")]
+    run = simulate_fleet(jobs, SITE, Gone(quotas=(("a", 4, 1), ("b", 4, 1))), keep_spans=True)
+    assert sorted(span.devices[0] // 4 for span in run.spans) == [1, 2]
