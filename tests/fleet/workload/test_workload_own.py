@@ -24,13 +24,14 @@ FULL = Job(
     priority=3, gang=(1, 1), pinned_cell="mine", yields=True,
 )  # fmt: skip
 PART = declared_job("123", 12.25, 1, 60.0, busy=0.5, model="no")
+NULL = declared_job("null", 13.0, 1, 60.0, user="~")
 
 
 @pytest.mark.parametrize("name", ["jobs.csv", "jobs.yaml"])
 def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    jobs = [PLAIN, FULL, PART]
-    assert write_jobs(iter(jobs), path) == 3
+    jobs = [PLAIN, FULL, PART, NULL]
+    assert write_jobs(iter(jobs), path) == 4
     assert recognise(path).name == "trainyard"
     assert list(read_workload(path)) == jobs
 

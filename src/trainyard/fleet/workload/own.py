@@ -56,6 +56,7 @@ from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
 
+_NULL = "tag:yaml.org,2002:null"
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
@@ -200,7 +201,8 @@ def _yaml_row(node: yaml.Node, path: Path) -> Row:
         raise FleetError(
             f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
         )
-    given = {key.value: "" if value.value in ("~", "null") else value.value for key, value in node.value}
+    # A job may be called "null", in quotes.
+    given = {key.value: "" if value.tag == _NULL else value.value for key, value in node.value}
     return Row(path, line, dict.fromkeys(_NEEDED, "") | given)
 
 
