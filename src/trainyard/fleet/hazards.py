@@ -40,14 +40,9 @@ class Hazards:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        times_s = (
-            self.failure_every_s,
-            self.checkpoint_every_s,
-            self.node_failure_every_s,
-            self.node_repair_s,
-        )
-        if min(times_s) <= 0:
-            raise FleetError("times between failures, between checkpoints and of repairs must be above 0")
+        for name in ("failure_every_s", "checkpoint_every_s", "node_failure_every_s", "node_repair_s"):
+            if not getattr(self, name) > 0:
+                raise FleetError(f"{name} is a time above 0 seconds, got {getattr(self, name):g}")
         if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
             raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
 
