@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from trainyard.fleet.run.home import JobHome
 
 PATIENCE_S = 600.0
 TRAINING = {"num_devices": 1, "model": "gpt-tiny", "batch_size": 4}
+STEPS = 60
 
 
 @dataclass
@@ -112,3 +117,52 @@ def serving(folder: Path, *options: str) -> Iterator[Running]:
     finally:
         daemon.kill()
         kill_jobs(folder)
+
+
+def form(name: str, num_devices: int = 1) -> dict[str, object]:
+    """A job of some seconds."""
+    return {"name": name, **TRAINING, "num_devices": num_devices, "steps": STEPS}
+
+
+def check_kills(
+    folder: Path, undisturbed: Mapping[int, float], options: Sequence[str], num_kills: int
+) -> list[float]:
+    """A daemon is killed at random moments, while jobs come, start, run, are preempted and end; nothing is lost.
+
+    Parameters
+    ----------
+    options : of the daemon; its cluster has two devices.
+
+    Returns
+    -------
+    Seconds until it answered again.
+    """
+    chance, back_s = random.Random(1), list[float]()
+    coming = [form("wide", 2), form("first"), form("second"), form("third", 2)]
+    names = [str(each["name"]) for each in coming]
+    daemon = start(folder, *options)
+    try:
+        for _ in range(num_kills):
+            for each in coming[:1]:
+                assert daemon.ask("POST", "/jobs", coming.pop(0) and each)[0] == 201
+            time.sleep(chance.uniform(0.0, 8.0))
+            daemon.kill()
+            began_s = time.monotonic()
+            daemon = start(folder, *options)
+            assert daemon.ask("GET", "/healthz") == (200, "ok\n")
+            back_s.append(time.monotonic() - began_s)
+        for name in names:
+            assert daemon.wait(name, "ended failed")["state"] == "ended"
+        _, found = daemon.ask("GET", "/events?last=10000")
+    finally:
+        daemon.kill()
+        kill_jobs(folder)
+    assert Counter(event["job"] for event in found["events"] if event["what"] == "ends") == Counter(names)
+    for name in names:
+        home = JobHome(folder / "jobs" / name)
+        assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
+        # Had it run twice, the second one would have found the lock taken, and said so.
+        logs = [log.read_text() for log in home.logs.glob("*.log") if log.name in ("node.log", "slurm.log")]
+        assert logs
+        assert not any("runs already" in log for log in logs)
+    return back_s

@@ -3,72 +3,21 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from daemons import TRAINING, kill_jobs, serving, start
+from daemons import check_kills, form, serving
 
-from trainyard.fleet.run.drive import Patience, run_fleet
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.local import LocalEngine
-from trainyard.fleet.setting import setting_of
-from trainyard.fleet.site import Site
-from trainyard.fleet.workload.training import Training, training_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-NUM_KILLS = 10
-STEPS = 60
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """Losses of the training, alone."""
-    site = Site.parse("1x1xlocal")
-    engine = LocalEngine(site, tmp_path_factory.mktemp("alone"))
-    job = training_job("alone", 0.0, 1, Training("gpt-tiny", 4, STEPS))
-    run_fleet([job], site, setting_of("fifo").policy, engine, patience=Patience(limit_s=300))
-    return engine.home("alone").losses()
-
-
-def form(name: str, num_devices: int = 1) -> dict[str, object]:
-    return {"name": name, **TRAINING, "num_devices": num_devices, "steps": STEPS}
-
 
 def test_a_daemon_that_is_killed_loses_nothing(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    """Ten times at random moments, while jobs come, start, run, are preempted and end."""
-    folder, chance, back_s = tmp_path / "fleet", random.Random(1), []
     options = ("--cluster", "1x2xlocal", "--policy", "srtf")
-    coming = [form("wide", 2), form("first"), form("second"), form("third", 2)]
-    names = [str(each["name"]) for each in coming]
-    daemon = start(folder, *options)
-    try:
-        for _ in range(NUM_KILLS):
-            for each in coming[:1]:
-                assert daemon.ask("POST", "/jobs", coming.pop(0) and each)[0] == 201
-            time.sleep(chance.uniform(0.0, 8.0))
-            daemon.kill()
-            began_s = time.monotonic()
-            daemon = start(folder, *options)
-            assert daemon.ask("GET", "/healthz") == (200, "ok\n")
-            back_s.append(time.monotonic() - began_s)
-        for name in names:
-            assert daemon.wait(name, "ended failed")["state"] == "ended"
-        _, found = daemon.ask("GET", "/events?last=10000")
-    finally:
-        daemon.kill()
-        kill_jobs(folder)
+    back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
     print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
-    assert Counter(event["job"] for event in found["events"] if event["what"] == "ends") == Counter(names)
-    for name in names:
-        home = JobHome(folder / "jobs" / name)
-        assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
-        # Had it run twice, the second one would have found the lock taken, and said so.
-        assert "runs already" not in (home.logs / "node.log").read_text()
 
 
 @pytest.mark.parametrize("whom", ["its group", "its node process", "one of its ranks"])
