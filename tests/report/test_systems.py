@@ -21,7 +21,9 @@ PACKAGES = {
     1: (job_reproduce, {"simulated"}),
     2: (fleet_reproduce, {"queueing", "priorities", "tiresias_program", "small_trace"}),
 }
-HELPERS = {f"gavel.{name}" for name in ("centre", "pairs", "policy", "problem", "program", "solver")}
+HELPERS = {
+    f"gavel.{name}" for name in ("centre", "estimate", "pairs", "policy", "problem", "program", "solver")
+}
 # Where the authors' files lie here, by the folder that fetching makes.
 HERE = {
     "raw": {"cluster01.csv": "elasticflow-traces/raw/cluster01.csv"},

@@ -90,8 +90,9 @@ def _queue(
 
 _GAVEL = 'Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020'
 _GAVEL_LEAVES_OUT = (
-    "the estimator of section 6: speeds are known, also those of pairs of jobs that share devices (section 3.1). Of such "
-    "pairs, those are left out that do less together than in turns; as published, all are"
+    "measuring: speeds are known, also those of pairs of jobs that share devices (section 3.1), or some of them are, "
+    "from which the estimator of section 6 finds the others. Pairs are left out that do less together than in turns; as "
+    "published, all are"
 )
 
 
@@ -119,6 +120,7 @@ def _of_gavel(
             **aware,
             "as published": {"as_published": True},
             "space sharing": {"space_sharing": True},
+            "estimated": {"space_sharing": "estimated"},
             **named,
         },
         round_s=360.0,

@@ -209,9 +209,20 @@ class Snapshot:
 
     def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:
         """Work per second of a job's gang on the same devices as another's, placed as for `speed`; needs "speed"."""
-        job, partner = self.job(number), self.job(other)
-        grant = Grant(tuple(range(job.num_devices)), job.share_beside(partner), partners=(partner.name,))
-        return self.speed(number, grant, device_type)
+        return self.gang_speed(self.job(number), device_type, self.job(other))
+
+    def gang_speed(self, job: Job, device_type: int, beside: Job | None = None) -> float:
+        """Work per second of the gang of a job, which may have left since, as it would be here; needs "speed".
+
+        Parameters
+        ----------
+        beside : a job that has the same devices, too.
+        """
+        self._require("speed")
+        grant = Grant(tuple(range(job.num_devices)))
+        if beside is not None:
+            grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
+        return job.profile.work_per_s(self._spot(grant, device_type), grant)
 
     @cached_property
     def deadline_s(self) -> Floats:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
@@ -42,7 +42,7 @@ def least_cost(
     prices: Prices = CLOUD_PRICES,
     slo: bool = False,
     as_published: bool = False,
-    space_sharing: bool = False,
+    space_sharing: SpaceSharing = False,
 ) -> Gavel:
     """Most throughput per dollar.
 
@@ -51,7 +51,7 @@ def least_cost(
     prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     as_published : the objective and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once, which are paid for once.
+    space_sharing : two jobs may have the same devices at once; see `Gavel`, which are paid for once.
     """
     needs: frozenset[Need] = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
     objective = partial(_cheapest, prices=prices, as_published=as_published)
@@ -59,7 +59,7 @@ def least_cost(
     return Gavel(objective, needs, published=published, space_sharing=space_sharing)
 
 
-def most_throughput(as_published: bool = False, space_sharing: bool = False) -> Gavel:
+def most_throughput(as_published: bool = False, space_sharing: SpaceSharing = False) -> Gavel:
     """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster.
 
     Parameters

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 def gavel_fifo(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
 ) -> Gavel:
     """First in, first out.
 
@@ -40,7 +40,7 @@ def gavel_fifo(
     aware : False takes all types for alike.
     as_published : keep to the authors' program: its rules of rounds, and types dealt out.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once; see `Gavel`.
     """
     needs: frozenset[Need] = frozenset({"speed"})
     if not as_published:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policies.gavel.program import Optimum
 from trainyard.fleet.policy import Need
@@ -54,7 +54,7 @@ class _Alone:
 
 
 def finish_time_fairness(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
 ) -> Gavel:
     """Least worst slowdown.
 
@@ -63,7 +63,7 @@ def finish_time_fairness(
     aware : False takes all types for the first one.
     as_published : keep to the authors' program: its rules of rounds, and solutions inside their set. It solves a cone
         program in one, and so comes to others of the many best fractions.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once; see `Gavel`.
     seed : of the program.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None

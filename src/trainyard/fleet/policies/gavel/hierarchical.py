@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
@@ -37,7 +37,7 @@ _PRICED = 1e-9
 
 
 def water_filling(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
 ) -> Gavel:
     """Water filling on one level: max-min fairness that nobody can be better off under unless somebody poorer is worse.
 
@@ -46,7 +46,7 @@ def water_filling(
     aware : False takes all types for alike.
     as_published : keep to the rules of rounds of the authors' program.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once; see `Gavel`.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     needs: frozenset[Need] = frozenset({"speed"})
@@ -60,7 +60,7 @@ def hierarchical(
     aware: bool = True,
     as_published: bool = False,
     seed: int = 0,
-    space_sharing: bool = False,
+    space_sharing: SpaceSharing = False,
 ) -> Gavel:
     """Weighted fairness among virtual clusters, and fairness or first in, first out within each.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 def max_min_fairness(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: bool = False
+    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
 ) -> Gavel:
     """Max-min fairness, by weights.
 
@@ -38,7 +38,7 @@ def max_min_fairness(
     aware : False takes all types for alike, as the policies do that the paper compares with.
     as_published : keep to the authors' program: its rules of rounds, and the solutions to which its solver comes.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once; see `Gavel`.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = _inner if as_published else _fairest

@@ -10,7 +10,7 @@ done here.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from trainyard.fleet.policy import Snapshot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _GAINS = 1.0 + 1e-9
 _NOTHING = 1e-9
@@ -34,10 +35,22 @@ class Pairs:
     like : kind of every job; jobs of one kind are equal beside others.
     part : (kinds of jobs, kinds of jobs, types of device) of its speed alone that one of the first kind has beside one of
         the second; 0 where they do not share.
+    is_sure : whether each of these is measured; None if all are.
     """
 
     like: Ints
     part: Floats
+    is_sure: Bools | None = None
+
+    def of(self, jobs: Ints) -> Pairs:
+        """Those of some of the jobs."""
+        return replace(self, like=self.like[jobs])
+
+    def are_sure(self, found: Fractions) -> bool:
+        """Whether all pairs that get time are measured."""
+        if self.is_sure is None:
+            return True
+        return bool(self.is_sure[self.like[found.first], self.like[found.second], found.device_type].all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +97,8 @@ def seen_pairs(snapshot: Snapshot, speed: Floats, before: Seen | None) -> tuple[
     ----------
     speed : of every job on every type, alone.
     """
-    keys = [_kind(snapshot, number) for number in range(snapshot.num_jobs)]
-    example: dict[Hashable, int] = {}
-    for number, key in enumerate(keys):
-        example.setdefault(key, number)
+    like, example = kinds_of(snapshot)
     kinds = tuple(example)
-    place = {key: index for index, key in enumerate(kinds)}
     part = np.zeros((len(kinds), len(kinds), speed.shape[1]))
     old = {} if before is None else {key: index for index, key in enumerate(before.kinds)}
     known = [key in old for key in kinds]
@@ -101,7 +110,23 @@ def seen_pairs(snapshot: Snapshot, speed: Floats, before: Seen | None) -> tuple[
         for b, other in enumerate(numbers[: a + 1]):
             if not (known[a] and known[b]):
                 part[a, b], part[b, a] = _parts(snapshot, one, other, speed)
-    return Seen(kinds, part), Pairs(np.array([place[key] for key in keys], np.int64), part)
+    return Seen(kinds, part), Pairs(like, part)
+
+
+def kinds_of(snapshot: Snapshot) -> tuple[Ints, dict[Hashable, int]]:
+    """The kind of every job, and the first job of every kind, in the order of the kinds."""
+    keys = [_kind(snapshot, number) for number in range(snapshot.num_jobs)]
+    example: dict[Hashable, int] = {}
+    for number, key in enumerate(keys):
+        example.setdefault(key, number)
+    place = {key: index for index, key in enumerate(example)}
+    return np.array([place[key] for key in keys], np.int64), example
+
+
+def gaining(part: Floats) -> Floats:
+    """The same with 0 for pairs that do not do more together than in turns."""
+    other = part.transpose(1, 0, 2)
+    return np.where((part > 0) & (other > 0) & (part + other > _GAINS), part, 0.0)
 
 
 def _kind(snapshot: Snapshot, number: int) -> Hashable:

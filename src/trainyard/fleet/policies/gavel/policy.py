@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Need, Snapshot, Targets
@@ -18,9 +19,13 @@ from trainyard.fleet.site import FleetError, Site
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+SpaceSharing = bool | Literal["estimated"]
+"""Whether two jobs may have the same devices, and whether their speeds then are estimated."""
+
 Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
 """Fractions of combinations of jobs, from what is known and what the last decision left to remember."""
 
+_INF = float("inf")
 _ROUND_S = 360.0
 """The length of a round in the paper, six minutes."""
 
@@ -39,7 +44,7 @@ class Memory:
     serial: Ints
     speed: Floats
     kept: Any
-    seen: Seen | None = None
+    seen: Seen | Estimated | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class Gavel:
     published : rules of the authors' program for rounds, instead of the paper's.
     start_with : what the objective remembers before the first decision.
     by_entity : whether it looks at virtual clusters.
-    space_sharing : whether two jobs may have the same devices at once.
+    space_sharing : whether two jobs may have the same devices at once; "estimated" if what is known of their speeds then
+        are measurements of some (section 6).
 
     Raises
     ------
@@ -71,9 +77,11 @@ class Gavel:
     start_with: Any = None
     by_entity: bool = False
     preempts: bool = True
-    space_sharing: bool = False
+    space_sharing: SpaceSharing = False
 
     def __post_init__(self) -> None:
+        if self.space_sharing not in (False, True, "estimated"):
+            raise FleetError(f'space_sharing is True, False or "estimated", got {self.space_sharing!r}')
         if self.space_sharing and self.published is not None:
             raise FleetError(
                 "as_published knows no pairs of jobs: give space_sharing=True without it, for the paper's own rounds"
@@ -86,7 +94,7 @@ class Gavel:
     @property
     def shares(self) -> bool:
         """Whether two jobs may have the same devices."""
-        return self.space_sharing
+        return bool(self.space_sharing)
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """Rounds of six minutes if nothing else is asked for."""
@@ -109,10 +117,11 @@ class Gavel:
         if not len(runs):
             nobody = Targets(runs, fraction=np.zeros(0), device_type=runs, reasons=reasons, refused=refused)
             return nobody, Memory(snapshot.serial, known, state.kept, state.seen)
-        seen, pairs = None, None
+        seen: Seen | Estimated | None = None
+        pairs: Pairs | None = None
         if self.space_sharing:
-            seen, pairs = seen_pairs(snapshot, speed, state.seen)
-            pairs = Pairs(pairs.like[runs], pairs.part) if (pairs.part > 0).any() else None
+            seen, pairs = self._pairs(snapshot, speed, state.seen)
+            pairs = pairs.of(runs) if (pairs.part > 0).any() else None
         problem = self._problem(snapshot, runs, speed[runs], pairs)
         found, kept = self.objective(problem, state.kept)
         jobs, kinds = np.nonzero(problem.able)
@@ -129,8 +138,18 @@ class Gavel:
             leftovers=self.leftovers,
             reasons=reasons,
             refused=refused,
+            ask_again_s=_INF if pairs is None or pairs.are_sure(found) else snapshot.now_s + _ROUND_S,
         )
         return targets, Memory(snapshot.serial, known, kept, seen)
+
+    def _pairs(
+        self, snapshot: Snapshot, speed: Floats, before: Seen | Estimated | None
+    ) -> tuple[Seen | Estimated, Pairs]:
+        if self.space_sharing == "estimated":
+            assert not isinstance(before, Seen)
+            return estimated_pairs(snapshot, speed, before)
+        assert not isinstance(before, Estimated)
+        return seen_pairs(snapshot, speed, before)
 
     def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)
