@@ -14,8 +14,10 @@ from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
+from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.hived import HiveD
 from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
@@ -118,3 +120,46 @@ def test_hived_moves_a_guaranteed_job_to_a_healthy_cell() -> None:
     jobs = [replace(declared_job(name, 0.0, 4, 100.0), virtual_cluster=name) for name in ("a", "b")]
     run = simulate_fleet(jobs, SITE, Gone(quotas=(("a", 4, 1), ("b", 4, 1))), keep_spans=True)
     assert sorted(span.devices[0] // 4 for span in run.spans) == [1, 2]
+    # With one node left for both, the second has it when the first is done.
+    run = simulate_fleet(jobs, Site.uniform(2, 4), Gone(quotas=(("a", 4, 1), ("b", 4, 1))))
+    assert run.finish_s.tolist() == [100.0, 200.0]
+
+
+def test_elasticflow_refuses_nobody_for_nodes_that_will_be_back() -> None:
+    jobs = [
+        declared_job(f"job{i}", 3000.0 * i, 8, 60.0, deadline_s=3000.0 * i + 30 * 86400) for i in range(31)
+    ]
+    hazards = Hazards(node_failure_every_s=20_000.0, node_repair_s=600.0, seed=3)
+    run = setting_of("elasticflow").simulate(jobs, Site.uniform(2, 4), hazards=hazards)
+    assert len(run.names) == 31
+    assert max(run.queueing_s) > 0
+
+
+def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
+    """What a job has done is known again when it comes back into the decision."""
+    policy = finish_time_fairness()
+    remembered: dict[int, float] = {}
+
+    class Asked:
+        needs, preempts = policy.needs, policy.preempts
+
+        def start(self, site: Site) -> Any:
+            return policy.start(site)
+
+        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+            targets, after = policy.decide(snapshot, state)
+            past = dict(zip(after.kept.serial.tolist(), after.kept.past_s.tolist(), strict=True))
+            assert all(
+                past.get(serial, 0.0) >= before for serial, before in remembered.items() if serial in past
+            )
+            assert set(snapshot.serial.tolist()) <= set(past)
+            remembered.update(past)
+            return targets, after
+
+    jobs = [
+        declared_job("big", 0.0, 8, 8000.0),
+        *(declared_job(f"small{i}", 0.0, 2, 8000.0) for i in range(2)),
+    ]
+    hazards = Hazards(checkpoint_every_s=60.0, node_failure_every_s=6000.0, node_repair_s=2000.0, seed=1)
+    run = simulate_fleet(jobs, Site.uniform(2, 4), Asked(), rounds=Rounds(360.0), hazards=hazards)
+    assert run.num_failures > 2

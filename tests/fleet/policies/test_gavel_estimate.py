@@ -15,6 +15,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.readers.gavel import read_gavel
+from trainyard.fleet.workload.training import Training, training_job
 
 GAVEL = Path(__file__).parents[4] / "shared" / "data" / "cluster" / "gavel"
 
@@ -59,6 +60,13 @@ def test_estimates_are_nearly_as_good_as_measurements(monkeypatch: pytest.Monkey
     # Where all kinds are references, nothing is estimated.
     monkeypatch.setattr(estimate, "_MOST_REFERENCES", 1000)
     np.testing.assert_array_equal(run("estimated").finish_s, known.finish_s)
+
+
+def test_nothing_is_measured_on_types_that_a_job_may_not_use() -> None:
+    training = Training("gpt-tiny", 4, 100)
+    jobs = [training_job(f"job{i}", 0.0, 1, training, device_types=("H100",)) for i in range(2)]
+    site = Site.parse("1x1xH100+1x1xmycard")  # of which nobody knows how fast it is
+    assert len(simulate_fleet(jobs, site, max_min_fairness(space_sharing="estimated")).names) == 2
 
 
 def test_what_it_can_be() -> None:

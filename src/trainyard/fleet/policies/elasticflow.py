@@ -106,10 +106,13 @@ class ElasticFlow:
             for i, job in enumerate(known)
             if not job.scaling.num_devices
         }
+        # Who is admitted does not depend on nodes that are away for now; when they run does.
         plan = self._plan(snapshot, known, able)
         if plan.late():
             plan, late = self._admitted(snapshot, known, able, {i for i in able if serial[i] in state})
             refused |= late
+        if snapshot.site.away:
+            plan = self._plan(snapshot, known, plan.jobs, snapshot.site)
         shares = dict(zip(plan.jobs, plan.shares.tolist(), strict=True))
         after = {serial[i]: Admitted(known[i].scaling, shares[i]) for i in sorted(shares)}
         return self._targets(snapshot, known, plan, refused), MappingProxyType(after)
@@ -131,15 +134,17 @@ class ElasticFlow:
                 plan = with_it
         return plan, refused
 
-    def _plan(self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int]) -> _Plan:
+    def _plan(
+        self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int], site: Site | None = None
+    ) -> _Plan:
         """Satisfactory shares; if with the least some job would be late, with none less than at the last decision.
 
         A job that got ahead can do with a smaller share for a longer time, in which a later one would want the devices.
-        With shares as they were nobody is later than planned.
+        With shares as they were nobody is later than planned. It is a plan for all nodes if no cluster is given.
         """
         order = sorted(jobs, key=lambda i: (snapshot.deadline_s[i], i))
         wants = self._wants(snapshot, known, order)
-        total, offset = snapshot.site.num_devices, self._offset(snapshot)
+        total, offset = (site or snapshot.site.whole).num_devices, self._offset(snapshot)
         plan = _Plan(order, wants, satisfactory(wants, total, offset))
         if plan.late():
             kept = wants._replace(least=np.array([max(0, known[i].share) for i in order], np.int64))

@@ -161,6 +161,9 @@ class _Decision:
 
     def _freed(self, request: Request) -> None:
         """A job with such a request has left: others of its virtual cluster, or opportunistic ones, may fit now."""
+        if self.lost.any():
+            self.failed = {}  # it may have been on one of the cells that are left for anybody
+            return
         self.failed = {r: why for r, why in self.failed.items() if r.is_guaranteed and r.part != request.part}
 
     def _try(self, serial: int, request: Request, waiting: list[tuple[int, int]]) -> str:

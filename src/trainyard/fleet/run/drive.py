@@ -37,7 +37,7 @@ class Patience:
     limit_s : of the whole run.
     """
 
-    max_failures: int = 3
+    max_failures: int = 4
     retry_s: float = 5.0
     limit_s: float = _INF
 
@@ -146,6 +146,8 @@ class Driver:
         self._changed = False
         # Rows of jobs that have devices, and are not started yet: they are still somewhere else, or it is too early.
         self._unstarted: set[int] = set()
+        # Jobs that were cancelled, and may still be on nodes that they lost.
+        self._leaving: set[str] = set()
 
     @property
     def site(self) -> Site:
@@ -230,6 +232,7 @@ class Driver:
             self._leave([row])
             self.holdings.stop([row], now_s)
             self._part(row, now_s)
+        self._leaving.add(name)
         self.holdings.forget(row)
         self._changed = True
         self.tell(Event(now_s, job, Happening.CANCELLED, grant))
@@ -238,6 +241,9 @@ class Driver:
         """Take note of what jobs did; decide, if it is time to."""
         self._changed |= self._observe(now_s)
         self._changed |= self._look_at_nodes(now_s)
+        for row in sorted(self._unstarted):
+            self._start(row, now_s)
+        self._leaving = {name for name in self._leaving if not self.engine.is_free(name)}
         if (self._changed and self.rounds is None) or now_s >= self.wake_s:
             self._changed = False
             self._decide(now_s)
@@ -251,9 +257,9 @@ class Driver:
         names = ", ".join(f"node {node}" for node in sorted(away - before))
         for row in lost:
             grant = self.running.pop(row)
-            self.tell(
-                Event(now_s, self.books.job(row), Happening.LOSES_NODE, grant, f"{names} cannot be used")
-            )
+            job = self.books.job(row)
+            self.tell(Event(now_s, job, Happening.LOSES_NODE, grant, f"{names} cannot be used"))
+            self.failures.pop(job.name, None)  # they were the node's
             self._part(row, now_s)
         self.engine.abandon([self.books.job(row).name for row in lost if row not in self._unstarted])
         self._unstarted.difference_update(lost)
@@ -269,7 +275,7 @@ class Driver:
         some = False
         for row in list(self.running):
             job = self.books.job(row)
-            if row in self._unstarted and not self._started(row, now_s):
+            if row in self._unstarted:
                 continue
             progress = self.engine.progress(job.name)
             self.books.settle(row, now_s)
@@ -336,7 +342,11 @@ class Driver:
         jobs = {row: self.books.job(row) for row in rows.tolist()}
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in targets.reasons.items()}
         for number, why in targets.refused.items():
-            self.tell(Event(now_s, jobs[int(rows[number])], Happening.REFUSED, why=why))
+            row = int(rows[number])
+            if row in self.running:
+                self.tell(Event(now_s, jobs[row], Happening.LEAVES, self.running.pop(row)))
+                self._leave([row])
+            self.tell(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
         self._bring_about(jobs, now_s)
 
@@ -362,19 +372,22 @@ class Driver:
             if row not in self.running:
                 self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))
                 self.running[row] = grant
-                self._started(row, now_s)
+                self._start(row, now_s)
             self.running[row] = grant
 
-    def _started(self, row: int, now_s: float) -> bool:
-        """Start a job that has devices, unless nodes that it lost have not let it go yet; whether it is started."""
-        job = self.books.job(row)
+    def _start(self, row: int, now_s: float) -> None:
+        """Start a job that has devices, unless it failed just now, or nodes that it lost have not let it go yet."""
+        job, grant = self.books.job(row), self.running[row]
         failures = self.failures.get(job.name, _NO_FAILURES)
         if now_s < failures.retry_s or not self.engine.is_free(job.name):
             self._unstarted.add(row)
-            return False
-        self._unstarted.discard(row)
-        self.engine.start(job, self.running[row])
-        return True
+            self.books.settle(row, now_s)
+            self.books.run(row, 0.0)  # it does no work meanwhile
+            return
+        if row in self._unstarted:
+            self._unstarted.remove(row)
+            self.holdings.paces.regranted(row, grant, now_s)
+        self.engine.start(job, grant)
 
     def _leave(self, rows: Sequence[int]) -> None:
         """Stop jobs, as far as they were started."""

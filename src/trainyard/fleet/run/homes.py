@@ -7,6 +7,8 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,10 +21,18 @@ from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import cluster_text, training_of
 from trainyard.hardware import parse_cluster
 
-_INF = float("inf")
 _POLL_S = 0.02
+_AGAIN_S = 2.0
 # Cluster managers ask processes to end before they kill them: Slurm waits 30 s by default.
 _KILL_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Leaving:
+    """Until when a job may leave by itself, and when it may be killed again."""
+
+    until_s: float
+    again_s: float = 0.0
 
 
 class HomeEngine(ABC):
@@ -42,8 +52,8 @@ class HomeEngine(ABC):
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
-        # Jobs that should have left, some of whose nodes may not answer, and until when they may.
-        self._abandoned: dict[str, float] = {}
+        # Jobs that are to leave nodes some of which may not answer.
+        self._leaving: dict[str, _Leaving] = {}
 
     @abstractmethod
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
@@ -57,9 +67,15 @@ class HomeEngine(ABC):
     def kill(self, name: str) -> None:
         """End the processes of a job at once."""
 
-    @abstractmethod
     def adopt(self, job: Job, grant: Grant) -> bool:
-        """Take over a job that an engine before this one started; False if it does not run any more."""
+        """Take over a job that an engine before this one started; False if it does not run any more, or is to leave."""
+        self._known.add(job.name)
+        if self.is_over(job.name):
+            return False
+        if self.home(job.name).pause.exists():
+            self.abandon([job.name])
+            return False
+        return True
 
     def warm_up(self) -> None:  # noqa: B027 (most have nothing to do)
         """Do beforehand what would make the first job wait."""
@@ -98,7 +114,7 @@ class HomeEngine(ABC):
             left = [name for name in left if not self.is_over(name)]
             time.sleep(_POLL_S)
         # A node that has just died cannot say that the job is over.
-        self._abandoned |= dict.fromkeys(left, limit_s)
+        self._leaving |= dict.fromkeys(left, _Leaving(limit_s))
 
     def away(self) -> frozenset[int]:
         return frozenset()
@@ -106,16 +122,25 @@ class HomeEngine(ABC):
     def abandon(self, names: Sequence[str]) -> None:
         for name in names:
             self.home(name).pause.touch()
-            self._abandoned[name] = time.monotonic() + self.patience_s
+            self._leaving[name] = _Leaving(time.monotonic() + self.patience_s)
 
     def is_free(self, name: str) -> bool:
-        until_s = self._abandoned.get(name, _INF)
-        if until_s < _INF and (time.monotonic() > until_s or not self.home(name).groups()):
-            self._abandoned[name] = _INF
-            self.kill(name)
-        if name in self._abandoned and self.is_over(name):
-            del self._abandoned[name]
-        return name not in self._abandoned
+        if name not in self._leaving:
+            return True
+        leaving, now_s = self._leaving[name], time.monotonic()
+        gone = not self.home(name).groups()
+        if gone and self.is_over(name):
+            del self._leaving[name]
+            return True
+        if (gone or now_s > leaving.until_s) and now_s > leaving.again_s:
+            self._leaving[name] = replace(leaving, again_s=now_s + _AGAIN_S)
+            with suppress(FleetError):  # of a manager that does not answer now
+                self.let_go(name)
+        return False
+
+    def let_go(self, name: str) -> None:
+        """Kill a job that was abandoned, and count nothing that nodes which do not answer may have of it."""
+        self.kill(name)
 
     def progress(self, name: str) -> Progress:
         return self.home(name).progress(self.is_over(name))
@@ -217,10 +242,6 @@ class ManagedEngine(HomeEngine):
             return Crowding()
         threads = max(map(self.threads, range(len(self._managed))))
         return Crowding(len(os.sched_getaffinity(0)) / max(1, threads), one_machine=True, only_places=True)
-
-    def adopt(self, job: Job, grant: Grant) -> bool:
-        self._known.add(job.name)
-        return not self.is_over(job.name)
 
 
 def require_whole(name: str, grant: Grant, engine: str) -> None:

@@ -18,7 +18,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.job import Grant
 from trainyard.job.run.processes import context, warm_up
 
 __all__ = ["LocalEngine"]
@@ -79,10 +79,6 @@ class LocalEngine(HomeEngine):
         process.start()
         while process.exitcode is None and not home.groups():
             time.sleep(_POLL_S)
-
-    def adopt(self, job: Job, grant: Grant) -> bool:
-        self._known.add(job.name)
-        return bool(self.home(job.name).groups())
 
     def is_over(self, name: str) -> bool:
         process = self._processes.get(name)

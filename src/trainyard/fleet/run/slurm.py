@@ -89,7 +89,7 @@ class SlurmEngine(ManagedEngine):
 
     def is_over(self, name: str) -> bool:
         batch = self._batch(name)
-        return not batch.numbers and not (batch.ending and self.home(name).groups())
+        return not batch.numbers and set(batch.ending) <= self._let_go(name)
 
     def away(self) -> frozenset[int]:
         lost = self._away.answer()
@@ -106,6 +106,22 @@ class SlurmEngine(ManagedEngine):
         if numbers := self._batch(name).numbers:
             slurm("scancel", *numbers)
             self._queue.forget()
+
+    def let_go(self, name: str) -> None:
+        batch = self._batch(name)
+        if numbers := [*batch.numbers, *batch.ending]:
+            # First noted, because a node that is gone never says that the job is over there; kept for the next engine.
+            self._let_go_file(name).write_text("\n".join({*self._let_go(name), *numbers}))
+            slurm("scancel", *numbers)
+            self._queue.forget()
+
+    def _let_go(self, name: str) -> frozenset[str]:
+        """Batch jobs that were cancelled, and of which nothing more is to be heard."""
+        file = self._let_go_file(name)
+        return frozenset(file.read_text().split()) if file.exists() else frozenset()
+
+    def _let_go_file(self, name: str) -> Path:
+        return self.home(name).path / "slurm-cancelled"
 
     def _batch(self, name: str) -> _Batch:
         return self._queue.answer().get(str(self.home(name).path), _Batch())

@@ -42,33 +42,35 @@ class References:
     Attributes
     ----------
     kinds, jobs : of each.
+    runs : (jobs, types) whether each may run on a type.
     part : (jobs, others, types) of its speed alone that each has beside another one; 0 where they do not run.
     """
 
     kinds: tuple[Hashable, ...]
     jobs: tuple[Job, ...]
+    runs: Bools
     part: Floats
 
     @classmethod
     def none(cls, num_types: int) -> References:
         """Nobody has come yet."""
-        return cls((), (), np.zeros((0, 0, num_types)))
+        return cls((), (), np.zeros((0, num_types), np.bool_), np.zeros((0, 0, num_types)))
 
-    def with_one(self, kind: Hashable, job: Job, snapshot: Snapshot) -> References:
+    def with_one(self, kind: Hashable, job: Job, runs: Bools, snapshot: Snapshot) -> References:
         """The same with another one, which is measured beside all."""
         jobs, count = (*self.jobs, job), len(self.jobs)
+        both = np.vstack((self.runs, runs))
         part = np.zeros((count + 1, count + 1, self.part.shape[2]))
         part[:count, :count] = self.part
         for number, other in enumerate(jobs):
-            part[count, number], part[number, count] = (
-                _beside(job, other, snapshot),
-                _beside(other, job, snapshot),
-            )
-        return References((*self.kinds, kind), jobs, part)
+            part[count, number] = _beside(job, other, runs & both[number], snapshot)
+            part[number, count] = _beside(other, job, runs & both[number], snapshot)
+        return References((*self.kinds, kind), jobs, both, part)
 
-    def nearest(self, job: Job, snapshot: Snapshot, rng: np.random.Generator) -> int:
+    def nearest(self, job: Job, runs: Bools, snapshot: Snapshot, rng: np.random.Generator) -> int:
         """Which one stands for a job of which some speeds beside references are measured."""
-        row = np.array([_beside(job, other, snapshot) for other in self.jobs])
+        pairs = zip(self.jobs, self.runs, strict=True)
+        row = np.array([_beside(job, other, runs & its, snapshot) for other, its in pairs])
         rows = self.part.reshape(len(self.jobs), -1)
         measured = rng.random(row.size) < _PROFILED
         if not (row.ravel() * measured).any():
@@ -110,10 +112,11 @@ def estimated_pairs(snapshot: Snapshot, speed: Floats, before: Estimated | None)
         elif kind in known.kinds:
             stands[kind] = known.kinds.index(kind)
         elif len(known.jobs) < _MOST_REFERENCES:
-            references[size], stands[kind] = known.with_one(kind, job, snapshot), len(known.jobs)
+            references[size] = known.with_one(kind, job, speed[number] > 0, snapshot)
+            stands[kind] = len(known.jobs)
         else:
             rng = np.random.default_rng(int(snapshot.serial[number]))
-            stands[kind] = known.nearest(job, snapshot, rng)
+            stands[kind] = known.nearest(job, speed[number] > 0, snapshot, rng)
     numbers = list(example.values())
     sizes, place = snapshot.num_devices[numbers], np.array([stands[kind] for kind in example], np.int64)
     part = np.zeros((len(numbers), len(numbers), speed.shape[1]))
@@ -177,11 +180,9 @@ def most_similar(rows: Floats, row: Floats) -> int:
     return int(np.argmax(rows @ row / np.where(lengths > 0, lengths, np.inf)))
 
 
-def _beside(job: Job, other: Job, snapshot: Snapshot) -> Floats:
+def _beside(job: Job, other: Job, runs: Bools, snapshot: Snapshot) -> Floats:
     """Part of its speed alone that a job has beside another, by type; 0 where one of them does not run."""
-    found = np.zeros(len(snapshot.site.device_types))
-    for kind in range(len(found)):
-        alone = snapshot.gang_speed(job, kind)
-        if alone > 0 and snapshot.gang_speed(other, kind) > 0:
-            found[kind] = snapshot.gang_speed(job, kind, other) / alone
+    found = np.zeros(len(runs))
+    for kind in np.nonzero(runs)[0].tolist():
+        found[kind] = snapshot.gang_speed(job, kind, other) / snapshot.gang_speed(job, kind)
     return found

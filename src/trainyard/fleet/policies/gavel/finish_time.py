@@ -42,7 +42,7 @@ class _Alone:
 
     Attributes
     ----------
-    serial, left : of the jobs of the last decision.
+    serial, left : of the jobs that were ever decided on, as they were then.
     speed : of each on its part since then.
     past_s : what its steps before would have taken.
     """
@@ -75,7 +75,8 @@ def finish_time_fairness(
 
 def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Fractions, _Alone]:
     alone = _reckoned(problem, kept)
-    whole_s = alone.past_s + problem.left / alone.speed
+    own = slice(problem.num_jobs)
+    whole_s = alone.past_s[own] + problem.left / alone.speed[own]
     fraction, rho = _fractions(problem, whole_s)
     if inner:
         found = centre(
@@ -90,7 +91,12 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
     _, own, old = np.intersect1d(problem.serial, kept.serial, assume_unique=True, return_indices=True)
     if len(own):
         past_s[own] = kept.past_s[old] + (kept.left[old] - problem.left[own]) / kept.speed[old]
-    return _Alone(problem.serial, problem.left, problem.isolated_speed, past_s)
+    # Jobs that wait for nodes that are away are not in this decision, and will be in a later one.
+    others = ~np.isin(kept.serial, problem.serial) & np.isin(kept.serial, problem.waiting)
+    serial = np.concatenate((problem.serial, kept.serial[others]))
+    left = np.concatenate((problem.left, kept.left[others]))
+    speed = np.concatenate((problem.isolated_speed, kept.speed[others]))
+    return _Alone(serial, left, speed, np.concatenate((past_s, kept.past_s[others])))
 
 
 def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:

@@ -42,6 +42,17 @@ class Pairs:
     part: Floats
     is_sure: Bools | None = None
 
+    def where(self, able: Bools) -> Pairs:
+        """Those that can be now.
+
+        Parameters
+        ----------
+        able : (jobs, types) whether each can run on a type now.
+        """
+        runs = np.zeros((len(self.part), able.shape[1]), np.bool_)
+        runs[self.like] = able
+        return replace(self, part=self.part * (runs[:, None] & runs))
+
     def of(self, jobs: Ints) -> Pairs:
         """Those of some of the jobs."""
         return replace(self, like=self.like[jobs])

@@ -26,6 +26,7 @@ Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
 """Fractions of combinations of jobs, from what is known and what the last decision left to remember."""
 
 _INF = float("inf")
+_NEXT_TO_NONE = 1e-6
 _ROUND_S = 360.0
 """The length of a round in the paper, six minutes."""
 
@@ -120,7 +121,8 @@ class Gavel:
         seen: Seen | Estimated | None = None
         pairs: Pairs | None = None
         if self.space_sharing:
-            seen, pairs = self._pairs(snapshot, speed, state.seen)
+            seen, pairs = self._pairs(snapshot, known, state.seen)
+            pairs = pairs.where(speed > 0)
             pairs = pairs.of(runs) if (pairs.part > 0).any() else None
         problem = self._problem(snapshot, runs, speed[runs], pairs)
         found, kept = self.objective(problem, state.kept)
@@ -153,7 +155,7 @@ class Gavel:
 
     def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)
-        left = snapshot.left[runs] if "length" in self.needs else none
+        left = _left(snapshot, runs) if "length" in self.needs else none
         seen = speed
         if not self.aware:
             # To one who takes all types for alike, all jobs do one second's work in a second.
@@ -176,7 +178,14 @@ class Gavel:
             time_left_s=time_left_s,
             entity=entity,
             pairs=pairs,
+            waiting=np.delete(snapshot.serial, runs),
         )
+
+
+def _left(snapshot: Snapshot, runs: Ints) -> Floats:
+    """Work left; a real job that has done its last step and not yet said so has next to none."""
+    left, work = snapshot.left[runs], np.array([snapshot.job(number).work for number in runs.tolist()])
+    return np.where(left > 0, left, _NEXT_TO_NONE * work)
 
 
 def _speeds(snapshot: Snapshot, state: Memory) -> Floats:

@@ -32,6 +32,7 @@ class Problem:
     age_s, time_left_s : since arrival, and to the deadline, infinite without one.
     entity : name of the virtual cluster of every job.
     pairs : how fast jobs are beside others, where they may share devices.
+    waiting : serial numbers of jobs that cannot run now, and will.
     """
 
     speed: Floats
@@ -46,6 +47,7 @@ class Problem:
     time_left_s: Floats = field(default_factory=lambda: np.zeros(0))
     entity: tuple[str, ...] = ()
     pairs: Pairs | None = None
+    waiting: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def num_jobs(self) -> int:

@@ -1,0 +1,127 @@
+"""What the driver does when nodes go away, and what it writes down meanwhile; the engine does what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from test_partners import Told
+
+from trainyard.fleet.run.drive import Driver
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.training import Predicted, Training, training_job
+
+SITE = Site.uniform(2, 1, "local")
+TRAINING = Training("gpt-tiny", 4, 100)
+
+
+@dataclass
+class Nodes(Told):
+    """The same with nodes that go away, and jobs that do not leave them at once."""
+
+    gone: frozenset[int] = frozenset()
+    leaving: set[str] = field(default_factory=set)
+
+    def away(self) -> frozenset[int]:
+        return self.gone
+
+    def abandon(self, names: Sequence[str]) -> None:
+        self.leaving |= set(names)
+        self.stop(names)
+
+    def is_free(self, name: str) -> bool:
+        return name not in self.leaving
+
+
+def job(name: str, steps_per_s: float = 1.0, deadline_s: float | None = None) -> Job:
+    return training_job(name, 0.0, 1, TRAINING, Predicted(TRAINING, {1: steps_per_s}), deadline_s=deadline_s)
+
+
+def driver(policy: str, engine: Told, told: list[Event], site: Site = SITE) -> Driver:
+    setting = setting_of(policy)
+    return Driver(site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=told.append)
+
+
+def test_a_job_does_no_work_before_it_has_left() -> None:
+    engine, told = Nodes(), list[Event]()
+    driven = driver("srtf", engine, told)
+    driven.submit(job("a"), 0.0)
+    driven.step(0.0)
+    assert engine.runs == {"a": Grant((0,))}
+    engine.gone = frozenset({0})
+    driven.step(1.0)
+    assert driven.site.away == {0}
+    assert [event.what for event in told[2:]] == [Happening.LOSES_NODE, Happening.RUNS]
+    assert "node 0 cannot be used" in str(told[2])
+    driven.step(50.0)
+    assert not engine.runs
+    assert driven.done()["a"][0] == 1.0  # what it said last
+    engine.leaving.clear()
+    driven.step(60.0)
+    assert engine.runs == {"a": Grant((1,))}
+    row = int(driven.books.active[0])
+    assert driven.books.rate[row] == 1.0
+    engine.gone = frozenset({0, 1})
+    driven.step(61.0)
+    assert driven.waiting == {"a": "no node of the cluster can be used now"}
+    engine.gone = frozenset()
+    engine.leaving.clear()
+    driven.step(62.0)
+    assert engine.runs == {"a": Grant((0,))}
+    assert driven.done()["a"][0] == 1.0
+
+
+def test_a_job_that_has_not_left_is_cancelled() -> None:
+    engine, told = Nodes(), list[Event]()
+    driven = driver("srtf", engine, told)
+    driven.submit(job("a"), 0.0)
+    driven.step(0.0)
+    engine.gone = frozenset({0})
+    driven.step(1.0)
+    driven.cancel("a", 2.0)
+    driven.step(3.0)
+    assert not driven.names
+    assert told[-1].what is Happening.CANCELLED
+    assert driven._leaving == {"a"}  # the engine is asked until it is gone
+    engine.leaving.clear()
+    driven.step(4.0)
+    assert not driven._leaving
+
+
+def test_a_job_that_fails_at_once_again_is_started_later() -> None:
+    engine, told = Nodes(), list[Event]()
+    driven = driver("srtf", engine, told)
+    driven.submit(job("a"), 0.0)
+    now_s, started_s = 0.0, []
+    while driven.names:
+        driven.step(now_s)
+        if "a" in engine.runs:
+            started_s.append(now_s)
+            del engine.runs["a"]
+            engine.over["a"] = Progress(3, failure="its processes are gone")
+        else:
+            engine.over.clear()
+        now_s += 1.0
+        assert now_s < 300.0
+    assert len(started_s) == 5
+    waits = [later - earlier for earlier, later in pairwise(started_s)]
+    assert [round(wait / 5) * 5 for wait in waits] == [0, 5, 20, 80]
+    assert "failed 5 times" in driven.given_up["a"]
+
+
+def test_a_job_that_runs_can_be_refused() -> None:
+    """By a scheduler that was started anew, when its deadline has come too near."""
+    engine, told, site = Told(), list[Event](), Site.uniform(1, 1, "local")
+    driven = driver("elasticflow", engine, told, site)
+    late = job("a", deadline_s=101.0)
+    engine.runs["a"] = Grant((0,))
+    driven.restore(late, 60.0, Grant((0,)), 60.0, 20.0, 0.0)
+    driven.step(60.0)
+    assert [event.what for event in told] == [Happening.STAYS, Happening.LEAVES, Happening.REFUSED]
+    assert not engine.runs
+    assert not driven.names
