@@ -94,7 +94,8 @@ def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
     wait_for(lambda: not before & set(rank_processes(home)))
     saved = home.saved_steps()
     assert not engine.is_over("a")
-    # A job that was requeued waits for two minutes, unless it is told not to.
+    # A job that was requeued waits for two minutes, unless it is told not to, which counts from when it waits.
+    wait_for(lambda: set(_states(number)) == {"PENDING"})
     for component in range(2):
         _scontrol("update", f"jobid={number}+{component}", "starttime=now")
     wait_for(lambda: home.saved_steps() > saved)
@@ -262,6 +263,11 @@ def _commands(folder: Path, monkeypatch: pytest.MonkeyPatch, **said: str) -> Non
         (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def _states(number: str) -> list[str]:
+    command = ["squeue", "--noheader", f"--jobs={number}", "--format=%T"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
 def _number(home: JobHome) -> str:
