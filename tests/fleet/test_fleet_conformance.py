@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
-from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
@@ -84,23 +85,11 @@ def plain(value: Any) -> Any:
 
 
 @dataclass
-class Watched:
+class Watched(Probe):
     """A policy that is asked everything twice."""
 
-    policy: Policy
     told: dict[str, str] = field(default_factory=dict)
     num_reasons: int = 0
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.policy.needs
-
-    @property
-    def preempts(self) -> bool:
-        return self.policy.preempts
-
-    def start(self, site: Site) -> Any:
-        return self.policy.start(site)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
         before, columns = plain(state), [getattr(snapshot, c).copy() for c in COLUMNS]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probe import Probe
 from test_fleet_conformance import CASES, SITE, name_of, text_of, workload
 
 from trainyard.fleet.catalog import Entry
@@ -16,7 +17,7 @@ from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.hived import HiveD
-from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Snapshot, Targets
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
@@ -25,29 +26,17 @@ from trainyard.fleet.workload.job import declared_job
 
 
 @dataclass
-class Heard:
+class Heard(Probe):
     """A policy, and what it was told of nodes."""
 
-    policy: Policy
     away: dict[float, frozenset[int]] = field(default_factory=dict)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.policy.needs
-
-    @property
-    def preempts(self) -> bool:
-        return self.policy.preempts
-
-    def start(self, site: Site) -> Any:
-        return self.policy.start(site)
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
         self.away[snapshot.now_s] = snapshot.site.away
         assert snapshot.free[list(snapshot.site.away)].sum() == 0
         for grant in snapshot.grants:
             assert grant is None or snapshot.site.is_usable[list(grant.devices)].all()
-        return self.policy.decide(snapshot, state)
+        return super().decide(snapshot, state)
 
 
 def knows_failures(entry: Entry, variant: str) -> bool:
@@ -137,17 +126,11 @@ def test_elasticflow_refuses_nobody_for_nodes_that_will_be_back() -> None:
 
 def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
     """What a job has done is known again when it comes back into the decision."""
-    policy = finish_time_fairness()
     remembered: dict[int, float] = {}
 
-    class Asked:
-        needs, preempts = policy.needs, policy.preempts
-
-        def start(self, site: Site) -> Any:
-            return policy.start(site)
-
+    class Asked(Probe):
         def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
-            targets, after = policy.decide(snapshot, state)
+            targets, after = super().decide(snapshot, state)
             past = dict(zip(after.kept.serial.tolist(), after.kept.past_s.tolist(), strict=True))
             assert all(
                 past.get(serial, 0.0) >= before for serial, before in remembered.items() if serial in past
@@ -161,5 +144,7 @@ def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
         *(declared_job(f"small{i}", 0.0, 2, 8000.0) for i in range(2)),
     ]
     hazards = Hazards(checkpoint_every_s=60.0, node_failure_every_s=6000.0, node_repair_s=2000.0, seed=1)
-    run = simulate_fleet(jobs, Site.uniform(2, 4), Asked(), rounds=Rounds(360.0), hazards=hazards)
+    run = simulate_fleet(
+        jobs, Site.uniform(2, 4), Asked(finish_time_fairness()), rounds=Rounds(360.0), hazards=hazards
+    )
     assert run.num_failures > 2

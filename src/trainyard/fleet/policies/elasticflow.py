@@ -106,7 +106,7 @@ class ElasticFlow:
             for i, job in enumerate(known)
             if not job.scaling.num_devices
         }
-        # Who is admitted does not depend on nodes that are away for now; when they run does.
+        # Nodes that are away come back: they decide when jobs run, and not who is admitted.
         plan = self._plan(snapshot, known, able)
         if plan.late():
             plan, late = self._admitted(snapshot, known, able, {i for i in able if serial[i] in state})

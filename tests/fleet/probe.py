@@ -1,0 +1,30 @@
+"""A policy that is looked at: what tests derive from to see what it is told and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.site import Site
+
+
+@dataclass
+class Probe:
+    """Decides as the policy in it does."""
+
+    policy: Policy
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.policy.needs
+
+    @property
+    def preempts(self) -> bool:
+        return self.policy.preempts
+
+    def start(self, site: Site) -> Any:
+        return self.policy.start(site)
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        return self.policy.decide(snapshot, state)
