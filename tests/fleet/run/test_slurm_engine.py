@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -94,8 +95,10 @@ def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
     wait_for(lambda: not before & set(rank_processes(home)))
     saved = home.saved_steps()
     assert not engine.is_over("a")
-    # A job that was requeued waits for two minutes, unless it is told not to, which counts from when it waits.
+    # A job that was requeued waits for two minutes, unless it is told not to, which counts from when it waits. Nodes
+    # refuse it, and Slurm ends it then, if it starts in the second in which they ended it: "job credential revoked".
     wait_for(lambda: set(_states(number)) == {"PENDING"})
+    time.sleep(2.0)
     for component in range(2):
         _scontrol("update", f"jobid={number}+{component}", "starttime=now")
     wait_for(lambda: home.saved_steps() > saved)
