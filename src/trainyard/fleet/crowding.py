@@ -17,13 +17,11 @@ class Crowding:
     Attributes
     ----------
     devices : that are not slowed on one node; infinite for no interference.
-    one_machine : whether all nodes are really one machine, as those of type ``local`` may be.
     only_places : whether devices are no more than places for processes, as are those of type ``local``: jobs that share
-        some slow each other as they would on devices of their own, and the shares that they got mean nothing.
+        one do not slow each other, and the shares that they got mean nothing.
     """
 
     devices: float = float("inf")
-    one_machine: bool = False
     only_places: bool = False
 
     def __post_init__(self) -> None:
@@ -39,7 +37,6 @@ class Crowding:
 
         Parameters
         ----------
-        own, used : devices of the node that the job has, and that anybody has; what several have counts once, or, of
-            ``only_places``, for each.
+        own, used : devices of the node that the job has, and that anybody has.
         """
         return max(1.0, own / self.devices) / max(1.0, used / self.devices)

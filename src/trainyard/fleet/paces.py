@@ -113,10 +113,9 @@ class Paces:
         -------
         Rows of those that go on at another rate.
         """
-        node_of = [0] * self.site.num_devices if self.crowding.one_machine else self._node_of
+        node_of = self._node_of
         running = [(row, grant) for row in self.books.active.tolist() if (grant := self.books.grants[row])]
-        held = [device for _, grant in running for device in grant.devices]
-        used = Counter(node_of[device] for device in (held if self.crowding.only_places else set(held)))
+        used = Counter(node_of[device] for device in {d for _, grant in running for d in grant.devices})
         changed = []
         for row, grant in running:
             own = Counter(node_of[device] for device in grant.devices)

@@ -71,7 +71,7 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
     policy: Policy, rounds: Rounds | None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     jobs = workload()
-    local = LocalEngine(SITE, tmp_path)
+    local = LocalEngine(SITE, tmp_path, shares=isinstance(policy, AntMan))
     run = run_fleet(jobs, SITE, policy, local, rounds=rounds, patience=Patience(limit_s=500))
     assert sorted(run.names) == [job.name for job in jobs]
     for job in jobs:
@@ -82,12 +82,12 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2, 10)))
     two_nodes = LocalEngine(Site.uniform(2, 2, "local"), tmp_path)
     assert [two_nodes.threads(node) for node in (0, 1)] == [2, 2]
-    assert two_nodes.crowding.speed(own=1, used=2) == 1.0
-    assert LocalEngine(Site.uniform(2, 8, "local"), tmp_path).crowding.speed(own=1, used=8) == 0.5
+    assert two_nodes.core_part == 1.0
+    # With two jobs on a device, or more devices, there are more places than cores; a fifth is left for the rest.
+    assert LocalEngine(Site.uniform(2, 4, "local"), tmp_path, shares=True).core_part == pytest.approx(0.4)
+    assert LocalEngine(Site.uniform(2, 8, "local"), tmp_path).core_part == pytest.approx(0.4)
     many_nodes = LocalEngine(Site.uniform(16, 1, "local"), tmp_path)
-    assert many_nodes.threads(0) == 1
-    assert many_nodes.crowding.one_machine
-    assert many_nodes.crowding.speed(own=1, used=16) == 0.5
+    assert (many_nodes.threads(0), many_nodes.core_part) == (1, pytest.approx(0.4))
 
 
 @pytest.mark.slow
@@ -150,16 +150,16 @@ def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_jobs_share_a_device(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(LocalEngine(SITE, tmp_path), undisturbed)
+    check_sharing(LocalEngine(SITE, tmp_path, shares=True), undisturbed)
 
 
 @pytest.mark.slow
 def test_a_share_changes_while_its_job_runs(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_shares_change(LocalEngine(site_of(1), tmp_path), undisturbed)
+    check_shares_change(LocalEngine(site_of(1), tmp_path, shares=True), undisturbed)
 
 
 def test_sharing_can_be_ruled_out(tmp_path: Path) -> None:
-    check_sharing_is_refused(LocalEngine(SITE, tmp_path, shares=False))
+    check_sharing_is_refused(LocalEngine(SITE, tmp_path))
 
 
 def test_a_batch_must_divide() -> None:

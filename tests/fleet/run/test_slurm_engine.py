@@ -147,8 +147,6 @@ def test_nodes_and_limits(cluster: None, tmp_path: Path) -> None:
     ]
     assert slurm_nodes({"local": "H100"})[0].host.device_type == "H100"
     assert [node.slots for node in slurm_nodes()] == [2, 2]
-    # Eight cores for three devices, and for six jobs on them.
-    assert [SlurmEngine(site, tmp_path, shares=shares).threads(0) for shares in (False, True)] == [2, 1]
     with pytest.raises(FleetError, match="2 devices on node 1, Slurm has 1 there"):
         SlurmEngine(Site.uniform(2, 2, "local"), tmp_path)
     check_sharing_is_refused(SlurmEngine(site, tmp_path))
@@ -211,13 +209,16 @@ def test_a_job_that_shares_asks_for_slots(tmp_path: Path) -> None:
     assert "--devices=1,3" in script(home, parts)
 
 
-def test_nodes_at_one_address_share_the_cores_of_this_machine(tmp_path: Path) -> None:
+def test_nodes_at_one_address_share_the_cores_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = [replace(node, address="127.0.0.1") for node in NODES]
-    site, cores = Site.uniform(3, 4, "local"), len(os.sched_getaffinity(0))
-    assert not SlurmEngine(site, tmp_path, nodes=NODES).crowding.is_there
-    assert not SlurmEngine(Site.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).crowding.is_there
-    crowding = SlurmEngine(site, tmp_path, nodes=here).crowding
-    assert (crowding.devices, crowding.one_machine, crowding.only_places) == (cores / 8, True, True)
+    site = Site.uniform(3, 4, "local")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    apart = SlurmEngine(site, tmp_path, nodes=NODES)
+    assert (apart.threads(0), apart.core_part) == (8, 1.0)
+    assert SlurmEngine(Site.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).core_part == 1.0
+    assert SlurmEngine(site, tmp_path, nodes=here).core_part == pytest.approx(0.8 * 2 / 12)
 
 
 @pytest.mark.parametrize("slots", [0, 1])

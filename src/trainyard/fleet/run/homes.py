@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -18,13 +19,15 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text, training_of
 from trainyard.hardware import parse_cluster
 
 _POLL_S = 0.02
 _AGAIN_S = 2.0
 # Cluster managers ask processes to end before they kill them: Slurm waits 30 s by default.
 _KILL_S = 60.0
+# Part of the cores that places for processes divide; the rest is for what starts, for managers and the engine.
+_HEADROOM = 0.8
 
 
 @dataclass(frozen=True)
@@ -171,14 +174,41 @@ class HomeEngine(ABC):
             numbers = (str(device - int(self.site.first_device[node])) for device in own)
             devices = ",".join(numbers) if self.shares else ""
             threads = self.threads(node)
-            placed[node] = Ranks(first, count, grant.num_devices, master, cluster, devices, threads)
+            placed[node] = Ranks(
+                first, count, grant.num_devices, master, cluster, devices, threads, self.core_part
+            )
             first += count
         return placed
 
     def threads(self, node: int) -> int:
         """Threads of every process on a node: what it has of the cores; 0 where these are not known."""
-        host = self.host(node)
-        return max(1, int(host.cpus / (host.num_devices * self.jobs_per_device(node)))) if host.cpus else 0
+        cores = self.cores(node)
+        return max(1, int(cores / self.places(node))) if cores else 0
+
+    def cores(self, node: int) -> float:
+        """Processor cores of a node; 0 where these are not known."""
+        return self.host(node).cpus
+
+    def places(self, node: int) -> int:
+        """Processes for which there is room on a node."""
+        return self.host(node).num_devices * self.jobs_per_device(node)
+
+    @cached_property
+    def core_part(self) -> float:
+        """Of the time of a core that every thread of a job takes at most.
+
+        Devices of type ``local`` are places for processes. Where there are more of them than cores, each is a slower
+        core, as fast beside busy neighbours as alone; else nothing that ran could be compared with what was predicted.
+        """
+        nodes = range(len(self.site.hosts))
+        if not self._on_cores or not all(map(self.cores, nodes)):
+            return 1.0
+        fewest = min(self.cores(node) / self.places(node) for node in nodes)
+        return 1.0 if fewest >= 1.0 else _HEADROOM * fewest
+
+    @property
+    def _on_cores(self) -> bool:
+        return set(self.site.device_types) == {THIS_MACHINE}
 
     def jobs_per_device(self, node: int) -> int:
         """Jobs that may have a device together, and divide what goes with it."""
@@ -189,14 +219,14 @@ class HomeEngine(ABC):
         return self.site.hosts[node]
 
     @property
-    def divides_machine(self) -> bool:
-        """Whether the nodes are parts of one machine, each with cores of its own."""
+    def is_one_machine(self) -> bool:
+        """Whether the nodes are parts of this machine."""
         return False
 
     @property
     def crowding(self) -> Crowding:
-        """How jobs slow each other here that have devices for themselves."""
-        return Crowding()
+        """How jobs slow each other here: places for processes do not, also where two jobs have one device."""
+        return Crowding(only_places=self._on_cores)
 
 
 class ManagedNode(Protocol):
@@ -234,14 +264,17 @@ class ManagedEngine(HomeEngine):
     def host(self, node: int) -> Host:
         return self._managed[node].host
 
+    def cores(self, node: int) -> float:
+        if not self.is_one_machine:
+            return super().cores(node)
+        return len(os.sched_getaffinity(0)) * self.site.hosts[node].num_devices / self.site.num_devices
+
     @property
-    def crowding(self) -> Crowding:
-        """Nodes at one address are one machine, this one, on which a manager is tried: processes share its cores."""
-        on_cores = all(host.device_type == "local" for host in self.site.hosts)
-        if not on_cores or len(self._managed) < 2 or len({node.address for node in self._managed}) > 1:
-            return Crowding()
-        threads = max(map(self.threads, range(len(self._managed))))
-        return Crowding(len(os.sched_getaffinity(0)) / max(1, threads), one_machine=True, only_places=True)
+    def is_one_machine(self) -> bool:
+        """Nodes of type ``local`` at one address are one machine, this one, on which a manager is tried."""
+        return (
+            self._on_cores and len(self._managed) > 1 and len({node.address for node in self._managed}) == 1
+        )
 
 
 def require_whole(name: str, grant: Grant, engine: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
@@ -24,18 +23,19 @@ from trainyard.job.run.processes import context, warm_up
 __all__ = ["LocalEngine"]
 
 _POLL_S = 0.02
+# As many as any policy puts there.
+_JOBS_PER_DEVICE = 2
 
 
 class LocalEngine(HomeEngine):
     """Trains jobs in processes of this machine; they go on when the engine dies, and another one may adopt them.
 
-    They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two. Jobs may share
-    devices, unless that is ruled out: nobody counts them here.
+    They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two.
 
     The nodes divide the cores of the machine among them: what runs on one does not slow what runs on another.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = True) -> None:
+    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = False) -> None:
         super().__init__(site, folder, patience_s, shares=shares)
         self._processes: dict[str, BaseProcess] = {}
         self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
@@ -44,24 +44,17 @@ class LocalEngine(HomeEngine):
         warm_up()
 
     @property
-    def _one_machine(self) -> bool:
-        """Whether there are fewer cores than nodes, so that all of these use all of those."""
-        return len(os.sched_getaffinity(0)) < len(self.site.hosts)
+    def is_one_machine(self) -> bool:
+        return True
 
-    @property
-    def divides_machine(self) -> bool:
-        return len(self.site.hosts) > 1 and not self._one_machine
+    def cores(self, node: int) -> float:
+        all_cores = len(os.sched_getaffinity(0))
+        if all_cores < len(self.site.hosts):  # all nodes use all of them
+            return all_cores / len(self.site.hosts)
+        return len(self._cores[node])
 
-    def threads(self, node: int) -> int:
-        num_devices = self.site.num_devices if self._one_machine else self.site.hosts[node].num_devices
-        return max(1, len(self._cores[node]) // num_devices)
-
-    @property
-    def crowding(self) -> Crowding:
-        """Processes of a node share its cores."""
-        nodes = range(len(self.site.hosts))
-        devices = min(len(self._cores[node]) / self.threads(node) for node in nodes)
-        return Crowding(devices, self._one_machine, only_places=True)
+    def jobs_per_device(self, node: int) -> int:
+        return _JOBS_PER_DEVICE if self.shares else 1
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]
@@ -73,6 +66,7 @@ class LocalEngine(HomeEngine):
             self.cluster_text(grant),
             ",".join(map(str, grant.devices)),
             min(map(self.threads, nodes)),
+            self.core_part,
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
         )
         process = self._processes[name] = context().Process(target=run_apart, args=(home, ranks))

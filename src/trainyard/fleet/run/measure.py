@@ -100,7 +100,7 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
 def _busy_elsewhere(job: Job, engine: HomeEngine) -> Iterator[None]:
     """Within it, a job that fits in the first part of a machine runs on every other part."""
     site, size = engine.site, job.num_devices
-    fits = engine.divides_machine and size <= site.hosts[0].num_devices
+    fits = engine.is_one_machine and size <= site.hosts[0].num_devices
     beside = [
         (replace(job, name=f"{job.name}-beside-{node}"), int(site.first_device[node]))
         for node, host in enumerate(site.hosts)

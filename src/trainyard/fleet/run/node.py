@@ -41,6 +41,7 @@ class Ranks:
     cluster : the job's devices, as ``parse_cluster`` reads them.
     devices : numbers of the GPUs of this node that it may use, joined by commas; "" leaves that as it is.
     threads : of each process; 0 for an even share of the cores that it may use.
+    core_part : of the time of a core that each thread takes at most.
     cores : that each process may use, joined by +, those of several processes by commas; "" leaves that as it is.
     """
 
@@ -51,6 +52,7 @@ class Ranks:
     cluster: str
     devices: str = ""
     threads: int = 0
+    core_part: float = 1.0
     cores: str = ""
 
     def command(self, home: Path) -> list[str]:
@@ -99,7 +101,7 @@ def run(home: JobHome, ranks: Ranks) -> int:
 
         ranks.use_cores(ranks.first)
         try:
-            work, prepared = prepared_work(home, ranks.cluster, ranks.threads)
+            work, prepared = prepared_work(home, ranks.cluster, ranks.threads, ranks.core_part)
         except Exception as error:
             home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
             raise
@@ -158,6 +160,7 @@ def main() -> int:
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--devices", default="")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--core_part", type=float, default=1.0)
     parser.add_argument("--cores", default="")
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
     parser.add_argument("--training", help="as JSON, where no engine has set up the folder")

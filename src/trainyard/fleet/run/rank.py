@@ -19,21 +19,23 @@ from trainyard.job.run.train import train_prepared
 from trainyard.job.run.worker import Prepared, prepare
 
 
-def prepared_work(home: JobHome, cluster: str, threads: int) -> tuple[Work, Prepared | None]:
+def prepared_work(
+    home: JobHome, cluster: str, threads: int, core_part: float
+) -> tuple[Work, Prepared | None]:
     """The job of a folder, and what its ranks on one node share if they are forked from this process.
 
     On GPUs each rank prepares for itself: what has used a GPU cannot be forked.
     """
     # Asked of the driver's library, because the other way to ask uses the GPU.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    work = work_of(home, cluster, threads)
+    work = work_of(home, cluster, threads, core_part)
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
     return work, prepare(work)
 
 
-def work_of(home: JobHome, cluster: str, threads: int) -> Work:
+def work_of(home: JobHome, cluster: str, threads: int, core_part: float) -> Work:
     """The training of a job: from its newest checkpoint to its end, or until it is paused."""
     training = home.training()
     config = TrainConfig(
@@ -47,6 +49,7 @@ def work_of(home: JobHome, cluster: str, threads: int) -> Work:
         device="cuda" if torch.cuda.is_available() else "cpu",
         pause=home.pause,
         num_threads=threads,
+        core_part=core_part,
     )
     data, _ = example_data(training.source(), training.rows)
     return Work(training.source, training.plan(parse_cluster(cluster)), data, config)

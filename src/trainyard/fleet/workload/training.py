@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -124,10 +124,12 @@ class Predicted(Adaptive):
     ----------
     training : what runs.
     steps_per_s : by number of devices, where that is known better than by prediction.
+    device_speed : of devices that are slower than the prediction takes them for, as a part of that.
     """
 
     training: Training
     steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
+    device_speed: float = 1.0
 
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
         """It keeps its pace, and learns how long its steps take."""
@@ -148,7 +150,7 @@ class Predicted(Adaptive):
             return grant.share * self.steps_per_s.get(spot.num_devices, 0.0)
         if self.training.rows % spot.num_devices:
             return 0.0
-        return grant.share * _steps_per_s(self.training, spot.device_type, spot.per_node)
+        return grant.share * self.device_speed * _steps_per_s(self.training, spot.device_type, spot.per_node)
 
 
 @cache
@@ -240,3 +242,8 @@ def training_of(job: Job) -> Training:
             "a batch_size and steps"
         )
     return job.profile.training
+
+
+def at_speed(job: Job, device_speed: float) -> Job:
+    """A training on devices that are slower than its prediction takes them for: by this part of that."""
+    return replace(job, profile=Predicted(training_of(job), device_speed=device_speed))

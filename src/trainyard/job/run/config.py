@@ -36,6 +36,8 @@ class TrainConfig:
     stall_s : seconds without a sign of life after which the run counts as dead.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     num_threads : of each process; 0 divides the cores of the machine among its processes.
+    core_part : of the time of a core that each thread takes at most; below 1 a process rests after its steps, so that it
+        is no faster alone than beside others with which it shares cores.
     """
 
     steps: int
@@ -51,11 +53,14 @@ class TrainConfig:
     stall_s: float = 1800.0
     pause: Path | None = None
     num_threads: int = 0
+    core_part: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        if not 0.0 < self.core_part <= 1.0:
+            raise ValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
         if self.keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={self.keep}")
         if self.checkpoint is None and (self.resume or self.checkpoint_every or self.pause):

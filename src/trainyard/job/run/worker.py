@@ -21,6 +21,7 @@ from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
+from trainyard.job.run.pacing import Pacer
 from trainyard.job.run.state import Values
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
@@ -124,8 +125,9 @@ def train_rank(
             first, notes = checkpointer.restore()
     check_same_start(work, {} if replaced else prepared.held, first)
     report(Ready(rank, first, tuple(notes)))
+    pacer = Pacer(config.core_part, torch.get_num_threads())
     for step in range(first, config.steps):
-        report(_step(executor, work, rank, step))
+        report(_step(executor, work, rank, step, pacer))
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
@@ -146,12 +148,13 @@ def _is_paused(config: TrainConfig, executor: Executor) -> bool:
     return bool(found.item())
 
 
-def _step(executor: Executor, work: Work, rank: int, step: int) -> RankStep:
+def _step(executor: Executor, work: Work, rank: int, step: int, pacer: Pacer) -> RankStep:
     began = time.perf_counter()
     sent = executor.mesh.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step)
+    pacer.rest()
     return RankStep(
         rank,
         step,
