@@ -26,8 +26,9 @@ _POLL_S = 0.02
 _AGAIN_S = 2.0
 # Cluster managers ask processes to end before they kill them: Slurm waits 30 s by default.
 _KILL_S = 60.0
-# Part of the cores that places for processes divide; the rest is for what starts, for managers and the engine.
-_HEADROOM = 0.8
+# Part of the cores that places for processes divide. The rest is for what starts, which takes seconds of a core, and for
+# managers and the engine.
+_HEADROOM = 0.6
 
 
 @dataclass(frozen=True)
