@@ -21,7 +21,9 @@ _REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
     "placed_s", "waiting_since_s", "first_start_s", "job_s",
 )  # fmt: skip
-_WHOLE = ("serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts")
+_WHOLE = (
+    "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over",
+)  # fmt: skip
 # Where compiled functions find them in the block of their kind.
 _LEFT = _REAL.index("left")
 _RATE = _REAL.index("rate")
@@ -70,6 +72,7 @@ class Books:
     job_s : jobs times time, over all jobs, when it was submitted.
     first_start_s : NaN before it.
     num_preempted, num_starts : how often it lost its devices, and got some or others.
+    taken_over : 1 for a job that a scheduler before this one had admitted.
     """
 
     def __init__(self) -> None:
@@ -79,7 +82,7 @@ class Books:
         self.reports: list[Any] = []
         self._rows = np.zeros(16, np.int64)
         self.num_active = 0
-        self._entered = 0
+        self._entered = self._decided = 0
         self._unused: list[int] = []
         self._grow(16)
 
@@ -120,6 +123,7 @@ class Books:
     allowed: Ints
     num_preempted: Ints
     num_starts: Ints
+    taken_over: Ints
 
     def job(self, row: int) -> Job:
         """The job of a row."""
@@ -131,6 +135,14 @@ class Books:
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
         return self._rows[: self.num_active]
+
+    def decided(self) -> None:
+        """A policy has decided on all jobs that are there."""
+        self._decided = self._entered
+
+    def was_admitted(self, rows: Ints) -> Bools:
+        """Whether jobs were in a decision before, which did not refuse them."""
+        return (self.serial[rows] < self._decided) | (self.taken_over[rows] > 0)
 
     def waiting(self) -> Ints:
         """Rows of the jobs that have no devices, in the order of arrival."""

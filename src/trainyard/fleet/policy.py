@@ -69,6 +69,12 @@ class Snapshot:
         """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
         return self._books.serial[self.rows]
 
+    @cached_property
+    def was_admitted(self) -> Bools:
+        """Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it
+        has to get, also of a scheduler that took over from another one and remembers nothing."""
+        return self._books.was_admitted(self.rows)
+
     def job(self, number: int) -> Job:
         """One job as it was submitted."""
         job: Job | None = self._books.jobs[self.rows[number]]

@@ -11,6 +11,7 @@ from test_partners import Told
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.past import Past
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -120,7 +121,7 @@ def test_a_job_that_runs_can_be_refused() -> None:
     driven = driver("elasticflow", engine, told, site)
     late = job("a", deadline_s=101.0)
     engine.runs["a"] = Grant((0,))
-    driven.restore(late, 60.0, Grant((0,)), 60.0, 20.0, 0.0)
+    driven.restore(late, 60.0, Past(Grant((0,)), 60.0, 20.0, 0.0))
     driven.step(60.0)
     assert [event.what for event in told] == [Happening.STAYS, Happening.LEAVES, Happening.REFUSED]
     assert not engine.runs

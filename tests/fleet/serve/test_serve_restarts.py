@@ -127,10 +127,10 @@ def work_of(name: str) -> int:
     return FOREVER if name == CANCELLED else WORK
 
 
-def form(name: str, size: int) -> str:
+def form(name: str, size: int, **rest: float) -> str:
     steps = work_of(name)
     return json.dumps(
-        {"name": name, "num_devices": size, "model": "gpt-tiny", "batch_size": 4, "steps": steps}
+        {"name": name, "num_devices": size, "model": "gpt-tiny", "batch_size": 4, "steps": steps} | rest
     )
 
 
@@ -214,8 +214,25 @@ def test_progress_is_known_to_the_next_daemon(tmp_path: Path) -> None:
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({"b": (9.0, 120.0)}, {}, 2.0)
+    store.settle({"b": (9.0, 120.0)}, {}, set(), 2.0)
     daemon = daemons.Daemon(SITE, setting_of("srtf"), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"], "the job with less work left goes first"
     assert daemon.driver.done()["b"][1] == pytest.approx(120.0, abs=60.0)
+
+
+@pytest.mark.parametrize(("decided", "state"), [(True, State.RUNNING), (False, State.REFUSED)])
+def test_who_was_admitted_stays_so(
+    decided: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that became late while there was no daemon is late; one that comes too late is refused."""
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    text = form("a", 1, deadline_s=1000.0)
+    store.add(read_form(text, Path("form")), "", text, 1.0)
+    for now_s in (2.0, 5000.0) if decided else (5000.0,):
+        monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)
+        world = World(random.Random(0), crashes=0.0)  # where nothing runs any more
+        daemons.Daemon(SITE, setting_of("elasticflow"), world, store, tmp_path).turn()
+    record = store.job("a")
+    assert record is not None
+    assert record.state is state

@@ -74,16 +74,18 @@ def test_the_life_of_a_job(url: str) -> None:
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.owner, record.number) == (State.WAITING, None, "ann", 1)
+    assert not record.admitted
     assert (record.job.arrival_s, record.job.deadline_s, record.job.user) == (100.0, 150.0, "ann")
     assert record.job.profile == job.profile
     store.hear(Event(101.0, job, Happening.RUNS, GRANT), (0.0, 0.0))
-    store.settle({"a": (5.0, 8.0)}, {}, 105.0)
+    store.settle({"a": (5.0, 8.0)}, {}, {"a"}, 105.0)
     record = Store(url).job("a")
     assert record is not None
     assert (record.state, record.grant, record.first_start_s) == (State.RUNNING, GRANT, 101.0)
+    assert record.admitted
     assert (record.done, record.attained_device_s, record.settled_s) == (5.0, 8.0, 105.0)
     store.hear(Event(106.0, job, Happening.LEAVES, GRANT), (6.0, 10.0))
-    store.settle({"a": (6.0, 10.0)}, {"a": "others come first"}, 107.0)
+    store.settle({"a": (6.0, 10.0)}, {"a": "others come first"}, {"a"}, 107.0)
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.reason) == (State.WAITING, None, "others come first")
@@ -103,7 +105,7 @@ def test_what_is_over_stays_so(url: str) -> None:
     job = added(store, "a", 1.0)
     store.hear(Event(2.0, job, Happening.GIVEN_UP, why="it failed"), None)
     store.hear(Event(3.0, job, Happening.LEAVES, GRANT), None)
-    store.settle({"a": (9.0, 9.0)}, {"a": "no"}, 4.0)
+    store.settle({"a": (9.0, 9.0)}, {"a": "no"}, set(), 4.0)
     assert store.cancel("a") is State.FAILED
     record = store.job("a")
     assert record is not None

@@ -109,7 +109,9 @@ class ElasticFlow:
         # Nodes that are away come back: they decide when jobs run, and not who is admitted.
         plan = self._plan(snapshot, known, able)
         if plan.late():
-            plan, late = self._admitted(snapshot, known, able, {i for i in able if serial[i] in state})
+            plan, late = self._admitted(
+                snapshot, known, able, set(np.flatnonzero(snapshot.was_admitted).tolist())
+            )
             refused |= late
         if snapshot.site.away:
             plan = self._plan(snapshot, known, plan.jobs, snapshot.site)

@@ -15,6 +15,7 @@ from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.past import Past
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Grant, Job
@@ -168,6 +169,11 @@ class Driver:
             for row, job in jobs.items()
         }
 
+    def admitted(self) -> set[str]:
+        """Jobs that were in a decision, which did not refuse them."""
+        rows = self.books.active
+        return {self.books.job(row).name for row in rows[self.books.was_admitted(rows)].tolist()}
+
     def submit(self, job: Job, now_s: float) -> None:
         """A job arrives.
 
@@ -181,30 +187,18 @@ class Driver:
         self._changed = True
         self.tell(Event(now_s, job, Happening.ARRIVES))
 
-    def restore(
-        self,
-        job: Job,
-        now_s: float,
-        grant: Grant | None,
-        attained_device_s: float,
-        done: float = 0.0,
-        first_start_s: float = math.nan,
-    ) -> None:
+    def restore(self, job: Job, now_s: float, past: Past) -> None:
         """A job comes back that a driver before this one had; where it still runs, it goes on.
 
-        Parameters
-        ----------
-        grant : what it had; None if it waited. A job that was to leave its devices and did not hear of it is stopped.
-        attained_device_s : devices times time that it had so far.
-        done : work that it had done.
-        first_start_s : when it first had devices; NaN if it never had.
+        One that was to leave its devices and did not hear of it is stopped.
         """
         training_of(job)
         self.holdings.enter(job, now_s)
         self._changed = True
-        row, books = int(self.books.active[-1]), self.books
-        books.attained_device_s[row], books.first_start_s[row] = attained_device_s, first_start_s
-        books.left[row] = max(0.0, job.work - done)
+        row, books, grant = int(self.books.active[-1]), self.books, past.grant
+        books.attained_device_s[row], books.first_start_s[row] = past.attained_device_s, past.first_start_s
+        books.taken_over[row] = past.admitted
+        books.left[row] = max(0.0, job.work - past.done)
         runs = self.engine.adopt(job, grant or Grant(()))
         if grant is None:
             if runs:
@@ -354,6 +348,7 @@ class Driver:
         free = self.holdings.free.by_node.copy()
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
         targets, self.state = self.policy.decide(snapshot, self.state)
+        self.books.decided()
         self.notes.num_decisions += 1
         if targets.fraction is not None and self.turns is None:
             raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")

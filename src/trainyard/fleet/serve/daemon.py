@@ -19,6 +19,7 @@ from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.past import Past
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
@@ -175,7 +176,9 @@ class Daemon:
             # It may have run while there was no daemon.
             had_s += record.grant.num_devices * (now_s - record.settled_s)
         first_start_s = math.nan if record.first_start_s is None else record.first_start_s
-        self.driver.restore(record.job, now_s, record.grant, had_s, record.done, first_start_s)
+        admitted = record.admitted or record.first_start_s is not None
+        past = Past(record.grant, had_s, record.done, first_start_s, admitted)
+        self.driver.restore(record.job, now_s, past)
 
     def _hear(self, event: Event) -> None:
         self.store.hear(event, self.driver.done().get(event.job.name))
@@ -191,7 +194,7 @@ class Daemon:
             for name in driver.names
             if name not in running
         }
-        self.store.settle(driver.done(), waiting, now_s)
+        self.store.settle(driver.done(), waiting, driver.admitted(), now_s)
 
 
 @contextmanager

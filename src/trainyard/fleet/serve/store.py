@@ -8,7 +8,7 @@ right. Of a cancelled job the wish is written first, and the deed when it is don
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import sqlalchemy as sql
@@ -125,9 +125,13 @@ class Store:
             _write(connection, event)
 
     def settle(
-        self, done: Mapping[str, tuple[float, float]], reasons: Mapping[str, str], now_s: float
+        self,
+        done: Mapping[str, tuple[float, float]],
+        reasons: Mapping[str, str],
+        admitted: Set[str],
+        now_s: float,
     ) -> None:
-        """Write down how far jobs are, and why those wait that do.
+        """Write down how far jobs are, why those wait that do, and which of them the policy has admitted.
 
         Parameters
         ----------
@@ -139,6 +143,7 @@ class Store:
                 "done": work,
                 "attained_device_s": had,
                 "reason": reasons.get(name, ""),
+                "admitted": name in admitted,
                 "settled_s": now_s,
             }
             for name, (work, had) in done.items()

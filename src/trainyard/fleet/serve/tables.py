@@ -41,6 +41,7 @@ JOBS = sql.Table(
     sql.Column("work", sql.Double, nullable=False),
     sql.Column("state", sql.String(16), nullable=False, index=True),
     sql.Column("reason", sql.Text, nullable=False, default=""),
+    sql.Column("admitted", sql.Boolean, nullable=False, default=False),
     sql.Column("granted", sql.Text),  # a grant as JSON
     sql.Column("done", sql.Double, nullable=False, default=0.0),
     sql.Column("attained_device_s", sql.Double, nullable=False, default=0.0),
@@ -75,6 +76,7 @@ class Record:
     owner : who submitted it.
     form : as it was submitted; the three after it are what is shown of it.
     reason : why it waits, was refused, or failed.
+    admitted : whether the policy has decided on it, and did not refuse it.
     done, attained_device_s : of its work, and devices times time that it had, at ``settled_s``.
     """
 
@@ -87,6 +89,7 @@ class Record:
     work: float
     state: State
     reason: str
+    admitted: bool
     grant: Grant | None
     done: float
     attained_device_s: float
