@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from trainyard.fleet.books import Books
@@ -78,8 +78,12 @@ class Paces:
             pace = replace(pace, work_per_s=self._part(row) * pace.work_per_s)
         books.adapt(row, pace)
 
-    def hear(self, now_s: float) -> list[int]:
+    def hear(self, now_s: float, stepped: Set[int] = frozenset()) -> list[int]:
         """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
+
+        Parameters
+        ----------
+        stepped : rows of jobs whose work until now is written down already.
 
         Returns
         -------
@@ -87,7 +91,7 @@ class Paces:
         """
         if not self._adaptive:
             return []
-        rows = sorted(row for row in self._adaptive if self.books.since_s[row] < now_s)
+        rows = sorted(row for row in self._adaptive if self.books.since_s[row] < now_s or row in stepped)
         for row in rows:
             self._report(row, now_s)
             self._adapt(row)

@@ -217,7 +217,8 @@ class _Simulator:
 
     def _decide(self) -> None:
         books = self.books
-        for row in self.holdings.paces.hear(self.now_s):
+        stepped = frozenset() if self.turns is None else self.turns.stepped
+        for row in self.holdings.paces.hear(self.now_s, stepped):
             self._expect(row)
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
@@ -241,6 +242,7 @@ class _Simulator:
         free = self.holdings.free.by_node.copy()
         snapshot = Snapshot(self.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
         targets, self.state = self.policy.decide(snapshot, self.state)
+        self.books.decided()
         self.notes.num_decisions += 1
         if targets.ask_again_s <= self.now_s:
             raise FleetError(

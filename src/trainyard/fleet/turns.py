@@ -44,6 +44,8 @@ class Turns:
         # The program adds this to its seed for these draws.
         self._draws = random.Random(published.seed + 5) if published is not None else None
         self._steps, self._idle = _Steps.none(), True
+        # Rows of jobs that did whole steps until now, and have not ended.
+        self.stepped: frozenset[int] = frozenset()
         self.partners = Partners(holdings)
 
     @property
@@ -80,7 +82,7 @@ class Turns:
             # The program counts from the end of the round before, though nobody may have run in between.
             steps, self._steps = self._steps, _Steps.none()
             serial, types, gave_s = steps.serial, steps.types, steps.end_s - self.begun_s
-            steps.settle(books, now_s)
+            self.stepped = steps.settle(books, now_s)
             self._idle = not len(serial)
             if not self._idle:
                 self.begun_s = now_s
@@ -240,12 +242,14 @@ class _Steps:
     def ending(self, books: Books) -> list[int]:
         """Expect the ends of those that come to theirs in this round, and of nobody else."""
         ends = self.done >= books.left[self.rows]
+        books.turn[self.rows[ends]] = 0.0  # however it would change its pace before
         books.finish_s[self.rows] = np.where(ends, self.end_s, _INF)
         return [int(row) for row in self.rows[ends]]
 
-    def settle(self, books: Books, now_s: float) -> None:
-        """Write down the steps of those that have not ended."""
+    def settle(self, books: Books, now_s: float) -> frozenset[int]:
+        """Write down the steps of those that have not ended; returns their rows."""
         stays = (books.serial[self.rows] == self.serial) & (books.held[self.rows] > 0)
         rows = self.rows[stays]
         books.left[rows] -= self.done[stays]
         books.since_s[rows] = np.maximum(books.since_s[rows], now_s)
+        return frozenset(rows.tolist())

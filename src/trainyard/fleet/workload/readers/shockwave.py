@@ -4,21 +4,27 @@ Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for Dynamic Adap
 uw-mad-dash/shockwave. Twelve columns separated by tabs, without a header: those of Gavel with the mode (``static``,
 ``accordion``, ``gns``) before the weight and the duration before the arrival. Throughputs are Gavel's, too.
 
-The profile knows the mode, for policies that foresee it; it runs at the first batch size.
+Work is counted in steps of the first batch size; with a larger one an epoch takes fewer steps and less time.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs, split_type
 from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
 
 MODES = ("static", "accordion", "gns")
+# Work that is done at the end of an epoch may be a little less than that.
+_ROUNDING = 1e-9
 _COLUMNS = (
     "job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor", "mode",
     "priority_weight", "SLO", "duration", "arrival",
@@ -26,8 +32,8 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class ShockwaveProfile(GavelProfile):
-    """A job of Shockwave's.
+class ShockwaveProfile(GavelProfile, Adaptive):
+    """A job of Shockwave's, which changes its batch size at the end of some epochs.
 
     Attributes
     ----------
@@ -37,6 +43,20 @@ class ShockwaveProfile(GavelProfile):
 
     mode: str = "static"
     duration_s: float = 0.0
+
+    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+        """It keeps a batch size until the epoch in which it takes another one, and its speed where none was measured."""
+        model, first = split_type(self.job_type)
+        sizes = regimes(model, first, spot.num_devices, self.mode)
+        own = steps_per_epoch(model, first)
+        at = bisect_right([epoch for epoch, _ in sizes], int(done / own + _ROUNDING)) - 1
+        batch_size, until = sizes[at][1], inf if at + 1 == len(sizes) else float(sizes[at + 1][0] * own)
+        if batch_size == first:
+            return Pace(self.work_per_s(spot, grant), until, None, first)
+        larger = replace(self, job_type=self.job_type.replace(f" {first})", f" {batch_size})"))
+        faster = own / steps_per_epoch(model, batch_size)
+        rate = larger.work_per_s(spot, grant) * faster or self.work_per_s(spot, grant)
+        return Pace(rate, until, None, batch_size)
 
 
 def read_shockwave(path: Path, profiles: Path | None = None) -> Iterator[Job]:
