@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from trainyard.fleet.gittins import gittins_index
+from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.queues import fifo, las, srtf
 from trainyard.fleet.policies.tiresias import skew, tiresias
 from trainyard.fleet.policy import Policy
+from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.application import elastic, read_application
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
+from trainyard.fleet.workload.readers.pollux import read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
@@ -114,6 +119,29 @@ def test_as_the_authors_simulator(
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
+
+
+@WITH_DATA
+@pytest.mark.slow
+def test_as_the_simulator_of_pollux_authors() -> None:
+    """Their sixth workload: gangs and batch sizes as users chose them, two queues, rounds of a minute."""
+    folder = DATA / "cluster" / "pollux"
+    names = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
+    apps = {name: read_application(folder / "traces" / name, 8 if name == "yolov3" else 0) for name in names}
+    given = list(read_pollux(folder / "workloads" / "workload-6.csv"))
+    gangs = {job.name: job.num_devices for job in given}
+    jobs = [
+        replace(job, num_devices=gangs[job.name], min_devices=None, max_devices=None)
+        for job in elastic(given, apps)
+    ]
+    policy = tiresias(thresholds=(16 * 3600.0,), as_in_pollux=True)
+    rounds, costs = Rounds(60.0), Costs(30.0, 30.0)
+    run = simulate_fleet(
+        by_arrival(jobs), Site.uniform(16, 4, "T4"), policy, place="emptiest", rounds=rounds, costs=costs
+    )
+    with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
+        (row,) = [r for r in csv.DictReader(file) if r["policy"] == "tiresias"]
+    assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.01)
 
 
 @WITH_DATA

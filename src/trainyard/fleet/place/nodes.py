@@ -18,10 +18,16 @@ from trainyard.fleet.site import FleetError
 
 Ints = NDArray[np.int64]
 
-ANYWHERE, CONSOLIDATED, PACKED, SPREAD = range(4)
+ANYWHERE, CONSOLIDATED, PACKED, SPREAD, EMPTIEST = range(5)
 
 PLACEMENTS: Mapping[str, int] = MappingProxyType(
-    {"anywhere": ANYWHERE, "consolidated": CONSOLIDATED, "packed": PACKED, "spread": SPREAD}
+    {
+        "anywhere": ANYWHERE,
+        "consolidated": CONSOLIDATED,
+        "packed": PACKED,
+        "spread": SPREAD,
+        "emptiest": EMPTIEST,
+    }
 )
 """Placements by name."""
 
@@ -62,6 +68,8 @@ def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
         return _packed(free, wanted)
     if how == SPREAD:
         return _spread(free, wanted)
+    if how == EMPTIEST:
+        return _in_order(free, wanted, argsort(-free, kind="mergesort"))
     return _in_order(free, wanted, arange(len(free)))
 
 

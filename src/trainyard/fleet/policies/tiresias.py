@@ -74,6 +74,7 @@ class Tiresias:
     thresholds : between queues, ascending, device-seconds; seconds if not ``two_dimensional``.
     promote_knob : waiting over running at which a job begins anew; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
+    as_in_pollux : within a queue by arrival instead of by start, where jobs have no index; nothing is said of placement.
     skews, pack_limit : skew by model, and from which on a job is consolidated, as one of unknown skew is.
     """
 
@@ -82,6 +83,7 @@ class Tiresias:
     samples: tuple[float, ...]
     two_dimensional: bool
     pack_limit: float
+    as_in_pollux: bool
     as_published: bool
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
     preempts: bool = True
@@ -130,7 +132,7 @@ class Tiresias:
         waiting = _NOBODY if all_run else np.flatnonzero(~runs)
         return Targets(
             order,
-            consolidate=None if self.as_published else jobs[order, _SKEWED] > 0,
+            consolidate=None if self.as_published or self.as_in_pollux else jobs[order, _SKEWED] > 0,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(waiting, lambda number: self._reason(jobs, service, number)),
@@ -143,7 +145,7 @@ class Tiresias:
         queue = jobs[:, _QUEUE]
         turn = jobs[:, _PLACE] if self.as_published else snapshot.first_start_s
         if not self.samples:
-            return np.lexsort((turn, queue))
+            return np.lexsort((snapshot.arrival_s if self.as_in_pollux else turn, queue))
         if self.as_published:
             index = self._table[np.searchsorted(self._samples, service, "right")]
             return np.lexsort((turn, snapshot.arrival_s, -index, queue))
@@ -235,6 +237,7 @@ def tiresias(
     samples: tuple[float, ...] = (),
     two_dimensional: bool = True,
     pack_limit: float = 0.5,
+    as_in_pollux: bool = False,
     as_published: bool = False,
 ) -> Tiresias:
     """Queues by attained service.
@@ -248,6 +251,8 @@ def tiresias(
         start.
     two_dimensional : whether service counts devices; if not, it is time alone.
     pack_limit : PackLimit: share of the largest tensor above which a model's jobs are consolidated.
+    as_in_pollux : as in the simulator of the authors of Pollux, who compare with it: within a queue the job that came
+        first goes first, also before those that run, and nothing is said of placement.
     as_published : with the rules of the authors' program.
 
     Returns
@@ -265,4 +270,4 @@ def tiresias(
     (3250.0, 7200.0)
     """
     knob = _INF if promote_knob is None else promote_knob
-    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit, as_published)
+    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit, as_in_pollux, as_published)
