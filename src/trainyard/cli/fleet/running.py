@@ -26,6 +26,7 @@ class RunningOptions(Common):
     engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
     """What starts the processes: local, slurm or ray."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    """How devices are chosen for jobs that a policy does not place: anywhere, consolidated, packed, spread or emptiest;
+    by default as the policy's paper does."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as the policy's paper does."""

@@ -30,7 +30,8 @@ class Options(Common):
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place itself; by default as the policy's paper does."""
+    """How devices are chosen for jobs that a policy does not place: anywhere, consolidated, packed, spread or emptiest;
+    by default as the policy's paper does."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as the policy's paper does."""
     restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
