@@ -85,6 +85,10 @@ class Files:
         """What to call to fetch them, and then to compute the tables of a system."""
         return f"{self.fetch} && trainyard reproduce {name} --files {self.folder}"
 
+    def are_in(self, folder: Path) -> bool:
+        """Whether a folder has all of them."""
+        return all((folder / path).exists() for path in self.paths)
+
     def check(self, folder: Path) -> Path:
         """The folder, if all of them are there.
 

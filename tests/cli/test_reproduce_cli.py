@@ -3,6 +3,8 @@
 import json
 
 from trainyard.cli import main as cli
+from trainyard.published import Files, PaperTable, Row
+from trainyard.report import systems
 
 
 def printed(capsys, *arguments: str) -> str:
@@ -37,3 +39,19 @@ def test_a_table_without_its_files_says_how_to_fetch_them(capsys) -> None:
 def test_a_folder_without_the_files_is_refused(capsys, tmp_path) -> None:
     assert cli.main(("reproduce", "edf", "--files", str(tmp_path))) == 2
     assert f"error: {tmp_path} has no traces_for_ElasticFlow" in capsys.readouterr().err
+
+
+def test_files_of_a_system_may_come_from_two_places(capsys, tmp_path, monkeypatch) -> None:
+    """The tables whose files are elsewhere say how to get them."""
+    here, elsewhere = (
+        PaperTable(
+            name, "s", "by hand", lambda _: [Row("all", 1.0, 1.0)], files=Files((name,), f"get {name}", "x")
+        )
+        for name in ("here", "elsewhere")
+    )
+    monkeypatch.setattr(systems.Level, "tables", lambda *_: (here, elsewhere))
+    (tmp_path / "here").touch()
+    out = printed(capsys, "reproduce", "edf", "--files", str(tmp_path))
+    assert "by hand" in out
+    assert "get elsewhere && trainyard reproduce edf --files x" in out
+    assert "get here" not in out

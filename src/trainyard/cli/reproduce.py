@@ -37,8 +37,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     level, system = find(options.name)
     body: list[RenderableType] = []
     documents = []
-    for table in level.tables(system.name):
-        if table.files is not None and options.files is None:
+    tables = level.tables(system.name)
+    _check_files(tables, options.files)
+    for table in tables:
+        if table.files is not None and not (options.files and table.files.are_in(options.files)):
             body += [
                 f"{table.source}: computed from files that have to be fetched",
                 table.files.command(system.name),
@@ -51,6 +53,13 @@ def act(options: Options, screen: Screen) -> Outcome:
         documents.append({**_facts(table), "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]})
     document = {"system": system.name, "level": level.number, "tables": documents}
     return Outcome(document, tuple(body[:-1]))
+
+
+def _check_files(tables: Sequence[PaperTable], folder: Path | None) -> None:
+    """Whether a folder has the files of some table; those of one system may come from several places."""
+    files = [table.files for table in tables if table.files is not None]
+    if folder is not None and files and not any(each.are_in(folder) for each in files):
+        files[0].check(folder)
 
 
 def _listed() -> Outcome:

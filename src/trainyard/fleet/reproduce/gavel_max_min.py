@@ -1,8 +1,9 @@
-"""Gavel's max-min fairness: what the authors' program prints."""
+"""Gavel's max-min fairness: what the authors' program prints, and what Shockwave's does."""
 
 from __future__ import annotations
 
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.reproduce import shockwave_program
 from trainyard.fleet.reproduce.small_trace import large_table, small_table
 
 _AWARE = max_min_fairness(as_published=True)
@@ -15,4 +16,5 @@ TABLES = (
             "max_min_fairness_perf": (_AWARE, 14622.820),
         }
     ),
+    shockwave_program.TABLE,
 )
