@@ -8,8 +8,8 @@ from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import Grant, Spot
-from trainyard.fleet.workload.training import Predicted, Training, training_job
+from trainyard.fleet.workload.job import Grant, Spot, spot_of
+from trainyard.fleet.workload.training import Predicted, Training, on_places, training_job
 
 TRAINING = Training("gpt-tiny", 8, 60_000)
 
@@ -42,3 +42,13 @@ def test_a_prediction_keeps_its_pace() -> None:
     assert (pace.work_per_s, pace.until) == (5.0, 60_000.0)
     assert pace.report.timings[0].step_s == pytest.approx(0.1)
     assert profile.rest_s(spot, grant, 59_500.0, 60_000.0) == pytest.approx(100.0)
+
+
+def test_on_places_every_process_has_its_part_of_a_core() -> None:
+    job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 10))
+    half, quarter = (on_places(job, part).profile for part in (0.5, 0.25))
+    for num_devices in (1, 2, 4):
+        spot, grant = spot_of("local", (num_devices,)), Grant(tuple(range(num_devices)))
+        assert half.work_per_s(spot, grant) == pytest.approx(2.0 * quarter.work_per_s(spot, grant))
+        assert half.work_per_s(spot, grant) > 0.0
+    assert on_places(job, 1.0) is job

@@ -58,8 +58,11 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _check_files(tables: Sequence[PaperTable], folder: Path | None) -> None:
     """Whether a folder has the files of some table; those of one system may come from several places."""
     files = [table.files for table in tables if table.files is not None]
-    if folder is not None and files and not any(each.are_in(folder) for each in files):
-        files[0].check(folder)
+    if folder is None or not files:
+        return
+    meant = [each for each in files if any((folder / path).exists() for path in each.paths)]
+    for each in meant or files[:1]:
+        each.check(folder)
 
 
 def _listed() -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +120,12 @@ def test_as_the_authors_simulator(
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
+
+
+@pytest.mark.parametrize("other", [{"as_published": True}, {"samples": (100.0,)}])
+def test_it_follows_one_program_only(other: dict[str, Any]) -> None:
+    with pytest.raises(FleetError, match="give it without as_published and samples"):
+        tiresias(as_in_pollux=True, **other)
 
 
 @WITH_DATA

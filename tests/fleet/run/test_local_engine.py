@@ -86,6 +86,8 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
     # With two jobs on a device, or more devices, there are more places than cores; two fifths are left for the rest.
     assert LocalEngine(Site.uniform(2, 4, "local"), tmp_path, shares=True).core_part == pytest.approx(0.3)
     assert LocalEngine(Site.uniform(2, 8, "local"), tmp_path).core_part == pytest.approx(0.3)
+    unequal = LocalEngine(Site.of_pools([("local", 1, 1), ("local", 1, 8)]), tmp_path)
+    assert [unequal.threads(node) for node in (0, 1)] == [1, 1]
     many_nodes = LocalEngine(Site.uniform(16, 1, "local"), tmp_path)
     assert (many_nodes.threads(0), many_nodes.core_part) == (1, pytest.approx(0.3))
 

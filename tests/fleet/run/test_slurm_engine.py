@@ -219,6 +219,8 @@ def test_nodes_at_one_address_share_the_cores_of_this_machine(
     assert (apart.threads(0), apart.core_part) == (8, 1.0)
     assert SlurmEngine(Site.uniform(3, 4, "A100-80G"), tmp_path, nodes=here).core_part == 1.0
     assert SlurmEngine(site, tmp_path, nodes=here).core_part == pytest.approx(0.6 * 2 / 12)
+    # What the nodes have beside the cluster's is no place.
+    assert SlurmEngine(Site.uniform(2, 1, "local"), tmp_path, nodes=here).core_part == 1.0
 
 
 @pytest.mark.parametrize("slots", [0, 1])

@@ -48,6 +48,7 @@ class World:
     lost: frozenset[int] = frozenset()
     num_lost: int = 0
     leaving: set[str] = field(default_factory=set)
+    core_part: float = 1.0
 
     def away(self) -> frozenset[int]:
         if self.chance.random() < self.losses:

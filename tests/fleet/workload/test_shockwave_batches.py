@@ -51,6 +51,7 @@ def epoch_s(batch_size: int) -> float:
         ("Recommendation", 2048, 1, "accordion", ((0, 2048), (40, 8192))),
         ("Transformer", 16, 1, "accordion", ((0, 16),)),
         ("CycleGAN", 1, 1, "gns", ((0, 1),)),
+        ("LM", 0, 1, "accordion", ((0, 0),)),  # of a job that names none
     ],
 )  # fmt: skip
 def test_batch_sizes(

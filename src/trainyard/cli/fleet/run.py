@@ -46,7 +46,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
-    from trainyard.fleet.workload.training import at_speed
+    from trainyard.fleet.workload.training import on_places
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
@@ -61,7 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         with screen.waiting("measuring") as tell:
             jobs, costs = measured_alone(jobs, engine, tell=tell)
     else:
-        jobs = tuple(at_speed(job, engine.core_part) for job in jobs)
+        jobs = tuple(on_places(job, engine.core_part) for job in jobs)
     with screen.waiting("predicting"):
         predicted = setting.simulate(
             jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None

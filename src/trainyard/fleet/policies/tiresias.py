@@ -92,6 +92,10 @@ class Tiresias:
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:
             raise FleetError(f"thresholds of tiresias must ascend from above 0, got {self.thresholds}")
+        if self.as_in_pollux and (self.as_published or self.samples):
+            raise FleetError(
+                "as_in_pollux is the order of queues in another simulator: give it without as_published and samples"
+            )
         if self.promote_knob <= 0:
             raise FleetError(f"promote_knob of tiresias must be above 0, or None, got {self.promote_knob}")
 

@@ -169,10 +169,10 @@ class Driver:
             for row, job in jobs.items()
         }
 
-    def admitted(self) -> set[str]:
+    def admitted(self) -> frozenset[str]:
         """Jobs that were in a decision, which did not refuse them."""
         rows = self.books.active
-        return {self.books.job(row).name for row in rows[self.books.was_admitted(rows)].tolist()}
+        return frozenset(self.books.job(row).name for row in rows[self.books.was_admitted(rows)].tolist())
 
     def submit(self, job: Job, now_s: float) -> None:
         """A job arrives.

@@ -30,6 +30,11 @@ class Progress:
 class Engine(Protocol):
     """Runs trainings; see `trainyard.fleet.run.homes` for what engines share."""
 
+    @property
+    def core_part(self) -> float:
+        """Of the time of a core that a process takes where devices are places for processes; else 1."""
+        ...
+
     def start(self, job: Job, grant: Grant) -> None:
         """Start a job on devices, or continue it from its newest checkpoint.
 

@@ -183,6 +183,8 @@ class HomeEngine(ABC):
 
     def threads(self, node: int) -> int:
         """Threads of every process on a node: what it has of the cores; 0 where these are not known."""
+        if self.core_part < 1.0:
+            return 1
         cores = self.cores(node)
         return max(1, int(cores / self.places(node))) if cores else 0
 
@@ -269,6 +271,11 @@ class ManagedEngine(HomeEngine):
         if not self.is_one_machine:
             return super().cores(node)
         return len(os.sched_getaffinity(0)) * self.site.hosts[node].num_devices / self.site.num_devices
+
+    def places(self, node: int) -> int:
+        if not self.is_one_machine:
+            return super().places(node)
+        return self.site.hosts[node].num_devices * self.jobs_per_device(node)
 
     @property
     def is_one_machine(self) -> bool:

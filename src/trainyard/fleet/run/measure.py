@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,9 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
 def _busy_elsewhere(job: Job, engine: HomeEngine) -> Iterator[None]:
     """Within it, a job that fits in the first part of a machine runs on every other part."""
     site, size = engine.site, job.num_devices
-    fits = engine.is_one_machine and size <= site.hosts[0].num_devices
+    # As many as keep the cores busy; where there are many nodes on few cores, more would only take long to start.
+    few = len(site.hosts) <= len(os.sched_getaffinity(0))
+    fits = engine.is_one_machine and few and size <= site.hosts[0].num_devices
     beside = [
         (replace(job, name=f"{job.name}-beside-{node}"), int(site.first_device[node]))
         for node, host in enumerate(site.hosts)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.run.attempt import print_to
 from trainyard.job.run.config import TrainConfig, Work
@@ -37,7 +38,7 @@ def prepared_work(
 
 def work_of(home: JobHome, cluster: str, threads: int, core_part: float) -> Work:
     """The training of a job: from its newest checkpoint to its end, or until it is paused."""
-    training = home.training()
+    training, is_local = home.training(), cluster.startswith(THIS_MACHINE)
     config = TrainConfig(
         training.steps,
         OptimizerConfig(lr=training.learning_rate),
@@ -46,7 +47,7 @@ def work_of(home: JobHome, cluster: str, threads: int, core_part: float) -> Work
         resume=True,
         seed=training.seed,
         log=home.logs,
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device="cuda" if torch.cuda.is_available() and not is_local else "cpu",
         pause=home.pause,
         num_threads=threads,
         core_part=core_part,

@@ -26,6 +26,7 @@ from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.own import read_form
+from trainyard.fleet.workload.training import on_places
 
 _SETTLE_S = 1.0
 
@@ -50,7 +51,7 @@ class Daemon:
         self.problem: Exception | None = None
         self._news, self._stopping = threading.Event(), threading.Event()
         self._news.set()
-        self._settled_s = 0.0
+        self._settled_s, self._admitted = 0.0, frozenset[str]()
 
     @property
     def site(self) -> Site:
@@ -145,6 +146,7 @@ class Daemon:
         try:
             while not self._stopping.wait(POLL_S):
                 self.turn()
+            self._settle(time.time(), last=True)
         except Exception as error:
             self.problem = error
             failed()
@@ -178,15 +180,17 @@ class Daemon:
         first_start_s = math.nan if record.first_start_s is None else record.first_start_s
         admitted = record.admitted or record.first_start_s is not None
         past = Past(record.grant, had_s, record.done, first_start_s, admitted)
-        self.driver.restore(record.job, now_s, past)
+        self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
     def _hear(self, event: Event) -> None:
         self.store.hear(event, self.driver.done().get(event.job.name))
 
-    def _settle(self, now_s: float) -> None:
-        if now_s < self._settled_s + _SETTLE_S:
+    def _settle(self, now_s: float, last: bool = False) -> None:
+        driver, admitted = self.driver, self.driver.admitted()
+        # Whom the policy admits is written down at once: it is a promise.
+        if now_s < self._settled_s + _SETTLE_S and admitted <= self._admitted and not last:
             return
-        self._settled_s, driver = now_s, self.driver
+        self._settled_s, self._admitted = now_s, admitted
         free = driver.holdings.free.total
         running = {driver.books.job(row).name for row in driver.running}
         waiting = {
@@ -194,7 +198,7 @@ class Daemon:
             for name in driver.names
             if name not in running
         }
-        self.store.settle(driver.done(), waiting, driver.admitted(), now_s)
+        self.store.settle(driver.done(), waiting, admitted, now_s)
 
 
 @contextmanager

@@ -124,12 +124,13 @@ class Predicted(Adaptive):
     ----------
     training : what runs.
     steps_per_s : by number of devices, where that is known better than by prediction.
-    device_speed : of devices that are slower than the prediction takes them for, as a part of that.
+    core_part : of the time of a core of its own that each process takes, where devices are places for processes; 1 where
+        level 1 predicts devices as they are.
     """
 
     training: Training
     steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
-    device_speed: float = 1.0
+    core_part: float = 1.0
 
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
         """It keeps its pace, and learns how long its steps take."""
@@ -150,17 +151,24 @@ class Predicted(Adaptive):
             return grant.share * self.steps_per_s.get(spot.num_devices, 0.0)
         if self.training.rows % spot.num_devices:
             return 0.0
-        return grant.share * self.device_speed * _steps_per_s(self.training, spot.device_type, spot.per_node)
+        shape = spot.device_type, spot.per_node, self.core_part < 1.0
+        return grant.share * self.core_part * _steps_per_s(self.training, *shape)
 
 
 @cache
-def _steps_per_s(training: Training, device_type: str, per_node: tuple[int, ...]) -> float:
-    from trainyard.hardware import parse_cluster
+def _steps_per_s(
+    training: Training, device_type: str, per_node: tuple[int, ...], own_cores: bool = False
+) -> float:
+    from trainyard.hardware import cluster_of_profile, local_profile, parse_cluster
     from trainyard.job.plan import PlanError
     from trainyard.job.planning import simulate
     from trainyard.job.schedule import ScheduleError
 
-    cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
+    if own_cores:
+        num_devices = sum(per_node)
+        cluster = cluster_of_profile(replace(local_profile(), num_cores=num_devices), num_devices)
+    else:
+        cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
     try:
         plan = training.plan(cluster)
     except (PlanError, ScheduleError):
@@ -244,6 +252,8 @@ def training_of(job: Job) -> Training:
     return job.profile.training
 
 
-def at_speed(job: Job, device_speed: float) -> Job:
-    """A training on devices that are slower than its prediction takes them for: by this part of that."""
-    return replace(job, profile=Predicted(training_of(job), device_speed=device_speed))
+def on_places(job: Job, core_part: float) -> Job:
+    """A training as fast as it is where each of its processes takes a part of a core of its own; 1 changes nothing."""
+    training_of(job)
+    assert isinstance(job.profile, Predicted)
+    return job if core_part == 1.0 else replace(job, profile=replace(job.profile, core_part=core_part))

@@ -9,7 +9,7 @@ _CREDIT_S = 10.0
 
 
 class Pacer:
-    """Lets a process rest after every step until a slower core would have come as far.
+    """Lets a process rest between steps until a slower core would have come as far.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Pacer:
         self._due_s, self._used_s = time.perf_counter(), time.process_time()
 
     def rest(self) -> None:
-        """Called at the end of a step."""
+        """Called before a step: who is asked to leave after the last one does so without a rest."""
         if not self._rests:
             return
         used_s, now_s = time.process_time(), time.perf_counter()

@@ -150,11 +150,11 @@ def _is_paused(config: TrainConfig, executor: Executor) -> bool:
 
 def _step(executor: Executor, work: Work, rank: int, step: int, pacer: Pacer) -> RankStep:
     began = time.perf_counter()
+    pacer.rest()
     sent = executor.mesh.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step)
-    pacer.rest()
     return RankStep(
         rank,
         step,

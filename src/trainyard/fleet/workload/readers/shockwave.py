@@ -4,7 +4,8 @@ Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for Dynamic Adap
 uw-mad-dash/shockwave. Twelve columns separated by tabs, without a header: those of Gavel with the mode (``static``,
 ``accordion``, ``gns``) before the weight and the duration before the arrival. Throughputs are Gavel's, too.
 
-Work is counted in steps of the first batch size; with a larger one an epoch takes fewer steps and less time.
+Work is counted in steps of the first batch size; with a larger one an epoch takes fewer steps and less time. Policies
+that ask for speeds, of pairs too, hear those of the first batch size.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class ShockwaveProfile(GavelProfile, Adaptive):
     duration_s: float = 0.0
 
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
-        """It keeps a batch size until the epoch in which it takes another one, and its speed where none was measured."""
+        """It keeps a batch size until the epoch in which it takes another one.
+
+        With a batch size that was not measured it is as fast as with the first one.
+        """
         model, first = split_type(self.job_type)
         sizes = regimes(model, first, spot.num_devices, self.mode)
         own = steps_per_epoch(model, first)

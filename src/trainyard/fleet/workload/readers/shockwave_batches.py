@@ -11,7 +11,7 @@ from functools import cache
 from math import ceil
 
 _SAMPLES = {
-    "ResNet-18": 50_000, "ResNet-50": 100_000, "Transformer": 10_000, "LM": 59_675, "Recommendation": 117_907,
+    "ResNet-18": 50_000, "ResNet-50": 100_000, "LM": 59_675, "Recommendation": 117_907,
 }  # fmt: skip
 _LARGEST = {"ResNet-18": 256, "ResNet-50": 128, "LM": 80, "Recommendation": 8192}
 # Epochs from which the batch size has doubled once more, by model, first batch size and devices.
@@ -50,10 +50,10 @@ _DOUBLED = {
     ("Recommendation", 2048, 1): (21, 41),
     ("Recommendation", 4096, 1): (41,),
 }
-# The regime at the beginning, in epochs.
-_FIRST_CRITICAL = {"ResNet-18": 10, "ResNet-50": 10, "LM": 10, "Recommendation": 10}
+# Epochs of the critical regime at the beginning, and those that differ.
+_FIRST_CRITICAL = 10
 _LONGER_CRITICAL = {
-    ("ResNet-18", 256): 20, ("Recommendation", 512): 30, ("Recommendation", 1024): 30, ("Recommendation", 2048): 40,
+    ("Recommendation", 512): 30, ("Recommendation", 1024): 30, ("Recommendation", 2048): 40,
 }  # fmt: skip
 # Critical regimes after that: from, to.
 _CRITICAL_AGAIN = {
@@ -64,7 +64,7 @@ _CRITICAL_AGAIN = {
 
 def steps_per_epoch(model: str, batch_size: int) -> int:
     """Steps in which a model sees its data once; 1 for one that never changes its batch size."""
-    return ceil(_SAMPLES[model] / batch_size) if model in _SAMPLES else 1
+    return ceil(_SAMPLES[model] / batch_size) if model in _SAMPLES and batch_size else 1
 
 
 @cache
@@ -78,7 +78,7 @@ def regimes(model: str, batch_size: int, num_devices: int, mode: str) -> tuple[t
     """
     largest = _LARGEST.get(model, batch_size)
     found = [(0, batch_size)]
-    if batch_size >= largest:
+    if batch_size >= largest or not batch_size:
         return tuple(found)
     if mode == "gns":
         epochs = _DOUBLED.get((model, batch_size, num_devices), ())
@@ -86,7 +86,7 @@ def regimes(model: str, batch_size: int, num_devices: int, mode: str) -> tuple[t
             (epoch, min(batch_size << doubled, largest)) for doubled, epoch in enumerate(epochs, start=1)
         ]
     elif mode == "accordion":
-        found.append((_LONGER_CRITICAL.get((model, batch_size), _FIRST_CRITICAL[model]), largest))
+        found.append((_LONGER_CRITICAL.get((model, batch_size), _FIRST_CRITICAL), largest))
         for begin, end in _CRITICAL_AGAIN.get(model, ()):
             found += [(begin, batch_size), (end, largest)]
     return tuple(found)
