@@ -1,8 +1,8 @@
 """Eight real trainings on four devices under four policies: what was predicted, and what came.
 
 Run `python benchmarks/fleet_real.py [ENGINE [FOLDER [POLICY]]]`; ENGINE is local (the default), slurm or ray, and of the
-last two a cluster with two nodes of two devices of type local must be there, with no more processors on a node than there
-are cores: they say how many threads a process has. FOLDER, of the jobs, must be seen by all nodes. It is
+last two a cluster with two nodes of two devices of type local must be there, with at least four processors on a node:
+four jobs may be on its devices, and each asks for one. FOLDER, of the jobs, must be seen by all nodes. It is
 `trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. With POLICY only
 those run whose text begins so, and nothing is recorded.
 """
