@@ -56,6 +56,13 @@ def test_restarting_costs_time() -> None:
     assert run.num_preemptions == 1
 
 
+def test_starting_together_takes_longer() -> None:
+    """Two start at once, and each waits for the other; the third starts alone."""
+    jobs = [declared_job("a", 0, 1, 10), declared_job("b", 0, 1, 10), declared_job("c", 1, 1, 10)]
+    run = simulate_fleet(jobs, Site.uniform(1, 3), fifo(), costs=Costs(start_s=2, together_s=3))
+    assert finished(run) == {"a": 2 + 3 + 10, "b": 2 + 3 + 10, "c": 1 + 2 + 10}
+
+
 def test_rounds_begin_and_end_on_their_boundaries() -> None:
     jobs = [declared_job("a", 5, 1, 30), declared_job("b", 130, 1, 60)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), fifo(), rounds=Rounds(60))

@@ -34,10 +34,12 @@ class Costs:
     restart_s : time in which a job that ran before and gets devices again, or others, does no work: checkpoint, move,
         warm up.
     start_s : the same for a job that starts for the first time.
+    together_s : how much longer both last for each other job that starts at the same moment: they load and read at once.
     """
 
     restart_s: float = 0.0
     start_s: float = 0.0
+    together_s: float = 0.0
 
 
 class Holdings:
@@ -192,7 +194,10 @@ class Holdings:
         self.num_waiting -= sum(self.books.grants[row] is None for row in rows)
         kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
         rates = self.paces.started(rows, grants)
-        self.books.start(rows, grants, kinds, rates, now_s, (costs.start_s, costs.restart_s))
+        more_s = costs.together_s * (len(rows) - 1)
+        self.books.start(
+            rows, grants, kinds, rates, now_s, (costs.start_s + more_s, costs.restart_s + more_s)
+        )
         self.paces.adapt(rows)
         self.changed += rows
 

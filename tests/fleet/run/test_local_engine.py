@@ -103,13 +103,16 @@ def test_trainings_are_measured_alone_on_a_node_beside_others(
     jobs = [training_job(name, 0.0, 1, TRAINING, max_devices=2) for name in "ab"]
     told: list[str] = []
     found, costs = measured_alone(jobs, local, seconds=0.5, tell=told.append)
-    assert [line.split(":")[0] for line in told] == ["gpt-tiny on 1 devices", "gpt-tiny on 2 devices"]
+    *speeds, starts = told
+    assert [line.split(":")[0] for line in speeds] == ["gpt-tiny on 1 devices", "gpt-tiny on 2 devices"]
+    assert starts.startswith(f"a start takes {costs.start_s:.1f} s, and {costs.together_s:.1f} s more")
     assert [training_of(job) for job in found] == [TRAINING, TRAINING]
     assert all(
         profile.steps_per_s.keys() == {1, 2} for job in found if isinstance(profile := job.profile, Predicted)
     )
     assert costs.start_s > 0
-    assert started == [(2,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3]
+    one_each = [(0,), (1,), (2,), (3,)]
+    assert started == [(2,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3, *one_each]
     assert not list(local.folder.glob("measured-*"))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from statistics import median
+from operator import itemgetter
+from statistics import mean, median
 
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.run.homes import HomeEngine
@@ -21,6 +22,7 @@ _LIMIT_S = 300.0
 _ENDLESS = 10**9
 # What starting takes differs by half from one time to the next.
 _STARTS = 3
+_STARTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def measured_alone(
     every = [trial for by_size in trials.values() for trial in by_size.values()]
     # A job that starts must in the end be stopped, or stop by itself, which takes as long.
     both_s = median(trial.start_s + trial.stop_s for trial in every)
-    return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s)
+    together_s = _together(trials, engine)
+    tell(f"a start takes {both_s:.1f} s, and {together_s:.1f} s more for each other at the same moment")
+    return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s, together_s)
 
 
 def _endless(job: Job) -> Training:
@@ -97,30 +101,52 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
     return Trial(once.steps_per_s, median(t.start_s for t in every), median(t.stop_s for t in every))
 
 
-@contextmanager
-def _busy_elsewhere(job: Job, engine: HomeEngine) -> Iterator[None]:
+def _busy_elsewhere(job: Job, engine: HomeEngine) -> AbstractContextManager[object]:
     """Within it, a job that fits in the first part of a machine runs on every other part."""
     site, size = engine.site, job.num_devices
     # As many as keep the cores busy; where there are many nodes on few cores, more would only take long to start.
     few = len(site.hosts) <= len(os.sched_getaffinity(0))
     fits = engine.is_one_machine and few and size <= site.hosts[0].num_devices
-    beside = [
-        (replace(job, name=f"{job.name}-beside-{node}"), int(site.first_device[node]))
+    beside = {
+        f"{job.name}-beside-{node}": int(site.first_device[node])
         for node, host in enumerate(site.hosts)
         if fits and node > 0 and host.num_devices >= size
-    ]
-    names = [other.name for other, _ in beside]
+    }
+    return _running(job, beside, engine)
+
+
+@contextmanager
+def _running(job: Job, places: Mapping[str, int], engine: HomeEngine) -> Iterator[list[float]]:
+    """Within it, copies of a job run, by name on its devices from the one given on.
+
+    Yields how long each of them took until its first step was done; all started at once.
+    """
     try:
-        for other, first in beside:
-            shutil.rmtree(engine.home(other.name).path, ignore_errors=True)
-            engine.start(other, Grant(tuple(range(first, first + size))))
-        for name in names:
-            _reach(engine, name, 1)
-        yield
-    finally:
-        engine.stop(names)
-        for name in names:
+        for name in places:
             shutil.rmtree(engine.home(name).path, ignore_errors=True)
+        began_s = time.monotonic()
+        for name, first in places.items():
+            engine.start(replace(job, name=name), Grant(tuple(range(first, first + job.num_devices))))
+        yield [seen_s - began_s for _, seen_s in _reach(engine, list(places), 1)]
+    finally:
+        engine.stop(list(places))
+        for name in places:
+            shutil.rmtree(engine.home(name).path, ignore_errors=True)
+
+
+def _together(trials: Mapping[Training, Mapping[int, Trial]], engine: HomeEngine) -> float:
+    """How much longer a start takes for each other one at the same moment: as many as there are devices for, at most."""
+    size, training = min(
+        ((min(by_size), training) for training, by_size in trials.items()), key=itemgetter(0)
+    )
+    count = min(engine.site.num_devices // size, _STARTS_AT_ONCE)
+    if count < 2:
+        return 0.0
+    places = {f"measured-at-once-{number}": number * size for number in range(count)}
+    alone = trials[training][size]
+    with _running(training_job("measured-at-once", 0.0, size, training), places, engine) as first_s:
+        longer_s = mean(first_s) - 1.0 / alone.steps_per_s - alone.start_s
+    return max(0.0, longer_s / (count - 1))
 
 
 def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
@@ -130,11 +156,11 @@ def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
     began_s = time.monotonic()
     engine.start(job, Grant(tuple(range(job.num_devices))))
     try:
-        _, first_s = _reach(engine, name, 1)
+        ((_, first_s),) = _reach(engine, [name], 1)
         # The first steps are slower.
-        warm, warm_s = _reach(engine, name, 3)
+        ((warm, warm_s),) = _reach(engine, [name], 3)
         time.sleep(seconds)
-        done, done_s = _reach(engine, name, warm + 1)
+        ((done, done_s),) = _reach(engine, [name], warm + 1)
         step_s = (done_s - warm_s) / (done - warm)
     finally:
         asked_s = time.monotonic()
@@ -144,14 +170,18 @@ def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
     return Trial(1.0 / step_s, max(0.0, first_s - began_s - step_s), over_s - asked_s)
 
 
-def _reach(engine: HomeEngine, name: str, steps: int) -> tuple[int, float]:
-    """Wait until so many steps are done; how many are then, and when that was seen."""
+def _reach(engine: HomeEngine, names: Sequence[str], steps: int) -> list[tuple[int, float]]:
+    """Wait until jobs have done so many steps; how many each has then, and when that was seen."""
+    seen: dict[str, tuple[int, float]] = {}
     limit_s = time.monotonic() + _LIMIT_S
-    while time.monotonic() < limit_s:
-        progress = engine.progress(name)
-        if progress.failure is not None:
-            raise FleetError(f"{name} failed: {progress.failure}")
-        if progress.steps >= steps:
-            return progress.steps, time.monotonic()
+    while len(seen) < len(names):
+        for name in names:
+            progress = engine.progress(name)
+            if progress.failure is not None:
+                raise FleetError(f"{name} failed: {progress.failure}")
+            if progress.steps >= steps:
+                seen.setdefault(name, (progress.steps, time.monotonic()))
+            elif time.monotonic() > limit_s:
+                raise FleetError(f"{name} has not done {steps} steps after {_LIMIT_S:g} s")
         time.sleep(_POLL_S)
-    raise FleetError(f"{name} has not done {steps} steps after {_LIMIT_S:g} s")
+    return [seen[name] for name in names]

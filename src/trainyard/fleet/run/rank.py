@@ -18,6 +18,7 @@ from trainyard.job.run.data import example_data
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.train import train_prepared
 from trainyard.job.run.worker import Prepared, prepare
+from trainyard.job.task import Task
 
 
 def prepared_work(
@@ -29,14 +30,15 @@ def prepared_work(
     """
     # Asked of the driver's library, because the other way to ask uses the GPU.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    work = work_of(home, cluster, threads, core_part)
+    task = home.training().task()
+    work = work_of(home, cluster, threads, core_part, task)
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
-    return work, prepare(work)
+    return work, prepare(work, task.program(work.plan.rows_per_microbatch))
 
 
-def work_of(home: JobHome, cluster: str, threads: int, core_part: float) -> Work:
+def work_of(home: JobHome, cluster: str, threads: int, core_part: float, task: Task) -> Work:
     """The training of a job: from its newest checkpoint to its end, or until it is paused."""
     training, is_local = home.training(), cluster.startswith(THIS_MACHINE)
     config = TrainConfig(
@@ -53,7 +55,7 @@ def work_of(home: JobHome, cluster: str, threads: int, core_part: float) -> Work
         core_part=core_part,
     )
     data, _ = example_data(training.source(), training.rows)
-    return Work(training.source, training.plan(parse_cluster(cluster)), data, config)
+    return Work(training.source, training.plan(parse_cluster(cluster), task), data, config)
 
 
 def be_rank(

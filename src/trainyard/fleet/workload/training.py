@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import ModelSource
+    from trainyard.job.task import Task
 
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
@@ -51,8 +52,18 @@ class Training:
 
         return partial(build, self.model, self.rows)
 
-    def plan(self, cluster: Cluster) -> Plan:
+    def task(self) -> Task:
+        """One step of it; keeps the programs that were captured."""
+        from trainyard.job.task import Task
+
+        return Task(self.source())
+
+    def plan(self, cluster: Cluster, task: Task | None = None) -> Plan:
         """How it runs on all devices of a cluster.
+
+        Parameters
+        ----------
+        task : its own; a new one if the caller needs no programs.
 
         Raises
         ------
@@ -60,10 +71,10 @@ class Training:
             If its strategies have no plan there.
         """
         from trainyard.job.catalog import parse_strategies
-        from trainyard.job.task import Setting, Task, apply
+        from trainyard.job.task import Setting, apply
 
         with _CAPTURING:
-            return apply(parse_strategies(self.strategies), Setting(Task(self.source()), cluster))
+            return apply(parse_strategies(self.strategies), Setting(task or self.task(), cluster))
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""

@@ -62,8 +62,12 @@ class Prepared:
         return torch.zeros(()).expand(param.whole_shape)
 
 
-def prepare(work: Work) -> Prepared:
+def prepare(work: Work, program: Program | None = None) -> Prepared:
     """Build, capture and lower the model, look at a first batch, and load what ranks will need at once.
+
+    Parameters
+    ----------
+    program : of a microbatch of the plan, if it has been captured already.
 
     Raises
     ------
@@ -76,7 +80,7 @@ def prepare(work: Work) -> Prepared:
             "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
     model = work.build()
-    program = capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
+    program = program or capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
     check_batch(work.data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
