@@ -23,7 +23,7 @@ from engine_trials import (
 )
 
 from trainyard.fleet.run.engines import make_engine
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
 
@@ -48,6 +48,12 @@ def ray_cluster() -> Iterator[Any]:
 
 def add_node(ray_cluster: Any, num_devices: int) -> None:
     ray_cluster.add_node(num_cpus=8, num_gpus=num_devices, resources={"accelerator_type:local": 1})
+
+
+def lose_node(ray_cluster: Any, number: str) -> None:
+    """Its raylet is killed."""
+    (its,) = (node for node in ray_cluster.worker_nodes if node.node_id == number)
+    ray_cluster.remove_node(its, allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +106,48 @@ def test_a_node_is_lost_and_comes_back(
     site = nodes.ray_site(cluster)
     sizes = site.devices_per_node.tolist()
     numbers = [node.number for node in nodes.ray_nodes()]
-
-    def lose(node: int) -> None:
-        (its,) = (n for n in ray_cluster.worker_nodes if n.node_id == numbers[node])
-        ray_cluster.remove_node(its, allow_graceful=False)
-
     engine = ray_engine.RayEngine(site, tmp_path)
-    check_lost_node(engine, undisturbed, lose, lambda node: add_node(ray_cluster, sizes[node]))
+    check_lost_node(
+        engine,
+        undisturbed,
+        lambda node: lose_node(ray_cluster, numbers[node]),
+        lambda node: add_node(ray_cluster, sizes[node]),
+    )
     wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_an_engine_that_starts_while_a_node_is_away_waits_for_it(
+    ray_cluster: Any, cluster: str, tmp_path: Path
+) -> None:
+    """Nodes keep their numbers: grants that were kept say them."""
+    site = nodes.ray_site(cluster)
+    ray_engine.RayEngine(site, tmp_path)
+    lose_node(ray_cluster, nodes.ray_nodes()[0].number)
+    wait_for(lambda: len(nodes.present_nodes()) == 1)
+    engine = ray_engine.RayEngine(site, tmp_path)
+    assert engine.away() == {0}
+    with pytest.raises(FleetError, match="Ray has"):
+        ray_engine.RayEngine(site, tmp_path / "of another cluster")
+    add_node(ray_cluster, site.hosts[0].num_devices)
+    wait_for(lambda: not engine.away())
+    wait_for(lambda: _free_gpus() == 4)
+
+
+def test_a_node_that_is_started_again_has_the_number_that_it_had(tmp_path: Path) -> None:
+    first, second, wide = _node("x", "10.0.0.1", 2), _node("y", "10.0.0.2", 2), _node("z", "10.0.0.2", 4)
+    memory = nodes.RayMemory(tmp_path / "nodes.json")
+    known = memory.renewed((), (first, second, wide))
+    # Both are gone; at the address of the second there is one again, and one with as much at another.
+    elsewhere, again = _node("a", "10.0.0.3", 2), _node("b", "10.0.0.2", 2)
+    assert memory.renewed(known, (elsewhere, again, wide)) == (elsewhere, again, wide)
+    assert memory.renewed(known, (again, wide)) == (first, again, wide)
+    assert memory.renewed(known, ()) == known
+    assert memory.renewed(known, (*known, elsewhere)) == (*known, elsewhere)
+
+
+def _node(number: str, address: str, num_devices: int) -> Any:
+    return nodes.RayNode(number, address, Host("local", num_devices))
 
 
 @pytest.mark.slow

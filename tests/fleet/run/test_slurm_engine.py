@@ -28,7 +28,7 @@ from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.slurm import SlurmEngine, script, submission
+from trainyard.fleet.run.slurm import SlurmEngine, _cancel, script, submission
 from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm_nodes, slurm_site
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
@@ -122,6 +122,20 @@ def test_a_job_that_slurm_has_not_started_leaves_at_once(cluster: None, tmp_path
     assert waiting.is_over("second")
     assert waiting.progress("second").steps == 0
     blocker.close()
+
+
+@pytest.mark.slow
+def test_jobs_that_have_ended_meanwhile_are_none_to_cancel(cluster: None, tmp_path: Path) -> None:
+    """They were in the queue when it was looked at; a number that is none of a job is a mistake."""
+    engine = SlurmEngine(slurm_site(), tmp_path)
+    engine.start(training_job("a", 0.0, 1, trial_training(4)), Grant((0,)))
+    seen = engine._batch("a").numbers
+    assert seen
+    wait_for(lambda: engine.is_over("a"))
+    for options in (), ("--state=PENDING",):
+        _cancel(seen, *options)
+    with pytest.raises(FleetError, match="Invalid job id nonsense"):
+        _cancel([*seen, "nonsense"])
 
 
 @pytest.mark.slow

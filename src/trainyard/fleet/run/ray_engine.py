@@ -31,7 +31,7 @@ from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.ray_nodes import NAMESPACE, RayNode, connect, present_nodes, ray_nodes
+from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
@@ -72,7 +72,8 @@ class RayEngine(ManagedEngine):
         address: str = "auto",
     ) -> None:
         connect(address)
-        self._nodes = list(ray_nodes())
+        self._memory = RayMemory(folder / ".ray-nodes.json")
+        self._nodes = self._memory.nodes(site)
         super().__init__(site, folder, patience_s, shares, self._nodes, "Ray")
         self._gangs = Asked(_gangs, _GANGS_FRESH_S)
         self._present = Asked(present_nodes, _NODES_FRESH_S)
@@ -101,17 +102,10 @@ class RayEngine(ManagedEngine):
             self._gangs.forget()
 
     def away(self) -> frozenset[int]:
-        present = {node.number: node for node in self._present.answer()}
-        lost = [n for n in range(len(self.site.hosts)) if self._nodes[n].number not in present]
-        new = [node for number, node in present.items() if number not in {n.number for n in self._nodes}]
-        for n in list(lost):
-            # A node that is started again is another one to Ray.
-            again = next((node for node in new if node.looks_like(self._nodes[n])), None)
-            if again is not None:
-                self._nodes[n] = again
-                new.remove(again)
-                lost.remove(n)
-        return frozenset(lost)
+        present = self._present.answer()
+        self._nodes = self._memory.renewed(self._nodes, present)
+        numbers = {node.number for node in present}
+        return frozenset(n for n in range(len(self.site.hosts)) if self._nodes[n].number not in numbers)
 
 
 def _gangs() -> frozenset[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from logging import WARNING
+from pathlib import Path
 
 import ray
 
@@ -31,12 +33,12 @@ class RayNode:
 
     def looks_like(self, other: RayNode) -> bool:
         """Whether it may be the same node, started again."""
+        return self.address == other.address and self.has_as_much_as(other)
+
+    def has_as_much_as(self, other: RayNode) -> bool:
+        """Whether it has as many devices of the same type."""
         mine, others = self.host, other.host
-        return (self.address, mine.device_type, mine.num_devices) == (
-            other.address,
-            others.device_type,
-            others.num_devices,
-        )
+        return (mine.device_type, mine.num_devices) == (others.device_type, others.num_devices)
 
 
 def connect(address: str = "auto") -> None:
@@ -88,6 +90,66 @@ def present_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]
             host = Host(device_type, int(has["GPU"]), has.get("CPU", 0.0), has.get("memory", 0.0))
             found.append(RayNode(node["NodeID"], node["NodeManagerAddress"], host))
     return tuple(sorted(found, key=lambda node: (node.address, node.number)))
+
+
+class RayMemory:
+    """Which node has which number, kept in a file: Ray forgets nodes that are gone, and engines may end meanwhile.
+
+    Parameters
+    ----------
+    file : of the engine; made if it is not there.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def nodes(self, site: Site) -> tuple[RayNode, ...]:
+        """Nodes for a site: those of before that were enough for it, also where some are gone, else those present.
+
+        Raises
+        ------
+        FleetError
+            If there is none.
+        """
+        before = self._read()
+        enough = len(before) >= len(site.hosts) and all(
+            host.num_devices <= node.host.num_devices for host, node in zip(site.hosts, before, strict=False)
+        )
+        return self.renewed(before, present_nodes()) if enough else self._kept(ray_nodes())
+
+    def renewed(self, known: Sequence[RayNode], present: Sequence[RayNode]) -> tuple[RayNode, ...]:
+        """Nodes in the order in which they are known, those that were started again as they are now; then new ones.
+
+        A node that is started again is another one to Ray: one at the same address takes the place of one that is gone,
+        or one at another that has as much.
+        """
+        numbers = {node.number for node in present}
+        new = [node for node in present if node.number not in {n.number for n in known}]
+        nodes = list(known)
+        alike: tuple[Callable[[RayNode, RayNode], bool], ...] = (RayNode.looks_like, RayNode.has_as_much_as)
+        for is_alike in alike:
+            for place, node in enumerate(nodes):
+                again = next((other for other in new if is_alike(other, node)), None)
+                if node.number not in numbers and again is not None:
+                    nodes[place] = again
+                    new.remove(again)
+                    numbers.add(again.number)
+        found = (*nodes, *new)
+        return found if found == tuple(known) else self._kept(found)
+
+    def _read(self) -> tuple[RayNode, ...]:
+        try:
+            rows = json.loads(self._file.read_text())
+            return tuple(RayNode(row["number"], row["address"], Host(**row["host"])) for row in rows)
+        except (OSError, ValueError, TypeError, KeyError):  # there is none yet, or none of ours
+            return ()
+
+    def _kept(self, nodes: tuple[RayNode, ...]) -> tuple[RayNode, ...]:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._file.with_suffix(".part")
+        partial.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
+        partial.replace(self._file)
+        return nodes
 
 
 def ray_site(address: str = "auto", types: Mapping[str, str] | None = None) -> Site:

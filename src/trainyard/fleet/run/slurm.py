@@ -20,6 +20,7 @@ such a job see the last of them only. Components of a heterogeneous job, one for
 from __future__ import annotations
 
 import random
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
@@ -42,6 +43,8 @@ _QUEUE_FRESH_S, _NODES_FRESH_S = 0.5, 2.0
 # Ports that neither services nor outgoing connections take; if one is in use nevertheless, the job fails and is
 # started again with another.
 _PORTS = (20000, 32000)
+# What scancel says of a job that is over.
+_ENDED = re.compile("Invalid job id specified|already completing or completed")
 
 
 class SlurmEngine(ManagedEngine):
@@ -98,13 +101,13 @@ class SlurmEngine(ManagedEngine):
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs; those that Slurm has not started yet leave at once."""
         if numbers := [number for name in names for number in self._batch(name).numbers]:
-            slurm("scancel", "--state=PENDING", *numbers)
+            _cancel(numbers, "--state=PENDING")
             self._queue.forget()
         super().stop(names)
 
     def kill(self, name: str) -> None:
         if numbers := self._batch(name).numbers:
-            slurm("scancel", *numbers)
+            _cancel(numbers)
             self._queue.forget()
 
     def let_go(self, name: str) -> None:
@@ -112,7 +115,7 @@ class SlurmEngine(ManagedEngine):
         if numbers := [*batch.numbers, *batch.ending]:
             # First noted, because a node that is gone never says that the job is over there; kept for the next engine.
             self._let_go_file(name).write_text("\n".join({*self._let_go(name), *numbers}))
-            slurm("scancel", *numbers)
+            _cancel(numbers)
             self._queue.forget()
 
     def _let_go(self, name: str) -> frozenset[str]:
@@ -160,6 +163,21 @@ def _queue() -> dict[str, _Batch]:
         )
         for comment, jobs in found.items()
     }
+
+
+def _cancel(numbers: Sequence[str], *options: str) -> None:
+    """Cancel batch jobs; those that have ended since they were seen in the queue are none to worry about.
+
+    Raises
+    ------
+    FleetError
+        If Slurm does not do it.
+    """
+    try:
+        slurm("scancel", *options, *numbers)
+    except FleetError as error:
+        if not all(_ENDED.search(line) for line in str(error).splitlines()):
+            raise
 
 
 Part = tuple[SlurmNode, Ranks]
