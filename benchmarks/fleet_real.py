@@ -28,7 +28,7 @@ _POLICIES = {
 }
 # Narrow and wide, long and short: when it comes, its devices, and steps. Every other one may be put second. None comes at
 # a moment at which rounds begin, and none ends when it has had about as much as the threshold of Tiresias: by how much
-# starts differ, 6 to 20 s on a cluster manager, would decide what comes next. Five end well below it, three are far above.
+# starts differ, 6 to 20 s on a cluster manager, would decide what comes next: five end well below it, three far above.
 # A step takes 0.1 to 0.4 s: of steps of a few milliseconds, most is how fast cores wake up for messages, which differs by
 # three times with what runs beside.
 _BATCH_SIZE = 256

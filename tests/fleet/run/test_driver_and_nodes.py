@@ -11,7 +11,7 @@ from test_partners import Told
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.past import Past
+from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -61,7 +61,7 @@ def test_a_job_does_no_work_before_it_has_left() -> None:
     assert "node 0 cannot be used" in str(told[2])
     driven.step(50.0)
     assert not engine.runs
-    assert driven.done()["a"][0] == 1.0  # what it said last
+    assert driven.done()["a"].work == 1.0  # what it said last
     engine.leaving.clear()
     driven.step(60.0)
     assert engine.runs == {"a": Grant((1,))}
@@ -74,7 +74,7 @@ def test_a_job_does_no_work_before_it_has_left() -> None:
     engine.leaving.clear()
     driven.step(62.0)
     assert engine.runs == {"a": Grant((0,))}
-    assert driven.done()["a"][0] == 1.0
+    assert driven.done()["a"].work == 1.0
 
 
 def test_a_job_that_has_not_left_is_cancelled() -> None:
@@ -121,7 +121,7 @@ def test_a_job_that_runs_can_be_refused() -> None:
     driven = driver("elasticflow", engine, told, site)
     late = job("a", deadline_s=101.0)
     engine.runs["a"] = Grant((0,))
-    driven.restore(late, 60.0, Past(Grant((0,)), 60.0, 20.0, 0.0))
+    driven.restore(late, 60.0, Past(Grant((0,)), Done(20.0, 60.0, 60.0), 0.0))
     driven.step(60.0)
     assert [event.what for event in told] == [Happening.STAYS, Happening.LEAVES, Happening.REFUSED]
     assert not engine.runs

@@ -11,7 +11,7 @@ import pytest
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.homes import require_whole
-from trainyard.fleet.run.past import Past
+from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, Pace, Spot
@@ -125,7 +125,7 @@ def test_partners_are_still_partners_after_a_restart() -> None:
     pair(engine)
     after = driver(engine)
     for name in ("a", "b"):
-        after.restore(job(name), 5.0, Past(engine.runs[name], 5.0))
+        after.restore(job(name), 5.0, Past(engine.runs[name], Done(attained_device_s=5.0)))
     third = job("c")
     after.submit(third, 6.0)
     for now_s in (10.0, 20.0, 30.0, 40.0):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.store import Store
@@ -142,7 +143,10 @@ def forms() -> dict[str, str]:
 
 @pytest.mark.parametrize("losses", [0.0, 0.2])
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("policy", ["srtf", "fifo", "tiresias", "hived", "sia", "synergy", "gavel_makespan"])
+@pytest.mark.parametrize(
+    "policy",
+    ["srtf", "fifo", "las", "tiresias", "gandiva", "pollux", "hived", "sia", "synergy", "gavel_makespan"],
+)
 def test_nothing_is_lost_and_nothing_runs_twice(
     policy: str,
     seed: int,
@@ -215,11 +219,22 @@ def test_progress_is_known_to_the_next_daemon(tmp_path: Path) -> None:
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({"b": (9.0, 120.0)}, {}, set(), 2.0)
+    store.settle({"b": Done(9.0, 60.0, 120.0)}, {}, set(), 2.0)
     daemon = daemons.Daemon(SITE, setting_of("srtf"), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"], "the job with less work left goes first"
-    assert daemon.driver.done()["b"][1] == pytest.approx(120.0, abs=60.0)
+    assert daemon.driver.done()["b"].attained_device_s == pytest.approx(120.0, abs=60.0)
+
+
+def test_who_had_most_time_is_last_with_the_next_daemon(tmp_path: Path) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    store.settle({"a": Done(0.0, 600.0, 600.0)}, {}, set(), 2.0)
+    daemons.Daemon(SITE, setting_of("las"), world, store, tmp_path).turn()
+    assert list(world.running) == ["b"], "both have all their work left"
 
 
 @pytest.mark.parametrize(("decided", "state"), [(True, State.RUNNING), (False, State.REFUSED)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import State
@@ -77,20 +79,25 @@ def test_the_life_of_a_job(url: str) -> None:
     assert not record.admitted
     assert (record.job.arrival_s, record.job.deadline_s, record.job.user) == (100.0, 150.0, "ann")
     assert record.job.profile == job.profile
-    store.hear(Event(101.0, job, Happening.RUNS, GRANT), (0.0, 0.0))
-    store.settle({"a": (5.0, 8.0)}, {}, {"a"}, 105.0)
+    store.hear(Event(101.0, job, Happening.RUNS, GRANT), Done())
+    store.settle({"a": Done(5.0, 4.0, 8.0)}, {}, {"a"}, 105.0)
     record = Store(url).job("a")
     assert record is not None
     assert (record.state, record.grant, record.first_start_s) == (State.RUNNING, GRANT, 101.0)
     assert record.admitted
-    assert (record.done, record.attained_device_s, record.settled_s) == (5.0, 8.0, 105.0)
-    store.hear(Event(106.0, job, Happening.LEAVES, GRANT), (6.0, 10.0))
-    store.settle({"a": (6.0, 10.0)}, {"a": "others come first"}, {"a"}, 107.0)
+    assert (record.done, record.attained_s, record.attained_device_s, record.settled_s) == (
+        5.0,
+        4.0,
+        8.0,
+        105.0,
+    )
+    store.hear(Event(106.0, job, Happening.LEAVES, GRANT), Done(6.0, 5.0, 10.0))
+    store.settle({"a": Done(6.0, 5.0, 10.0)}, {"a": "others come first"}, {"a"}, 107.0)
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.reason) == (State.WAITING, None, "others come first")
     store.hear(Event(108.0, job, Happening.RUNS, GRANT), None)
-    store.hear(Event(110.0, job, Happening.ENDS, GRANT), (11.0, 14.0))
+    store.hear(Event(110.0, job, Happening.ENDS, GRANT), Done(11.0, 7.0, 14.0))
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.done, record.finish_s) == (State.ENDED, None, 12.0, 110.0)
@@ -105,7 +112,7 @@ def test_what_is_over_stays_so(url: str) -> None:
     job = added(store, "a", 1.0)
     store.hear(Event(2.0, job, Happening.GIVEN_UP, why="it failed"), None)
     store.hear(Event(3.0, job, Happening.LEAVES, GRANT), None)
-    store.settle({"a": (9.0, 9.0)}, {"a": "no"}, set(), 4.0)
+    store.settle({"a": Done(9.0, 9.0, 9.0)}, {"a": "no"}, set(), 4.0)
     assert store.cancel("a") is State.FAILED
     record = store.job("a")
     assert record is not None
@@ -154,4 +161,12 @@ def test_a_state_is_of_one_folder_and_cluster(url: str) -> None:
 )
 def test_a_database_that_is_not_there(url: str) -> None:
     with pytest.raises(FleetError, match=r"the state cannot be kept in .* give --state as"):
+        Store(url)
+
+
+def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'state.sqlite'}"
+    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
+        connection.execute("CREATE TABLE jobs (number INTEGER, name TEXT)")
+    with pytest.raises(FleetError, match=r"another version of Trainyard: its jobs have no owner, .*--state"):
         Store(url)

@@ -15,7 +15,7 @@ from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.past import Past
+from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Grant, Job
@@ -160,14 +160,12 @@ class Driver:
         """Jobs that are neither ended nor refused."""
         return [self.books.job(row).name for row in self.books.active.tolist()]
 
-    def done(self) -> dict[str, tuple[float, float]]:
-        """Work done, and devices times time had, of every job by name, at the last step."""
+    def done(self) -> dict[str, Done]:
+        """How far every job was at the last step, by name."""
         books = self.books
-        jobs = {row: self.books.job(row) for row in books.active.tolist()}
-        return {
-            job.name: (job.work - float(books.left[row]), float(books.attained_device_s[row]))
-            for row, job in jobs.items()
-        }
+        jobs = {row: books.job(row) for row in books.active.tolist()}
+        had = {row: (float(books.attained_s[row]), float(books.attained_device_s[row])) for row in jobs}
+        return {job.name: Done(job.work - float(books.left[row]), *had[row]) for row, job in jobs.items()}
 
     def admitted(self) -> frozenset[str]:
         """Jobs that were in a decision, which did not refuse them."""
@@ -196,9 +194,9 @@ class Driver:
         self.holdings.enter(job, now_s)
         self._changed = True
         row, books, grant = int(self.books.active[-1]), self.books, past.grant
-        books.attained_device_s[row], books.first_start_s[row] = past.attained_device_s, past.first_start_s
-        books.taken_over[row] = past.admitted
-        books.left[row] = max(0.0, job.work - past.done)
+        work, books.attained_s[row], books.attained_device_s[row] = past.done
+        books.left[row] = max(0.0, job.work - work)
+        books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
         runs = self.engine.adopt(job, grant or Grant(()))
         if grant is None:
             if runs:

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainyard.fleet.workload.job import Grant
+
+
+class Done(NamedTuple):
+    """How far a job is.
+
+    Attributes
+    ----------
+    work : done.
+    attained_s, attained_device_s : time in which it had devices, and that times their number.
+    """
+
+    work: float = 0.0
+    attained_s: float = 0.0
+    attained_device_s: float = 0.0
+
+
+_NOTHING = Done()
 
 
 @dataclass(frozen=True)
@@ -15,14 +33,12 @@ class Past:
     Attributes
     ----------
     grant : what it had; None if it waited.
-    attained_device_s : devices times time that it had so far.
-    done : work that it had done.
+    done : how far it was.
     first_start_s : when it first had devices; NaN if it never had.
     admitted : whether it was in a decision that did not refuse it.
     """
 
     grant: Grant | None = None
-    attained_device_s: float = 0.0
-    done: float = 0.0
+    done: Done = _NOTHING
     first_start_s: float = math.nan
     admitted: bool = False

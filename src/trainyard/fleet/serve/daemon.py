@@ -19,7 +19,7 @@ from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.past import Past
+from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
@@ -173,13 +173,13 @@ class Daemon:
                 self.driver.cancel(record.name, time.time())
 
     def _restore(self, record: Record) -> None:
-        now_s, had_s = time.time(), record.attained_device_s
-        if record.grant is not None:
-            # It may have run while there was no daemon.
-            had_s += record.grant.num_devices * (now_s - record.settled_s)
+        now_s, num_devices = time.time(), 0 if record.grant is None else record.grant.num_devices
+        # It may have run while there was no daemon.
+        since_s = now_s - record.settled_s if num_devices else 0.0
+        had_s = record.attained_s + since_s, record.attained_device_s + num_devices * since_s
         first_start_s = math.nan if record.first_start_s is None else record.first_start_s
         admitted = record.admitted or record.first_start_s is not None
-        past = Past(record.grant, had_s, record.done, first_start_s, admitted)
+        past = Past(record.grant, Done(record.done, *had_s), first_start_s, admitted)
         self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
     def _hear(self, event: Event) -> None:

@@ -15,6 +15,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.tables import ABOUT, EVENTS, JOBS, TABLES, Record, State, record_of
 from trainyard.fleet.site import FleetError
@@ -44,11 +45,18 @@ class Store:
                 # Readers do not wait for the writer.
                 sql.event.listen(self._engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
             TABLES.create_all(self._engine)
+            there = {column["name"] for column in sql.inspect(self._engine).get_columns(JOBS.name)}
         except (SQLAlchemyError, ModuleNotFoundError) as error:
             raise FleetError(
                 f"the state cannot be kept in {url!r}: {str(error).splitlines()[0]}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
             ) from error
+
+        if missing := [column.name for column in JOBS.columns if column.name not in there]:
+            raise FleetError(
+                f"this state was made by another version of Trainyard: its jobs have no {', '.join(missing)}; give "
+                "another --state, or let that version end its jobs"
+            )
 
     def claim(self, **about: str) -> None:
         """Note what this state is of, such as the folder and the cluster.
@@ -108,45 +116,34 @@ class Store:
             )
         return None if state is None else State(state)
 
-    def hear(self, event: Event, done: tuple[float, float] | None) -> None:
+    def hear(self, event: Event, done: Done | None) -> None:
         """Write down what happens to a job.
 
         Parameters
         ----------
-        done : work done and devices times time had; None leaves them.
+        done : how far it is; None leaves that.
         """
         if event.what is Happening.ARRIVES:
             return  # written when it was submitted
         values = _consequences(event)
         if done is not None:
-            values = {"done": done[0], "attained_device_s": done[1], "settled_s": event.now_s} | values
+            values = _columns(done, event.now_s) | values
         with self._engine.begin() as connection:
             connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
             _write(connection, event)
 
     def settle(
         self,
-        done: Mapping[str, tuple[float, float]],
+        done: Mapping[str, Done],
         reasons: Mapping[str, str],
         admitted: Set[str],
         now_s: float,
     ) -> None:
-        """Write down how far jobs are, why those wait that do, and which of them the policy has admitted.
-
-        Parameters
-        ----------
-        done : work done, and devices times time had, by name.
-        """
+        """Write down how far jobs are, why those wait that do, and which of them the policy has admitted."""
         rows = [
-            {
-                "job": name,
-                "done": work,
-                "attained_device_s": had,
-                "reason": reasons.get(name, ""),
-                "admitted": name in admitted,
-                "settled_s": now_s,
-            }
-            for name, (work, had) in done.items()
+            _columns(far, now_s)
+            | {"job": name, "reason": reasons.get(name, ""), "admitted": name in admitted}
+            for name, far in done.items()
         ]
         if rows:
             update = JOBS.update().where(JOBS.c.name == sql.bindparam("job"), _LIVES)
@@ -191,6 +188,17 @@ class Store:
             query = query.where(EVENTS.c.job == job)
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _columns(done: Done, now_s: float) -> dict[str, Any]:
+    """What says how far a job is."""
+    work, attained_s, attained_device_s = done
+    return {
+        "done": work,
+        "attained_s": attained_s,
+        "attained_device_s": attained_device_s,
+        "settled_s": now_s,
+    }
 
 
 def _write(connection: sql.Connection, event: Event) -> None:

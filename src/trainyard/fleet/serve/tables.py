@@ -44,6 +44,7 @@ JOBS = sql.Table(
     sql.Column("admitted", sql.Boolean, nullable=False, default=False),
     sql.Column("granted", sql.Text),  # a grant as JSON
     sql.Column("done", sql.Double, nullable=False, default=0.0),
+    sql.Column("attained_s", sql.Double, nullable=False, default=0.0),
     sql.Column("attained_device_s", sql.Double, nullable=False, default=0.0),
     sql.Column("settled_s", sql.Double, nullable=False),
     sql.Column("arrival_s", sql.Double, nullable=False),
@@ -77,7 +78,8 @@ class Record:
     form : as it was submitted; the three after it are what is shown of it.
     reason : why it waits, was refused, or failed.
     admitted : whether the policy has decided on it, and did not refuse it.
-    done, attained_device_s : of its work, and devices times time that it had, at ``settled_s``.
+    done, attained_s, attained_device_s : of its work, time in which it had devices, and that times their number, at
+        ``settled_s``.
     """
 
     number: int
@@ -92,6 +94,7 @@ class Record:
     admitted: bool
     grant: Grant | None
     done: float
+    attained_s: float
     attained_device_s: float
     settled_s: float
     arrival_s: float
