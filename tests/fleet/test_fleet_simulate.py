@@ -133,6 +133,17 @@ def test_site_reads_its_text() -> None:
         Site.parse("2x8xV100+4xK80")
 
 
+def test_site_reads_what_else_nodes_have() -> None:
+    site = Site.parse("3x8xV100@24cpu,500GB,2/rack+1x4@1.5cpu")
+    assert [(h.cpus, h.memory_bytes) for h in site.hosts] == [(24.0, 5e11)] * 3 + [(1.5, 0.0)]
+    assert site.rack_of_node.tolist() == [0, 0, 1, 2]
+    assert Site.parse("3x8xV100").rack_of_node.tolist() == [0, 0, 0]
+    with pytest.raises(FleetError, match="'24cores' is none of 24cpu, 500GB and 4/rack"):
+        Site.parse("3x8xV100@24cores")
+    with pytest.raises(FleetError, match="'' is none of"):
+        Site.parse("3x8@")
+
+
 JOBS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 8), st.integers(1, 30)), min_size=1, max_size=25
 ).map(lambda rows: [declared_job(str(i), float(a), n, float(s)) for i, (a, n, s) in enumerate(sorted(rows))])

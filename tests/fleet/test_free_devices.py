@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.place.nodes import CONSOLIDATED
+from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED
 from trainyard.fleet.site import Host, Site
 
 NONE = np.zeros(0, np.int64)
@@ -37,3 +37,28 @@ def test_what_is_kept_from_those_after_it(
     numbers, devices = free.place(np.array(wanted), NONE, np.array(allowed), NONE, CONSOLIDATED, True)
     assert dict(zip(numbers.tolist(), devices, strict=True)) == given
     assert free.total == 8 - sum(map(len, given.values()))
+
+
+@pytest.mark.parametrize("how", [CONSOLIDATED, PACKED])
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [
+        (2, (8, 9)),  # the fullest node that suffices, wherever it is
+        (8, (4, 5, 6, 7, 12, 13, 14, 15)),  # two whole nodes: of one rack there are none
+        (6, (8, 9, 12, 13, 14, 15)),  # a node and a half: of the second rack, which has fewest free
+    ],
+)
+def test_a_job_on_several_nodes_lies_in_one_rack_where_there_is_room(
+    how: int, wanted: int, given: tuple[int, ...]
+) -> None:
+    free = FreeDevices(Site.parse("4x4@2/rack"))
+    free.take_these((0, 10, 11))
+    _, (devices,) = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, how, True)
+    assert devices == given
+
+
+def test_racks_do_not_matter_where_devices_are_alike() -> None:
+    free = FreeDevices(Site.parse("4x4@2/rack"))
+    free.take_these((0, 1, 2))
+    _, (devices,) = free.place(np.array([8]), NONE, np.array([-1]), NONE, ANYWHERE, True)
+    assert devices == (3, 4, 5, 6, 7, 8, 9, 10)

@@ -185,10 +185,12 @@ class _Simulator:
             heapq.heappush(self.failing, (failure_s, row, float(self.books.placed_s[row])))
 
     def _refuse_to_wait(self) -> None:
-        waiting = [self.books.job(row).name for row in self.books.active.tolist()]
+        waiting = [self.books.job(row) for row in self.books.active.tolist()]
+        widest = max(waiting, key=lambda job: job.num_devices)
         raise FleetError(
-            f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0]!r} first; a policy must in the end "
-            "run every job that fits, or refuse it"
+            f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the end "
+            f"run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, {widest.num_devices}: a "
+            "policy that does not resize jobs cannot run it where fewer are of one type"
         )
 
     def _arrive(self) -> None:

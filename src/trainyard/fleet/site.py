@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.hardware.cluster import Cluster
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?")
+_POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?(?:@(.*))?")
+_NUMBER = r"(\d+(?:\.\d+)?)"
+# What may follow the @ of a pool.
+_CPUS, _MEMORY, _RACK = (re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "GB", r"([1-9]\d*)/rack"))
+_FORM = "NODESxDEVICES or NODESxDEVICESxTYPE, and what more a node has: NODESxDEVICES@24cpu,500GB,4/rack"
 
 
 class FleetError(ValueError):
@@ -74,33 +77,19 @@ class Site:
         return cls("+".join(f"{count}x{size}x{kind}" for kind, count, size in pools), hosts)
 
     @classmethod
-    def of_cluster(cls, cluster: Cluster) -> Site:
-        """The nodes of a level-1 cluster; a node of several device types becomes one host for each."""
-        hosts = []
-        for node in cluster.nodes:
-            kinds = dict.fromkeys(device.name for device in node.devices)
-            hosts += [Host(kind, sum(d.name == kind for d in node.devices)) for kind in kinds]
-        return cls(cluster.name, tuple(hosts))
-
-    @classmethod
     def parse(cls, text: str) -> Site:
         """Read ``NODESxDEVICES`` or ``NODESxDEVICESxTYPE``, several of them joined by ``+``.
+
+        Each may be followed by ``@`` and some of ``24cpu``, ``500GB`` and ``4/rack``, with commas between: processors and
+        memory of a node, and how many nodes are in a rack.
 
         Raises
         ------
         FleetError
             If it does not read so.
         """
-        pools = []
-        for part in text.split("+"):
-            found = _POOL.fullmatch(part.strip())
-            if found is None:
-                raise FleetError(
-                    f"cluster {text!r}: {part.strip()!r} is not NODESxDEVICES or NODESxDEVICESxTYPE; write for example "
-                    "16x4 or 2x8xV100+4x4xK80"
-                )
-            pools.append((found[3] or "device", int(found[1]), int(found[2])))
-        return replace(cls.of_pools(pools), name=text)
+        pools = [_pool(f"rack {number}", part.strip(), text) for number, part in enumerate(text.split("+"))]
+        return cls(text, tuple(chain.from_iterable(pools)))
 
     def without(self, away: Iterable[int]) -> Site:
         """The same cluster while these nodes, and no others, cannot be used."""
@@ -135,6 +124,12 @@ class Site:
     def type_of_node(self) -> Ints:
         """Index into ``device_types`` of every node."""
         return np.array([self.device_types.index(h.device_type) for h in self.hosts], np.int64)
+
+    @cached_property
+    def rack_of_node(self) -> Ints:
+        """Index of the rack of every node; 0 of all where nothing is said of racks."""
+        racks = list(dict.fromkeys(host.rack for host in self.hosts))
+        return np.array([racks.index(host.rack) for host in self.hosts], np.int64)
 
     @cached_property
     def first_device(self) -> Ints:
@@ -193,3 +188,33 @@ class Site:
                 f"cluster {self.name!r} has no devices of type {name!r}; it has {', '.join(self.device_types)}"
             )
         return self.device_types.index(name)
+
+
+def _pool(rack: str, part: str, whole: str) -> list[Host]:
+    """The nodes of a pool, as it is written; ``rack`` is how the names of its racks begin.
+
+    Raises
+    ------
+    FleetError
+        If it is not written so; ``whole`` is all that was given.
+    """
+    found = _POOL.fullmatch(part)
+    if found is None:
+        raise FleetError(
+            f"cluster {whole!r}: {part!r} is not {_FORM}; write for example 16x4 or 2x8xV100+4x4xK80"
+        )
+    cpus = memory_bytes = 0.0
+    per_rack = 0
+    for more in [] if found[4] is None else found[4].split(","):
+        if number := _CPUS.fullmatch(more):
+            cpus = float(number[1])
+        elif number := _MEMORY.fullmatch(more):
+            memory_bytes = float(number[1]) * 1e9
+        elif number := _RACK.fullmatch(more):
+            per_rack = int(number[1])
+        else:
+            raise FleetError(
+                f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB and 4/rack; a pool is {_FORM}"
+            )
+    host = Host(found[3] or "device", int(found[2]), cpus, memory_bytes)
+    return [replace(host, rack=f"{rack}.{n // per_rack}" if per_rack else "") for n in range(int(found[1]))]

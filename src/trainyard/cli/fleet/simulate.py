@@ -20,7 +20,8 @@ class Options(Common):
     trace: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """Jobs: your own CSV, or one of the public formats (see the guide)."""
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80."""
+    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
+    16x4@24cpu,500GB,4/rack."""
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
     """Policies, separated by commas; options in parentheses."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None

@@ -9,14 +9,14 @@ import numpy as np
 from numba import njit
 from numpy import empty, int64, where
 
-from trainyard.fleet.place.nodes import Ints, nodes_for
+from trainyard.fleet.place.nodes import Ints, in_one_rack, nodes_for
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site
 
 # Rows of the tables of devices and of nodes. A table is one argument, and to hand an argument to a compiled function
 # takes as long as its work on a job.
 _TENANTS, _NODE = range(2)
-_FREE, _SIZE, _FIRST, _TYPE = range(4)
+_FREE, _SIZE, _FIRST, _TYPE, _RACK = range(5)
 
 
 class FreeDevices:
@@ -31,7 +31,8 @@ class FreeDevices:
     def __init__(self, site: Site) -> None:
         sizes = site.devices_per_node
         per_device = np.array((~site.is_usable, site.node_of), np.int64)
-        per_node = np.array((sizes, sizes, site.first_device[:-1], site.type_of_node), np.int64)
+        about = sizes, sizes, site.first_device[:-1], site.type_of_node, site.rack_of_node
+        per_node = np.array(about, np.int64)
         self.by_node = per_node[_FREE]
         self.by_type = site.devices_of_type.copy()
         self.total = site.num_devices
@@ -116,7 +117,9 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
                 if len(taken) == 0 and suits and left[kind] >= wanted[i]:
                     own = type_of == kind
                     free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
-                    taken = nodes_for(hows[i] if len(hows) else how, free, wanted[i], sizes)
+                    own_how = hows[i] if len(hows) else how
+                    taken = nodes_for(own_how, free, wanted[i], sizes)
+                    taken = in_one_rack(own_how, taken, free, wanted[i], sizes, per_node[_RACK])
                     if len(taken):
                         pool = kind
             left[pool] -= wanted[i]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 from numba import njit
-from numpy import arange, argmax, argsort, empty, int64, zeros
+from numpy import arange, argmax, argsort, empty, int64, where, zeros
 from numpy.typing import NDArray
 
 from trainyard.fleet.site import FleetError
@@ -71,6 +71,27 @@ def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
     if how == EMPTIEST:
         return _in_order(free, wanted, argsort(-free, kind="mergesort"))
     return _in_order(free, wanted, arange(len(free)))
+
+
+@njit(cache=True)
+def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-untyped-def]
+    """Instead of several nodes, as many or fewer of the rack with fewest devices free, if there is one with room.
+
+    Parameters
+    ----------
+    taken : of `nodes_for`, which has the other parameters.
+    racks : index of the rack of every node.
+    """
+    num_nodes, fewest = (taken > 0).sum(), free.sum() + 1
+    if num_nodes < 2 or racks.max() == 0 or how not in (CONSOLIDATED, PACKED):
+        return taken
+    for rack in range(racks.max() + 1):
+        here = where(racks == rack, free, 0)
+        if wanted <= here.sum() < fewest:
+            found = nodes_for(how, here, wanted, where(racks == rack, sizes, 0))
+            if len(found) and (found > 0).sum() <= num_nodes:
+                taken, fewest = found, here.sum()
+    return taken
 
 
 @njit(cache=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -77,7 +78,9 @@ def check_runnable(jobs: Iterable[Job], site: Site) -> None:
         if job.name in seen:
             raise FleetError(f"there are two jobs {job.name!r}; give each a name of its own")
         seen.add(job.name)
-        holdings.enter(job, job.arrival_s)
+        # Who could do with fewer may not ask for more than there is, either: a policy that does not resize jobs would wait
+        # for ever, and let those behind wait, too.
+        holdings.enter(replace(job, min_devices=0), job.arrival_s)
         _check_plan(job, site)
 
 
