@@ -188,9 +188,9 @@ class _Simulator:
         waiting = [self.books.job(row) for row in self.books.active.tolist()]
         widest = max(waiting, key=lambda job: job.num_devices)
         raise FleetError(
-            f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the end "
-            f"run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, {widest.num_devices}: a "
-            "policy that does not resize jobs cannot run it where fewer are of one type"
+            f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the "
+            f"end run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, {widest.num_devices}: "
+            "a policy that does not resize jobs cannot run it where fewer are of one type"
         )
 
     def _arrive(self) -> None:

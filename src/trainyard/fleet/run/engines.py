@@ -78,7 +78,7 @@ def check_runnable(jobs: Iterable[Job], site: Site) -> None:
         if job.name in seen:
             raise FleetError(f"there are two jobs {job.name!r}; give each a name of its own")
         seen.add(job.name)
-        # Who could do with fewer may not ask for more than there is, either: a policy that does not resize jobs would wait
+        # Who could do with fewer may not ask for more than there is, either: policies that do not resize jobs would wait
         # for ever, and let those behind wait, too.
         holdings.enter(replace(job, min_devices=0), job.arrival_s)
         _check_plan(job, site)
