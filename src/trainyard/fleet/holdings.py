@@ -128,7 +128,7 @@ class Holdings:
         elif self.preempts:
             starting, stopping = walk(self.books, rows, targets, self.site.devices_of_type)
         else:
-            starting, stopping = np.arange(len(wanted)), _NONE
+            starting, stopping = np.arange(self._most_that_start(targets)), _NONE
         if self.preempts and len(stopping):
             self.stop(stopping.tolist(), now_s)
         if len(starting):
@@ -140,6 +140,14 @@ class Holdings:
             self.whole = whole
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         return self.changed
+
+    def _most_that_start(self, targets: Targets) -> int:
+        """Jobs, most urgent first, among which are all that can start: of a long queue it would take long to look at all."""
+        count = len(targets.order)
+        if targets.backfill or targets.num_devices is not None:
+            return count
+        # Every job takes a device at least, and who comes after one that finds no place is not tried.
+        return min(count, self.free.total + 1)
 
     def _as_placed(self, rows: Ints, wanted: Ints, targets: Targets) -> tuple[Ints, Ints]:
         """What `walk` returns, for a policy that places for itself."""
