@@ -27,14 +27,13 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.application import elastic, read_application, tuned
+from trainyard.fleet.workload.application import elastic, tuned
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.gavel import read_throughputs
-from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
-_APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 _EVENT_POLICIES = ("fifo", "sjf", "srtf", "las", "tiresias")
 _GAVEL_POLICIES = ("gavel_max_min", "gavel_fifo", "gavel_makespan", "gavel_finish_time", "gavel_cost")
 _EVENT_SITE = Site.uniform(300, 8)
@@ -142,8 +141,7 @@ def round_jobs(folder: Path | None, num_jobs: int, mean_gap_s: float) -> list[Jo
 
 def adaptive_workloads(folder: Path) -> dict[str, list[Job]]:
     """The first workload of Pollux, by policy."""
-    traces = folder / "pollux" / "traces"
-    known = {name: read_application(traces / name, 8 if name == "yolov3" else 0) for name in _APPLICATIONS}
+    known = read_applications(folder / "pollux" / "traces")
     jobs = list(read_pollux(folder / "pollux" / "workloads" / "workload-1.csv"))
     return {"pollux": list(tuned(jobs, known)), "sia": list(elastic(jobs, known))}
 

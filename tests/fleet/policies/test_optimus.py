@@ -25,9 +25,9 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.application import elastic, read_application
+from trainyard.fleet.workload.application import elastic
 from trainyard.fleet.workload.job import Grant, Job, Pace, Spot, by_arrival
-from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
@@ -155,8 +155,7 @@ def test_one_type_of_devices() -> None:
 
 def simulated(policy: Optimus, *, round_s: float = 60.0) -> tuple[FleetRun, float]:
     """The authors' sixth workload on their cluster, and what they print."""
-    names = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-    apps = {name: read_application(POLLUX / "traces" / name, 8 if name == "yolov3" else 0) for name in names}
+    apps = read_applications(POLLUX / "traces")
     jobs = elastic(read_pollux(POLLUX / "workloads" / "workload-6.csv"), apps)
     alone = by_arrival([replace(job, max_devices=1) if job.model == "ncf" else job for job in jobs])
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:

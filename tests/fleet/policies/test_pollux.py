@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.throughput import Theta, fit
-from trainyard.fleet.workload.application import Application, SelfTuned, adaptive, read_application
-from trainyard.fleet.workload.job import Grant, Job, Spot, by_arrival
-from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
+from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
@@ -163,20 +163,12 @@ def test_moving_must_be_worth_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def applications() -> dict[str, Application]:
-    names = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-    # The authors' simulator limits YOLOv3 to passes of 8 samples.
-    return {name: read_application(POLLUX / "traces" / name, 8 if name == "yolov3" else 0) for name in names}
-
-
-def workload(number: int, applications: dict[str, Application]) -> tuple[Job, ...]:
-    """As the authors' simulator has it: NCF keeps its batch size, on one device."""
-    jobs = read_pollux(POLLUX / "workloads" / f"workload-{number}.csv")
-    return by_arrival(list(adaptive(jobs, applications, {"ncf": 32768})))
+def applications() -> Mapping[str, Application]:
+    return read_applications(POLLUX / "traces")
 
 
 @needs_data
-def test_application_between_its_measurements(applications: dict[str, Application]) -> None:
+def test_application_between_its_measurements(applications: Mapping[str, Application]) -> None:
     app = applications["cifar10"]
     with (POLLUX / "traces" / "cifar10" / "placements.csv").open() as file:
         rows = [r for r in csv.DictReader(file) if r["placement"] == "1234"]
@@ -196,7 +188,7 @@ def test_application_between_its_measurements(applications: dict[str, Applicatio
 
 
 @needs_data
-def test_batch_grows_as_training_proceeds(applications: dict[str, Application]) -> None:
+def test_batch_grows_as_training_proceeds(applications: Mapping[str, Application]) -> None:
     """Figure 1 of the paper: with the noise of its gradients, a job's best batch size grows over its epochs."""
     app = applications["cifar10"]
     profile, grant, spot = SelfTuned(app), Grant(tuple(range(4))), Spot("T4", 4, 1, (4,))
@@ -217,7 +209,7 @@ def jobs_of(app: Application, arrivals: list[float]) -> Iterator[Job]:
 
 
 @needs_data
-def test_allocations_shrink_under_load(applications: dict[str, Application]) -> None:
+def test_allocations_shrink_under_load(applications: Mapping[str, Application]) -> None:
     """Alone, a job explores up to many devices, twice as many each time; with others it makes room."""
     site = Site.uniform(4, 4, "T4")
     jobs = list(jobs_of(applications["cifar10"], [0.0, *([400.0] * 7)]))
@@ -236,7 +228,7 @@ def test_allocations_shrink_under_load(applications: dict[str, Application]) -> 
 
 
 @needs_data
-def test_a_run_repeats(applications: dict[str, Application]) -> None:
+def test_a_run_repeats(applications: Mapping[str, Application]) -> None:
     jobs = list(jobs_of(applications["cifar10"], [0.0, 30.0, 200.0]))
     runs = [
         simulate_fleet(
@@ -253,12 +245,11 @@ def test_a_run_repeats(applications: dict[str, Application]) -> None:
 
 @needs_data
 @pytest.mark.slow
-def test_as_the_authors_simulator(applications: dict[str, Application]) -> None:
+def test_as_the_authors_simulator() -> None:
     """The average completion time that the authors print for their sixth workload; the search is random, about 3 %."""
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("pollux")]
-    run = simulate_fleet(
-        workload(6, applications), SITE, Pollux(), rounds=Rounds(60), costs=Costs(30.0, 30.0)
-    )
+    jobs = read_pollux(POLLUX / "workloads" / "workload-6.csv", POLLUX / "traces")
+    run = simulate_fleet(jobs, SITE, Pollux(), rounds=Rounds(60), costs=Costs(30.0, 30.0))
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.03)

@@ -18,9 +18,9 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.application import elastic, read_application
+from trainyard.fleet.workload.application import elastic
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
-from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
@@ -133,13 +133,11 @@ def test_it_follows_one_program_only(other: dict[str, Any]) -> None:
 def test_as_the_simulator_of_pollux_authors() -> None:
     """Their sixth workload: gangs and batch sizes as users chose them, two queues, rounds of a minute."""
     folder = DATA / "cluster" / "pollux"
-    names = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-    apps = {name: read_application(folder / "traces" / name, 8 if name == "yolov3" else 0) for name in names}
     given = list(read_pollux(folder / "workloads" / "workload-6.csv"))
     gangs = {job.name: job.num_devices for job in given}
     jobs = [
         replace(job, num_devices=gangs[job.name], min_devices=None, max_devices=None)
-        for job in elastic(given, apps)
+        for job in elastic(given, read_applications(folder / "traces"))
     ]
     policy = tiresias(thresholds=(16 * 3600.0,), as_in_pollux=True)
     rounds, costs = Rounds(60.0), Costs(30.0, 30.0)

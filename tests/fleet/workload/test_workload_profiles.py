@@ -13,7 +13,6 @@ from trainyard.fleet.workload.job import Grant, Spot
 from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.elasticflow import ElasticFlowProfile, read_scalings
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs
-from trainyard.fleet.workload.readers.pollux import Unmeasured
 from trainyard.fleet.workload.readers.synergy import SynergyProfile, read_sensitivities
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
@@ -173,10 +172,3 @@ def test_synergy_names_the_models_it_knows(tmp_path: Path) -> None:
     sensitivities.write_text(json.dumps({"lstm_1": table | {"tput": [[1] * 4] * 9}}))
     with pytest.raises(FleetError, match="not a table of sensitivities"):
         read_sensitivities(sensitivities)
-
-
-def test_an_application_has_to_be_measured() -> None:
-    with pytest.raises(
-        FleetError, match="speed of application 'cifar10'; give its jobs `work` and `profile` first"
-    ):
-        on(Unmeasured("cifar10"), 1)

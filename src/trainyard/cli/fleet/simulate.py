@@ -26,8 +26,9 @@ class Options(Common):
     """Policies, separated by commas; options in parentheses."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
-    profiles: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Measured speeds that the trace refers to; the traces of Gavel, Shockwave and Synergy need them."""
+    profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Measured speeds that the trace refers to: a file for those of Gavel, Shockwave and Synergy, a folder for those of
+    Pollux and Sia, which need it, and for those of ElasticFlow."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None

@@ -14,8 +14,6 @@ from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.throughput import Theta
-from trainyard.fleet.workload.application import adaptive, read_application
-from trainyard.fleet.workload.job import by_arrival
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.published import Files, PaperTable, Row
 
@@ -63,14 +61,8 @@ def _best() -> Iterator[Row]:
 
 
 def _simulator(folder: Path) -> Iterator[Row]:
-    names = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-    # As the simulator has it, YOLOv3 makes passes of at most 8 samples, and NCF keeps its batch.
-    applications = {
-        name: read_application(folder / "traces" / name, 8 if name == "yolov3" else 0) for name in names
-    }
-    read = read_pollux(folder / "workloads" / "workload-6.csv")
     run = simulate_fleet(
-        by_arrival(list(adaptive(read, applications, {"ncf": 32768}))),
+        read_pollux(folder / "workloads" / "workload-6.csv", folder / "traces"),
         Site.uniform(16, 4, "T4"),
         Pollux(),
         rounds=Rounds(60.0),

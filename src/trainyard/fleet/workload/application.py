@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import QhullError
 
 from trainyard.fleet.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.between import Tetrahedra, between
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
-from trainyard.fleet.workload.readers.pollux import StepTimes, read_step_times
 from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
 
 Floats = NDArray[np.float64]
 
@@ -190,6 +191,13 @@ def read_application(folder: Path, largest_local: int = 0, device_type: str = ""
     means = np.stack([np.bincount(group, rows[:, c]) / np.bincount(group) for c in (1, 2)], 1)
     points = np.concatenate((keys, _where(spread))).astype(np.float64)
     values = np.concatenate((means, np.stack([spread.step_s, spread.sync_s], 1)))
+    try:
+        elsewhere = between(points, values)
+    except QhullError as error:
+        raise FleetError(
+            f"folder {str(folder)!r} has too few step times to know those between; give some of at least two numbers of "
+            "nodes, of devices and of samples on each"
+        ) from error
     most_nodes, most_devices = (int(points[:, c].max()) for c in (0, 1))
     return Application(
         folder.name,
@@ -200,7 +208,7 @@ def read_application(folder: Path, largest_local: int = 0, device_type: str = ""
         variance,
         loss,
         by_placement,
-        between(points, values),
+        elsewhere,
         most_nodes,
         most_devices,
         device_type,

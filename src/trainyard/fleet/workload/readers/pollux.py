@@ -6,27 +6,36 @@ Jayaram Subramanya et al., "Sia: Heterogeneity-aware, Goodput-optimized ML-clust
 - A workload has the columns name, time, application, num_replicas, batch_size. It says what runs, not for how long: how
   much work an application is and how fast it runs follows from its measurements. Until a job is given these, its profile
   only says so.
+- The measurements, ``traces`` of Pollux, are a folder per application. With them, jobs tune themselves: they choose their
+  batch sizes and ask for one device, whatever the workload says; a policy that resizes no job leaves them on it. NCF
+  keeps its batch and its device, as in the authors' simulator.
 - ``philly.csv`` has the columns timestamp, duration, num_gpus, gpu_time, cluster, and is not sorted. Time 0 is the first
   submission.
-- ``placements*.csv`` and ``scalability*.csv`` of an application give the time of a step by where its replicas are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from types import MappingProxyType
 
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.application import Application, adaptive, read_application
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Table
 
 _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _PHILLY = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
+_PROFILES = (
+    "a folder with a folder per application, which has placements.csv, scalability.csv and "
+    "validation-<batch size>.csv, such as `traces` of Pollux"
+)
+# Rules of the authors' simulator: samples of a pass on a device, and the batch of a job that keeps it.
+_LARGEST_LOCAL = MappingProxyType({"yolov3": 8})
+_FIXED_BATCH = MappingProxyType({"ncf": 32768})
 
 
 @dataclass(frozen=True)
@@ -42,58 +51,42 @@ class Unmeasured:
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         raise FleetError(
-            f"nothing is known of the speed of application {self.application!r}; give its jobs `work` and `profile` first"
+            f"nothing is known of the speed of application {self.application!r}; give `--profiles` (in Python "
+            f"`profiles`): {_PROFILES}"
         )
 
 
-@dataclass(frozen=True, eq=False)
-class StepTimes:
-    """Measured steps of an application on one device type; arrays are by measurement.
+@lru_cache(maxsize=4)
+def read_applications(folder: Path) -> Mapping[str, Application]:
+    """Applications by name, for devices of any type; kept, since all jobs of a workload share them.
 
-    Attributes
-    ----------
-    per_node : replicas on each node; empty where only their number is known.
-    num_nodes, num_replicas : how many.
-    local_batch_size : samples of a step on one device.
-    step_s, sync_s : of a step, and of the part of it in which gradients are exchanged.
+    As the authors' simulator has it, YOLOv3 makes passes of at most 8 samples.
+
+    Raises
+    ------
+    FleetError
+        If there are none, or one is not readable as what it is.
     """
-
-    per_node: tuple[tuple[int, ...], ...]
-    num_nodes: NDArray[np.int64]
-    num_replicas: NDArray[np.int64]
-    local_batch_size: NDArray[np.int64]
-    step_s: NDArray[np.float64]
-    sync_s: NDArray[np.float64]
-
-
-def read_step_times(path: Path) -> StepTimes:
-    """Read ``placements*.csv``, where a digit is the replicas of a node, or ``scalability*.csv``."""
-    rows = list(Table(path, ("local_bsz", "step_time", "sync_time")).rows())
-    per_node = tuple(_per_node(row) for row in rows)
-    return StepTimes(
-        per_node,
-        np.array(
-            [len(p) or row.count("num_nodes", 1) for p, row in zip(per_node, rows, strict=True)], np.int64
-        ),
-        np.array(
-            [sum(p) or row.count("num_replicas", 1) for p, row in zip(per_node, rows, strict=True)], np.int64
-        ),
-        np.array([row.count("local_bsz", 1) for row in rows], np.int64),
-        np.array([row.number("step_time") for row in rows]),
-        np.array([row.number("sync_time") for row in rows]),
+    names = sorted(path.parent.name for path in folder.glob("*/placements.csv"))
+    if not names:
+        raise FleetError(f"folder {folder} has no <application>/placements.csv; give {_PROFILES}")
+    return MappingProxyType(
+        {name: read_application(folder / name, _LARGEST_LOCAL.get(name, 0)) for name in names}
     )
 
 
-def _per_node(row: Row) -> tuple[int, ...]:
-    if "placement" not in row.fields:
-        if {"num_nodes", "num_replicas"} - row.fields.keys():
-            raise row.error("placement", "this column, or num_nodes and num_replicas")
-        return ()
-    return tuple(int(digit) for digit in str(row.count("placement", 1)))
-
-
 def read_pollux(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs of a workload of Pollux' or Sia's; ``model`` is the application."""
+    """Jobs of a workload of Pollux' or Sia's; ``model`` is the application.
+
+    Parameters
+    ----------
+    profiles : the folder of applications; without, jobs cannot be simulated.
+    """
+    jobs = _unmeasured(path)
+    yield from adaptive(jobs, read_applications(profiles), _FIXED_BATCH) if profiles else jobs
+
+
+def _unmeasured(path: Path) -> Iterator[Job]:
     for arrival_s, row in Table(path, _WORKLOAD).by_arrival(lambda row: row.number("time")):
         yield Job(
             row.fields["name"],
@@ -120,7 +113,13 @@ def read_philly_csv(path: Path, profiles: Path | None = None) -> Iterator[Job]:
         )
 
 
-FORMAT = Format("pollux", "Pollux and Sia: CSV of applications", has_columns(*_WORKLOAD), read_pollux)
+FORMAT = Format(
+    "pollux",
+    "Pollux and Sia: CSV of applications",
+    has_columns(*_WORKLOAD),
+    read_pollux,
+    profiles=_PROFILES,
+)
 PHILLY = Format(
     "pollux-philly", "Pollux: philly.csv, cut from the Philly trace", has_columns(*_PHILLY), read_philly_csv
 )

@@ -108,20 +108,26 @@ class Table:
                 offsets.append(offset)
                 lines.append(row.line)
         order = np.argsort(np.array(moments), kind="stable")
-        with self.path.open("rb") as file:
+        with self._open() as file:
             columns = self._header(file)[0]
             for place in order:
                 file.seek(offsets[place])
                 yield moments[place], self._row(file.readline(), lines[place], columns)
 
     def _placed(self) -> Iterator[tuple[int, Row]]:
-        with self.path.open("rb") as file:
+        with self._open() as file:
             columns, line, offset = self._header(file)
             for text in file:
                 line += 1
                 if text.strip() and not (self.comment and text.startswith(self.comment.encode())):
                     yield offset, self._row(text, line, columns)
                 offset += len(text)
+
+    def _open(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise FleetError(f"cannot read table {self.path}: {error.strerror}") from error
 
     def _header(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
         """Columns, number of lines read, and where the next begins."""

@@ -1,0 +1,147 @@
+"""Workloads of Pollux and Sia with the measurements of their applications, also from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.policies.pollux import Pollux
+from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.application import SelfTuned
+from trainyard.fleet.workload.read import read_workload
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
+POLICY = "pollux(num_generations=5, population=10)"
+
+
+def step(num_nodes: int, num_replicas: int, local: int) -> str:
+    sync_s = 0.0 if num_replicas == 1 else 0.02 * num_nodes
+    return f"{local},{0.1 + 0.01 * local + sync_s},{sync_s}"
+
+
+def write_application(folder: Path, smallest: int) -> None:
+    """Two epochs of ten steps, measured on up to four nodes, at 4 to 16 samples on each device."""
+    folder.mkdir(parents=True)
+    locals_ = (4, 8, 16)
+    placed = [
+        f"{p},{step(len(p), sum(map(int, p)), local)}" for p in ("1", "2", "4", "11") for local in locals_
+    ]
+    (folder / "placements.csv").write_text(
+        "\n".join(["placement,local_bsz,step_time,sync_time", *placed, ""])
+    )
+    spread = [f"{n},{r},{step(n, r, local)}" for n, r in ((2, 8), (4, 4), (4, 16)) for local in locals_]
+    head = "num_nodes,num_replicas,local_bsz,step_time,sync_time"
+    (folder / "scalability.csv").write_text("\n".join([head, *spread, ""]))
+    for size in (smallest, 4 * smallest):
+        epochs = "10,10,0.4,1.0,8.0\n20,20,0.6,1.0,16.0\n"
+        (folder / f"validation-{size}.csv").write_text(
+            "progress,iteration,metric,grad_sqr,grad_var\n" + epochs
+        )
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> Path:
+    for name, smallest in (("cifar10", 8), ("yolov3", 8), ("ncf", 16384)):
+        write_application(tmp_path / "traces" / name, smallest)
+    return tmp_path / "traces"
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    names = ["ncf", *(("cifar10", "yolov3") * 6)]
+    rows = [f"{name}-{i},{10 * i},{name},4,32" for i, name in enumerate(names)]
+    path = tmp_path / "workload.csv"
+    path.write_text("\n".join(["name,time,application,num_replicas,batch_size", *rows, ""]))
+    return path
+
+
+def test_jobs_tune_themselves(workload: Path, profiles: Path) -> None:
+    ncf, cifar10, yolov3 = list(read_workload(workload, profiles=profiles))[:3]
+    for job in (ncf, cifar10, yolov3):
+        assert isinstance(job.profile, SelfTuned)
+        assert (job.work, job.num_devices, job.least_devices) == (20, 1, 1)
+    assert (cifar10.name, cifar10.arrival_s, cifar10.batch_size, cifar10.max_devices) == (
+        "cifar10-1",
+        10,
+        0,
+        8,
+    )
+    # The rules of the authors' simulator.
+    assert (ncf.batch_size, ncf.max_devices) == (32768, 1)
+    limits = [job.profile.application.limits.largest_local for job in (cifar10, yolov3)]  # type: ignore[attr-defined]
+    assert limits == [16, 8]
+
+
+def simulated(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.main(("fleet", "simulate", "--cluster", "2x4xT4", "--limit", "10", "--json", *arguments))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--trace", str(workload), "--profiles", str(profiles), "--policy", POLICY)
+    code, out, err = simulated(*given, "--restart-s", "3", capsys=capsys)
+    assert code == 0, err
+    (found,) = json.loads(out)["runs"]
+    jobs = list(read_workload(workload, profiles=profiles))[:10]
+    run = simulate_fleet(
+        jobs,
+        Site.uniform(2, 4, "T4"),
+        Pollux(num_generations=5, population=10),
+        rounds=Rounds(60.0),
+        costs=Costs(3.0),
+    )
+    assert len(run.names) == found["num_jobs"] == 10
+    assert found["mean_completion_s"] == run.mean_completion_s > 0
+
+
+def test_without_measurements(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = simulated("--trace", str(workload), capsys=capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: nothing is known of the speed of application 'ncf'; give `--profiles`")
+    assert "a folder with a folder per application, which has placements.csv, scalability.csv and" in err
+
+
+def test_profiles_that_are_none(workload: Path, profiles: Path) -> None:
+    def read() -> None:
+        next(read_workload(workload, profiles=folder))
+
+    folder = profiles / "cifar10"
+    with pytest.raises(FleetError, match=r"cifar10 has no <application>/placements.csv; give a folder with"):
+        read()
+    folder = profiles.parent / "some"
+    write_application(folder / "cifar10", 8)
+    with pytest.raises(FleetError, match="application 'ncf', which was not measured; those are cifar10"):
+        read()
+    folder = profiles.parent / "incomplete"
+    write_application(folder / "ncf", 8)
+    scalability = folder / "ncf" / "scalability.csv"
+    head = scalability.read_text().splitlines()[0] + "\n"
+    for text, said in ((head, "has no rows"), (head + f"1,1,{step(1, 1, 4)}\n", "has too few step times")):
+        scalability.write_text(text)
+        (folder / "ncf" / "placements.csv").write_text(
+            f"placement,local_bsz,step_time,sync_time\n1,{step(1, 1, 8)}\n"
+        )
+        with pytest.raises(FleetError, match=said):
+            read()
+    scalability.unlink()
+    with pytest.raises(FleetError, match=r"cannot read table .*scalability.csv: No such file"):
+        read()
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["pollux/workloads", "sia/workloads/philly"])
+def test_public_workloads_from_the_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--trace", str(DATA / name / "workload-1.csv"), "--profiles", str(DATA / "pollux" / "traces"))
+    code, out, err = simulated(*given, "--policy", POLICY, capsys=capsys)
+    assert code == 0, err
+    (found,) = json.loads(out)["runs"]
+    assert found["num_jobs"] == 10
+    assert found["policy"].startswith("pollux")
