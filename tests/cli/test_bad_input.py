@@ -66,6 +66,14 @@ CASES = {
     "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "not text")),
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
+    "negative time to start": (
+        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--start-s", "-1"),
+        ("start_s", "at least 0 seconds", "-1"),
+    ),
+    "time to restart that is no number": (
+        ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--restart-s", "nan"),
+        ("restart_s", "at least 0 seconds", "nan"),
+    ),
 }
 
 

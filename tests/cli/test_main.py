@@ -23,8 +23,9 @@ INTERFACE = {
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
-    "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --restart-s "
-    "--failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding --seed --html",
+    "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --start-s "
+    "--restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding "
+    "--seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
     "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
     "--restart-s --measure --html",

@@ -63,6 +63,13 @@ def test_starting_together_takes_longer() -> None:
     assert finished(run) == {"a": 2 + 3 + 10, "b": 2 + 3 + 10, "c": 1 + 2 + 10}
 
 
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["restart_s", "start_s", "together_s"])
+def test_costs_are_times(name: str, value: float) -> None:
+    with pytest.raises(FleetError, match=f"^{name} is a time of at least 0 seconds, got {value:g}$"):
+        Costs(**{name: value})
+
+
 def test_rounds_begin_and_end_on_their_boundaries() -> None:
     jobs = [declared_job("a", 5, 1, 30), declared_job("b", 130, 1, 60)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), fifo(), rounds=Rounds(60))

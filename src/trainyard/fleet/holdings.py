@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 
 import numpy as np
@@ -40,6 +40,11 @@ class Costs:
     restart_s: float = 0.0
     start_s: float = 0.0
     together_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= (value := getattr(self, field.name)) < float("inf"):
+                raise FleetError(f"{field.name} is a time of at least 0 seconds, got {value:g}")
 
 
 class Holdings:

@@ -87,7 +87,7 @@ def simulated(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--trace", str(workload), "--profiles", str(profiles), "--policy", POLICY)
-    code, out, err = simulated(*given, "--restart-s", "3", capsys=capsys)
+    code, out, err = simulated(*given, "--restart-s", "3", "--start-s", "2", capsys=capsys)
     assert code == 0, err
     (found,) = json.loads(out)["runs"]
     jobs = list(read_workload(workload, profiles=profiles))[:10]
@@ -96,7 +96,7 @@ def test_from_the_command_line(workload: Path, profiles: Path, capsys: pytest.Ca
         Site.uniform(2, 4, "T4"),
         Pollux(num_generations=5, population=10),
         rounds=Rounds(60.0),
-        costs=Costs(3.0),
+        costs=Costs(restart_s=3.0, start_s=2.0),
     )
     assert len(run.names) == found["num_jobs"] == 10
     assert found["mean_completion_s"] == run.mean_completion_s > 0

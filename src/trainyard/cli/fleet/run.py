@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -25,10 +26,8 @@ class Options(RunningOptions):
     """Jobs with steps, model and batch_size, in Trainyard's own form (see the guide)."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
-    start_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
-    """For the prediction: time that a job needs to start before its first step."""
-    restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
-    """For the prediction: time that a job loses when it gets other devices, or devices again."""
+    start_s: StartS = 0.0
+    restart_s: RestartS = 0.0
     measure: bool = False
     """Before, let every training run alone for some seconds on the engine; predict with the speeds and times found."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -52,11 +51,11 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     site = Site.parse(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
+    costs = Costs(options.restart_s, options.start_s)
     jobs = tuple(islice(read_workload(options.trace), options.limit))
     check_runnable(jobs, site)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
     engine.warm_up()
-    costs = Costs(options.restart_s, options.start_s)
     if options.measure:
         with screen.waiting("measuring") as tell:
             jobs, costs = measured_alone(jobs, engine, tell=tell)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.screen import Common, Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -36,8 +37,8 @@ class Options(Common):
     by default as the policy's paper does."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as the policy's paper does."""
-    restart_s: Annotated[float, tyro.conf.arg(metavar="S")] = 0.0
-    """Time that a job loses when it gets other devices, or devices again."""
+    start_s: StartS = 0.0
+    restart_s: RestartS = 0.0
     failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
     node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
@@ -81,6 +82,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         straggler_share=options.stragglers,
         seed=options.seed,
     )
+    costs = Costs(options.restart_s, options.start_s)
     runs = []
     for setting in settings:
         jobs = islice(read_workload(options.trace, options.format, options.profiles), options.limit)
@@ -89,7 +91,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                 setting.simulate(
                     jobs,
                     site,
-                    costs=Costs(options.restart_s),
+                    costs=costs,
                     hazards=hazards,
                     crowding=Crowding(options.crowding),
                     keep_spans=options.html is not None,

@@ -1,0 +1,19 @@
+"""Options that `fleet simulate` and `fleet run` share: what changes of devices cost a job in the simulator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tyro
+
+__all__ = ["RestartS", "StartS"]
+
+StartS = Annotated[
+    float, tyro.conf.arg(metavar="S", help="Predicted time that a job needs to start before its first step.")
+]
+RestartS = Annotated[
+    float,
+    tyro.conf.arg(
+        metavar="S", help="Predicted time that a job loses when it gets other devices, or devices again."
+    ),
+]
