@@ -27,6 +27,7 @@ INTERFACE = {
     "--restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding "
     "--seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
+    "fleet download": "[NAME] --json --folder",
     "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
     "--restart-s --measure --html",
     "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",
@@ -164,6 +165,7 @@ def test_a_reader_that_stops_early_is_no_error():
         ("papers", "zero"),
         ("reproduce",),
         ("reproduce", "zero"),
+        ("fleet", "download"),
     ],
     ids=" ".join,
 )

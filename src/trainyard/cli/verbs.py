@@ -40,6 +40,7 @@ VERBS = MappingProxyType(
         "fleet compare": Verb(
             "trainyard.cli.fleet.compare", "rank policies over drawn workloads, with confidence intervals"
         ),
+        "fleet download": Verb("trainyard.cli.fleet.download", "list public traces of jobs, or fetch one"),
         "fleet run": Verb(
             "trainyard.cli.fleet.run", "train the jobs of a file for real; predicted and measured times"
         ),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from trainyard.cli import main as cli
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.download import TRACES, Trace, download
 from trainyard.fleet.workload.read import FORMATS, read_workload
@@ -136,6 +138,91 @@ def test_without_a_network(server: Server, traces: dict[str, Trace], tmp_path: P
         FleetError, match=r"cannot fetch .*Check the network and call again.*put it at .*cluster_log.csv$"
     ):
         download("made-up", tmp_path, traces=unreachable)
+
+
+def test_progress_is_told(server: Server, traces: dict[str, Trace], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    download("made-up", tmp_path, traces=traces, tell=lambda done, size: told.append((done, size)))
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert told == sorted(told)
+
+
+def test_a_folder_that_cannot_be(traces: dict[str, Trace], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FleetError, match=r"cannot make folder .*file.*; give another one"):
+            download("made-up", folder, traces=traces)
+
+
+@pytest.fixture
+def command(
+    traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the verb, to which the traces of the server are known, too."""
+    for name, trace in traces.items():
+        monkeypatch.setitem(TRACES, name, trace)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(("fleet", "download", *arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_the_verb_lists(command: Callable[..., tuple[int, str, str]], server: Server) -> None:
+    code, out, _ = command()
+    assert code == 0
+    for name, trace in TRACES.items():
+        assert name in out
+        assert trace.about.split()[0] in out
+    listed = json.loads(command("--json")[1])["traces"]
+    assert [(trace["name"], trace["url"], trace["size_bytes"]) for trace in listed] == [
+        (name, trace.url, trace.size_bytes) for name, trace in TRACES.items()
+    ]
+    assert server.asked == []
+
+
+def test_the_verb_fetches(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    path = folder / "cluster_log.csv"
+    code, out, err = command("made-up", "--folder", str(folder))
+    assert (code, err) == (0, "")
+    assert out == f"{path}: made up\nsimulate it with `trainyard fleet simulate --trace {path} --cluster C`\n"
+    assert path.read_bytes() == CONTENT
+    again = json.loads(command("made-up", "--folder", str(folder), "--json")[1])
+    assert (again["name"], again["path"], again["format"]) == ("made-up", str(path), "helios")
+
+
+@pytest.mark.parametrize("format", ["", "shockwave"])
+def test_the_verb_says_what_is_missing(
+    command: Callable[..., tuple[int, str, str]],
+    traces: dict[str, Trace],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+) -> None:
+    monkeypatch.setitem(TRACES, "made-up", replace(traces["made-up"], format=format))
+    _, out, _ = command("made-up", "--folder", str(tmp_path))
+    assert ("--profiles FILE`, where FILE is its throughputs" if format else "unpack it") in out
+
+
+def test_errors_of_the_verb(
+    command: Callable[..., tuple[int, str, str]], server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    server.cut = 100
+    for name, folder, said in (
+        ("nothing", "new", "no trace 'nothing' to download; there are philly, philly-small"),
+        ("gone", "new", "the server says 404"),
+        ("made-up", "file", "cannot make folder"),
+        ("made-up", "new", "call again, which goes on where it stopped"),
+    ):
+        code, out, err = command(name, "--folder", str(tmp_path / folder))
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert said in err
 
 
 def test_the_table() -> None:

@@ -10,6 +10,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +93,14 @@ TRACES: dict[str, Trace] = {
 """By name."""
 
 
-def download(name: str, folder: Path, *, traces: dict[str, Trace] = TRACES, timeout_s: float = 30.0) -> Path:
+def download(
+    name: str,
+    folder: Path,
+    *,
+    traces: dict[str, Trace] = TRACES,
+    timeout_s: float = 30.0,
+    tell: Callable[[int, int], None] = lambda done, size: None,
+) -> Path:
     """Fetch a trace; one that is there already is only checked, and one that was broken off is continued.
 
     Parameters
@@ -100,6 +108,7 @@ def download(name: str, folder: Path, *, traces: dict[str, Trace] = TRACES, time
     name : of the trace.
     folder : where it is put, under the name that it has at home; made if it is not there.
     timeout_s : for which the server may be silent.
+    tell : hears how many bytes are there, and how many there will be, as they come.
 
     Returns
     -------
@@ -108,7 +117,7 @@ def download(name: str, folder: Path, *, traces: dict[str, Trace] = TRACES, time
     Raises
     ------
     FleetError
-        If there is no such trace, it cannot be fetched, or it is not what it should be.
+        If there is no such trace, it cannot be fetched or put there, or it is not what it should be.
     """
     if name not in traces:
         raise FleetError(f"no trace {name!r} to download; there are {', '.join(traces)}")
@@ -121,9 +130,12 @@ def download(name: str, folder: Path, *, traces: dict[str, Trace] = TRACES, time
         raise FleetError(
             f"{target} is there, and is not trace {name!r}; move it away, or download to another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FleetError(f"cannot make folder {folder}: {error.strerror}; give another one") from error
     if not (part.exists() and part.stat().st_size == trace.size_bytes):
-        _fetch(trace, part, timeout_s)
+        _fetch(trace, part, timeout_s, tell)
     found = _sha256(part)
     if found != trace.sha256:
         part.unlink()
@@ -135,7 +147,7 @@ def download(name: str, folder: Path, *, traces: dict[str, Trace] = TRACES, time
     return target
 
 
-def _fetch(trace: Trace, part: Path, timeout_s: float) -> None:
+def _fetch(trace: Trace, part: Path, timeout_s: float, tell: Callable[[int, int], None]) -> None:
     """Append to ``part`` what is missing."""
     have = part.stat().st_size if part.exists() else 0
     have = have if have < trace.size_bytes else 0
@@ -149,6 +161,7 @@ def _fetch(trace: Trace, part: Path, timeout_s: float) -> None:
                 while have <= trace.size_bytes and (piece := answer.read(_PIECE)):
                     file.write(piece)
                     have += len(piece)
+                    tell(have, trace.size_bytes)
     except urllib.error.HTTPError as error:
         raise FleetError(
             f"{trace.url}: the server says {error.code} {error.reason}; it may have moved"
