@@ -36,8 +36,8 @@ _ENOUGH = 5e-4
 """A choice that is relatively so near to the bound is good enough if options were left out."""
 
 _SEARCHED = 0.9 * _ENOUGH
-"""How near the choice among the options that are left is searched for: what was left out is hardly worth the rest. To prove
-half as much took seconds where jobs are alike, and found the same choices."""
+"""How near the choice among the options that are left is searched for: what was left out is hardly worth the rest. To
+prove half as much took seconds where jobs are alike, and found the same choices."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -292,7 +292,7 @@ CATALOG: tuple[Entry, ...] = (
         'Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020',
         "simplified",
         "tests/fleet/policies/test_hived.py",
-        left_out="cells that fail, which no snapshot has; waiting for preempted jobs to stop, since they stop at once. "
+        left_out="waiting for preempted jobs to stop, since they stop at once. "
         "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program",
     ),
 )

@@ -147,7 +147,7 @@ class Holdings:
         return self.changed
 
     def _most_that_start(self, targets: Targets) -> int:
-        """Jobs, most urgent first, among which are all that can start: of a long queue it would take long to look at all."""
+        """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
         count = len(targets.order)
         if targets.backfill or targets.num_devices is not None:
             return count

@@ -189,8 +189,8 @@ class _Simulator:
         widest = max(waiting, key=lambda job: job.num_devices)
         raise FleetError(
             f"the policy leaves {len(waiting)} jobs waiting for ever, {waiting[0].name!r} first; a policy must in the "
-            f"end run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, {widest.num_devices}: "
-            "a policy that does not resize jobs cannot run it where fewer are of one type"
+            f"end run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, "
+            f"{widest.num_devices}: a policy that does not resize jobs cannot run it where fewer are of one type"
         )
 
     def _arrive(self) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,15 @@ from trainyard.fleet.run.home import JobHome
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def test_a_daemon_that_is_killed_loses_nothing(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    options = ("--cluster", "1x2xlocal", "--policy", "srtf")
+@pytest.mark.parametrize(
+    ("policy", "rounds"),
+    [("srtf", ()), ("gandiva(quantum_s=3.0)", ("--round-s", "3"))],
+    ids=["srtf", "rounds"],
+)
+def test_a_daemon_that_is_killed_loses_nothing(
+    policy: str, rounds: tuple[str, ...], tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    options = ("--cluster", "1x2xlocal", "--policy", policy, *rounds)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
     print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
 
@@ -41,6 +51,26 @@ def test_a_job_that_is_killed_goes_on_under_the_daemon(
         said = [event["what"] for event in reversed(found["events"])]
         assert said == ["arrives", "runs", "fails", "runs", "ends"]
         assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
+
+
+def test_jobs_that_are_killed_ten_times_lose_nothing(tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    """At random moments, of jobs that start, run, write checkpoints and end; a new one comes when the last has ended."""
+    chance, names, num_kills = random.Random(2), list[str](), 0
+    with serving(tmp_path / "fleet", "--cluster", "1x2xlocal", "--policy", "fifo") as daemon:
+        while num_kills < 10:
+            names.append(f"job{len(names)}")
+            assert daemon.ask("POST", "/jobs", form(names[-1], 2))[0] == 201
+            home = JobHome(daemon.folder / "jobs" / names[-1])
+            while num_kills < 10 and daemon.ask("GET", f"/jobs/{names[-1]}")[1]["state"] != "ended":
+                time.sleep(chance.uniform(0.0, 5.0))
+                for group in home.groups():
+                    os.killpg(group, signal.SIGKILL)
+                    num_kills += 1
+        for name in names:
+            assert daemon.wait(name, "ended failed")["state"] == "ended"
+            assert JobHome(daemon.folder / "jobs" / name).losses() == pytest.approx(undisturbed, rel=1e-5)
+        _, found = daemon.ask("GET", "/events?last=10000")
+        assert Counter(event["job"] for event in found["events"] if event["what"] == "ends") == Counter(names)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

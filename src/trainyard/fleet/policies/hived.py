@@ -12,9 +12,9 @@ Notes
 -----
 The scheduler inside a virtual cluster is the one of the authors' program, with its pinned cells, its gangs of workers,
 and jobs that go on without a guarantee when one of higher priority takes their cells ("lazy preemption"). Preemption
-takes no time here, so what the program does while it waits for jobs to stop has no counterpart; nor have nodes that fail,
-which a snapshot does not have. A job that does not fit in its virtual cluster even when that is empty is refused; there
-it waits for ever.
+takes no time here, so what the program does while it waits for jobs to stop has no counterpart. Cells of nodes that are
+away are not bound until these are back. A job that does not fit in its virtual cluster even when that is empty is
+refused; there it waits for ever.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ equal shares, since jobs count work in different units. A ratio of linear functi
 of the fractions with the best ratio, those with most throughput are taken. Deadlines that cannot all be kept are left
 out, all of them. The authors' program maximises the sum of throughput over cost, in each job's own unit.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 
 References
 ----------

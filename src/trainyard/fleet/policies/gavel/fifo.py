@@ -9,7 +9,7 @@ nowhere, and gives each the type that is fastest for it of those with enough dev
 what it gave, draws a type at random and gives the last type in the alphabet that has any devices left, whether they
 suffice or not; what it drew decides which type it takes for used up.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all c
 are, which leads to the next rho. Where jobs may share devices, of the best fractions those with most throughput are
 taken.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
 
 from __future__ import annotations
@@ -100,10 +100,13 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
 
 
 def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
-    """Best fractions and their rho: regula falsi between one that is too small and one that all can have."""
+    """Best fractions and their rho: regula falsi between one that is too small and one that all can have.
+
+    What a solution that is not enough comes to is one that all can have, and often the least: so there it looks next.
+    """
     best_s = problem.age_s + problem.left / problem.fastest
     low, high = float((best_s / whole_s).max()), float("inf")
-    rho, under, over = low * (1 + _EXACT), 0.0, 0.0
+    rho, under, above = low * (1 + _EXACT), 0.0, (0.0, 0.0)
     found, near = Fractions.without_pairs(np.zeros_like(problem.speed)), None
     while True:
         rate = _rate(problem, whole_s, rho)
@@ -111,20 +114,23 @@ def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
         assert solution is not None, "no time at all for anybody is a solution"
         fraction, near = solution
         level = near.level
-        if level < 1:
-            low, under = rho, level - 1
         speed = problem.throughput(fraction)
         reached = float(((problem.age_s + problem.left / speed) / whole_s).max())
+        if level < 1:
+            low, under = rho, level - 1
+        else:
+            above, reached = (rho, level - 1), min(reached, rho)
         if reached < high:
-            high, over, found = reached, 0.0, fraction
-        if level >= 1 and rho <= high:
-            over = level - 1
+            high, found = reached, fraction
         if high - low <= _EXACT * high:
             return _with_most_throughput(problem, whole_s, high, near) or found, high
-        # The chord, or the middle where one end's level is not known or the chord comes too near to an end.
-        chord = low + (high - low) * under / (under - over) if under < 0 < over else 0.0
-        margin = 0.05 * (high - low)
-        rho = chord if low + margin < chord < high - margin else (low + high) / 2
+        if not above[0]:
+            rho = high * (1 - _EXACT / 2)
+        else:
+            # Not nearer to an end than that: else one of them would hardly ever move.
+            margin = 0.05 * (high - low)
+            chord = low + (above[0] - low) * under / (under - above[1])
+            rho = min(max(chord, low + margin), high - margin)
 
 
 def _with_most_throughput(problem: Problem, whole_s: Floats, rho: float, near: Optimum) -> Fractions | None:

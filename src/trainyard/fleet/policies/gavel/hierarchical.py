@@ -8,7 +8,7 @@ the bottleneck and stay, the weights are split again, and so on, until nobody ca
 The paper finds bottlenecks with an integer program. Here the prices of the linear program tell: a job whose rate has a
 price is bottlenecked in every solution, at least one has, and one that has none though bottlenecked has it the next time.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ With 1 / makespan as the level this is one linear program. The authors' program 
 a twentieth, and takes what its solver finds for the last length of time that sufficed. Where jobs may share devices, of
 the best fractions those with most throughput are taken.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
 
 from __future__ import annotations

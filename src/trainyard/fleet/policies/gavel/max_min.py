@@ -8,7 +8,7 @@ shares of every device, times its devices, over its weight; the least of these i
 Many fractions may have that least; the simplex method gives one with few types per job. Where jobs may share devices, of
 those the ones with most throughput are taken, so that nobody shares without need.
 
-Fidelity: simplified, without the estimator of section 6: the speeds of pairs that share devices are known.
+Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
 
 from __future__ import annotations
