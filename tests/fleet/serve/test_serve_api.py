@@ -126,11 +126,12 @@ def test_what_cannot_be_is_refused(
         ("{", "application/json", 422, "not YAML"),
         ("!!python/object/apply:os.system ['true']", "application/yaml", 422, "a job is a mapping"),
         ("a: &a [1]\nb: [*a, *a]", "application/yaml", 422, "a job is a mapping"),
+        ("[" * 60_000, "application/json", 422, "too deep in each other; a job is a mapping of name"),
         ("", "application/yaml", 422, "nothing there"),
         ("x" * 70_000, "application/yaml", 413, "at most 65536 bytes"),
         ("name=x", "application/x-www-form-urlencoded", 415, "not as 'application/x-www-form-urlencoded'"),
     ],
-    ids=["list", "cut off", "code", "aliases", "empty", "large", "form"],
+    ids=["list", "cut off", "code", "aliases", "deep", "empty", "large", "form"],
 )
 def test_what_is_no_job_is_refused(daemon: Running, body: str, kind: str, status: int, said: str) -> None:
     found = daemon.ask("POST", "/jobs", body, ANN, content_type=kind)

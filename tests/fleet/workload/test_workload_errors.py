@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,22 @@ SACCT = "JobID|Submit|ElapsedRaw|AllocTRES\n"
         ("slurm", SACCT + "7|2024-05-01T12:00:00|60|two gpus\n", "line 2, field 'AllocTRES': got 'two gpus'"),
         (
             "slurm",
+            SACCT + "7|2024-05-01T12:00:00|60|cpu=many,gres/gpu=2\n",
+            "line 2, field 'AllocTRES': got 'cpu=many,gres/gpu=2', allowed is cpu= and a number such as 16",
+        ),
+        (
+            "slurm",
+            SACCT + "7|2024-05-01T12:00:00|60|cpu=nan,gres/gpu=2\n",
+            "allowed is cpu= and a number such as 16",
+        ),
+        ("slurm", SACCT + "7|2024-05-01T12:00:00|60|gres/gpu=²\n", "allowed is gres/gpu= and a whole number"),
+        (
+            "slurm",
+            "JobID|Submit|ElapsedRaw|AllocTRES|ReqTRES\n7|2024-05-01T12:00:00|60||gres/gpu=2,mem=much\n",
+            "line 2, field 'ReqTRES': got 'gres/gpu=2,mem=much', allowed is mem= and a size such as 64G",
+        ),
+        (
+            "slurm",
             "JobID|Submit|AllocTRES\n7|2024-05-01T12:00:00|gres/gpu=1\n",
             "a column Elapsed; add it to --format",
         ),
@@ -50,6 +67,7 @@ SACCT = "JobID|Submit|ElapsedRaw|AllocTRES\n"
         ("philly", '[\n\n{"attempts": []},\n\n{"status": "Pass"}]', "line 5: a job without field 'attempts'"),
         ("philly", '[\n{"attempts": 7}]', "line 2: 'int' object is not iterable"),
         ("philly", "[\n", "line 2: not JSON, or cut off"),
+        ("philly", "[\n" + "[" * 60_000, "line 2: lists too deep in each other"),
     ],
 )
 def test_errors_say_where_and_what_is_allowed(tmp_path: Path, format: str, text: str, said: str) -> None:
@@ -59,3 +77,10 @@ def test_errors_say_where_and_what_is_allowed(tmp_path: Path, format: str, text:
         list(read_workload(path, format))
     assert str(path) in str(error.value)
     assert said in str(error.value)
+
+
+def test_a_philly_log_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_job_log"
+    path.write_bytes(b'[\n{"attempts": []},\n{"attempts": [], "user": "J\xf6rg"}]')
+    with pytest.raises(FleetError, match=f"^{re.escape(str(path))}, line 3: byte 0xf6 is not UTF-8"):
+        list(read_workload(path, "philly"))

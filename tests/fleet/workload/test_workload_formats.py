@@ -65,6 +65,22 @@ def test_slurm_elapsed(tmp_path: Path, text: str, length_s: float) -> None:
     assert [job.work for job in read_workload(path)] == [length_s]
 
 
+@pytest.mark.parametrize("end", ["\n", "", "\n; the end\n"])
+def test_swf_of_one_job_is_recognised(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "one"
+    path.write_text("1 0 0 60 1 -1 -1 1 60 -1 1 1 1 1 1 1 -1 -1" + end)
+    assert [job.work for job in read_workload(path)] == [60]
+
+
+def test_swf_is_recognised_where_its_head_is_cut_in_the_first_jobs(tmp_path: Path) -> None:
+    header, job = "; what a header says\n", "1 0 0 60 1 -1 -1 1 60 -1 1 1 1 1 1 1 -1 -1\n"
+    path = tmp_path / "long"
+    for spare in range(len(header)):
+        comments = ";" * spare + "\n" + header * ((65536 - 2 * len(job)) // len(header))
+        path.write_text(comments + job * 5)
+        assert recognise(path).name == "swf"
+
+
 def test_swf_takes_what_was_asked_for_else_what_was_given() -> None:
     jobs = list(read_workload(FIXTURES / "cluster.swf"))
     assert [brief(job) for job in jobs] == [("1", 0.0, 8, 100.0, "3", "2"), ("3", 90.0, 16, 55.5, "3", "")]

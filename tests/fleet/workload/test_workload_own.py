@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
-from trainyard.fleet.workload.own import COLUMNS, write_jobs
+from trainyard.fleet.workload.own import COLUMNS, read_form, write_jobs
 from trainyard.fleet.workload.read import read_workload, recognise
 from trainyard.fleet.workload.readers.pollux import Unmeasured
 from trainyard.fleet.workload.speeds import Speeds
@@ -40,7 +41,7 @@ TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), mi
 SIZE = st.floats(0, 1e12)
 JOBS = st.builds(
     declared_job, TEXT, SIZE, st.integers(1, 4096), SIZE, st.floats(1e-3, 1),
-    user=TEXT, model=TEXT, weight=SIZE, deadline_s=st.none() | SIZE, guaranteed=st.booleans(),
+    user=TEXT, model=TEXT, weight=st.floats(1e-6, 1e12), deadline_s=st.none() | SIZE, guaranteed=st.booleans(),
     batch_size=st.integers(0, 9),
 )  # fmt: skip
 
@@ -101,6 +102,13 @@ HEAD = "name,arrival_s,num_devices,length_s"
             f"{HEAD},gang\na,0,3,1,2 2\n",
             "field 'gang': got '2 2', allowed is whole numbers above 0 that add up to ",
         ),
+        *(
+            (
+                f"{HEAD},weight\na,0,1,1,1\nb,0,1,1,{weight}\n",
+                f"line 3, field 'weight': got '{weight}', allowed is a finite number above 0",
+            )
+            for weight in ("0", "-1", "nan", "inf", "heavy")
+        ),
         (f"{HEAD},gang\na,0,3,1,4 -1\n", "field 'gang': got '4 -1'"),
         (f"{HEAD},guaranteed\na,0,1,1,maybe\n", "field 'guaranteed': got 'maybe', allowed is yes or no"),
         (f"{HEAD},max_devices\na,0,4,1,2\n", "allowed is a number from min_devices to max_devices, 4 to 2"),
@@ -136,6 +144,8 @@ def test_errors_in_csv(tmp_path: Path, text: str, said: str) -> None:
         ("jobs: 3\n", "line 1: no list 'jobs:'"),
         ("jobs:\n- {name: a, num_devices: 1, length_s: 1}\n", "line 2, field 'arrival_s': got ''"),
         ("jobs:\n- !!python/object/apply:os.system ['true']\n", "line 2: a job is a mapping"),
+        ("jobs:\n- " + "[" * 60_000, "line 2: lists or mappings too deep in each other; a job is a mapping"),
+        ("jobs:\n" + "".join(f"{'  ' * i}- a:\n" for i in range(1000)), "too deep in each other"),
     ],
 )
 def test_errors_in_yaml(tmp_path: Path, text: str, said: str) -> None:
@@ -145,6 +155,20 @@ def test_errors_in_yaml(tmp_path: Path, text: str, said: str) -> None:
         list(read_workload(path, "trainyard"))
     assert str(error.value).startswith(f"{path}, line ")
     assert said in str(error.value)
+
+
+def test_a_form_that_is_too_deep() -> None:
+    for text in ("[" * 60_000, '{"a":' * 10_000):
+        with pytest.raises(FleetError, match=r"^the job, line 1: lists or mappings too deep in each other"):
+            read_form(text, Path("the job"))
+
+
+def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"jobs:\n- {name: a,\n   user: J\xf6rg, arrival_s: 0, num_devices: 1, length_s: 1}\n")
+    said = f"{path}, line 3: byte 0xf6 is not UTF-8; give a text file, saved in UTF-8"
+    with pytest.raises(FleetError, match=f"^{re.escape(said)}$"):
+        list(read_workload(path))
 
 
 def test_what_is_not_a_table_is_not_written(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_gavel_beside_a_partner(gavel: Callable[..., GavelProfile]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}']
+    "text", ["[]", "[" * 60_000, "{", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}']
 )
 def test_gavel_throughputs_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "throughputs.json"
@@ -82,6 +83,16 @@ def test_gavel_slo_is_a_multiple_of_the_time_on_the_reference(tmp_path: Path) ->
     assert first.deadline_s == pytest.approx(30 + 1.2 * 1800 / 18)
     assert (first.weight, first.model, first.batch_size) == (5, "LM", 5)
     assert second.deadline_s is None
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf"])
+def test_gavel_weights_are_above_0(tmp_path: Path, weight: str) -> None:
+    table, trace = tmp_path / "throughputs.json", tmp_path / "weighted.trace"
+    table.write_text(json.dumps(THROUGHPUTS))
+    trace.write_text(f"{LM}\tc\td\t--steps\t1\t1800\t2\t{weight}\t-1\t30\n")
+    said = f"{trace}, line 1, field 'priority_weight': got '{weight}', allowed is a finite number above 0"
+    with pytest.raises(FleetError, match=re.escape(said)):
+        list(read_workload(trace, profiles=table))
 
 
 @needs_data
@@ -169,6 +180,7 @@ def test_synergy_names_the_models_it_knows(tmp_path: Path) -> None:
     assert (on(first.profile, 2), on(first.profile, 2, nodes=2)) == (1.0, 0.5)
     with pytest.raises(FleetError, match="line 2, field 'model': got 'vae', allowed is lstm"):
         next(jobs)
-    sensitivities.write_text(json.dumps({"lstm_1": table | {"tput": [[1] * 4] * 9}}))
-    with pytest.raises(FleetError, match="not a table of sensitivities"):
-        read_sensitivities(sensitivities)
+    for text in (json.dumps({"lstm_1": table | {"tput": [[1] * 4] * 9}}), "[" * 60_000):
+        sensitivities.write_text(text)
+        with pytest.raises(FleetError, match="not a table of sensitivities"):
+            read_sensitivities(sensitivities)

@@ -47,9 +47,10 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _read(path: Path) -> Sequence[Job]:
     from trainyard.fleet.workload.own import read_form, read_own
+    from trainyard.fleet.workload.readers.formats import text_of
 
     if path.suffix in (".yaml", ".yml"):
-        text = path.read_text()
+        text = text_of(path)
         if not any(line.startswith("jobs:") for line in text.splitlines()):
             return (read_form(text, path),)
     return tuple(read_own(path))

@@ -152,7 +152,7 @@ class Job:
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, virtual_cluster : whose it is.
-    weight : of its share in weighted fairness.
+    weight : of its share in weighted fairness, above 0.
     deadline_s : time by which it should end, counted as ``arrival_s``.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all.

@@ -22,7 +22,7 @@ max_devices
 device_types        that it can run on, separated by spaces                                          all
 user                whose it is
 virtual_cluster     to which it belongs
-weight              in weighted fairness                                                             1
+weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
@@ -51,7 +51,7 @@ import yaml
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile
 from trainyard.fleet.workload.own_training import OPTIONS, read_training, refuse_options, training_values
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format, Head, text_of
 from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
@@ -96,9 +96,9 @@ def _job(arrival_s: float, row: Row) -> Job:
     rest: dict[str, Any] = {name: given[name] for name in texts if name in given}
     rest |= {name: row.count(name) for name in counts if name in given}
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
-    rest |= {
-        name: row.number(name) for name in ("weight", "deadline_s", "cpus", "memory_bytes") if name in given
-    }
+    rest |= {name: row.number(name) for name in ("deadline_s", "cpus", "memory_bytes") if name in given}
+    if "weight" in given:
+        rest["weight"] = row.positive("weight")
     kinds = tuple(given.get("device_types", "").split())
     job = Job(
         given["name"],
@@ -174,17 +174,27 @@ def read_form(text: str, source: Path) -> Job:
 def _composed(text: str, path: Path) -> yaml.Node | None:
     """The nodes of a YAML text; nothing is made of them."""
     try:
-        found: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        return _root(yaml.SafeLoader(text), path)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise FleetError(f"{path}, line {line}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise FleetError(f"{path}, line 1: not YAML: {error}") from error
+
+
+def _root(loader: yaml.SafeLoader, path: Path) -> yaml.Node | None:
+    try:
+        found: yaml.Node | None = loader.get_single_node()
+    except RecursionError as error:
+        raise FleetError(
+            f"{path}, line {loader.line + 1}: lists or mappings too deep in each other; a job is a mapping of "
+            f"{', '.join(COLUMNS)}, each to one number or text"
+        ) from error
     return found
 
 
 def _yaml_rows(path: Path) -> Iterator[Row]:
-    root = _composed(path.read_text(), path)
+    root = _composed(text_of(path), path)
     entries = root.value if isinstance(root, yaml.MappingNode) else []
     lists = [value for key, value in entries if key.value == "jobs" and isinstance(value, yaml.SequenceNode)]
     if not lists:
@@ -218,7 +228,7 @@ def write_jobs(jobs: Iterable[Job], path: Path) -> int:
         If a job runs in a way that is not a table.
     """
     count = 0
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         if path.suffix in (".yaml", ".yml"):
             file.write("jobs:\n")
             for job in jobs:

@@ -12,6 +12,32 @@ from trainyard.fleet.workload.job import Job
 _HEAD_BYTES = 65536
 
 
+def text_of(path: Path) -> str:
+    """The whole text of a file.
+
+    Raises
+    ------
+    FleetError
+        If it is not in UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
+
+
+def not_utf8(path: Path) -> FleetError:
+    """What to raise about a file that is not in UTF-8: it names the first line that is not."""
+    with path.open("rb") as file:
+        for line, text in enumerate(file, 1):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                what = f"byte {text[error.start]:#04x} is not UTF-8"
+                return FleetError(f"{path}, line {line}: {what}; give a text file, saved in UTF-8")
+    return FleetError(f"{path}: not in UTF-8; give a text file, saved in UTF-8")
+
+
 @dataclass(frozen=True)
 class Head:
     """The beginning of a file.
@@ -20,10 +46,12 @@ class Head:
     ----------
     path : the file.
     text : of its first 64 KiB.
+    is_cut : whether the file goes on.
     """
 
     path: Path
     text: str
+    is_cut: bool
 
     @classmethod
     def of(cls, path: Path) -> Head:
@@ -36,7 +64,8 @@ class Head:
         """
         try:
             with path.open("rb") as file:
-                return cls(path, file.read(_HEAD_BYTES).decode("utf-8-sig", "replace"))
+                begins = file.read(_HEAD_BYTES)
+                return cls(path, begins.decode("utf-8-sig", "replace"), is_cut=bool(file.read(1)))
         except OSError as error:
             raise FleetError(f"cannot read trace {path}: {error.strerror}") from error
 
@@ -44,6 +73,12 @@ class Head:
     def first(self) -> str:
         """The first line."""
         return self.text.partition("\n")[0].rstrip("\r")
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines that are whole."""
+        lines = self.text.splitlines()
+        return lines[:-1] if self.is_cut else lines
 
     def columns(self, separator: str = ",") -> frozenset[str]:
         """Fields of the first line."""

@@ -122,7 +122,7 @@ def read_throughputs(path: Path) -> Throughputs:
         alone = {where: {_kind(k): float(row["null"]) for k, row in t.items()} for where, t in tables.items()}
     except OSError as error:
         raise FleetError(f"cannot read throughputs {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FleetError(
             f"{path}: not a table of throughputs ({error}); allowed is worker type > ('job type', scale factor) > null: "
             "steps/s, or ('job type', scale factor): [own, other]"
@@ -172,7 +172,7 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             steps,
             GavelProfile(throughputs, job_type),
             device_types=throughputs.runs_on(job_type, size),
-            weight=row.number("priority_weight") if "priority_weight" in row.fields else 1.0,
+            weight=row.positive("priority_weight") if "priority_weight" in row.fields else 1.0,
             deadline_s=arrival_s + slo * steps / reference if slo > 0 else None,
             model=model,
             batch_size=batch_size,

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.fleet.workload.readers.formats import Format, Head, not_utf8
 
 _PIECE = 1 << 20
 _LARGEST_JOB = 1 << 24
@@ -28,7 +28,10 @@ _SPACE = " \t\r\n,"
 
 def read_philly(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     """Jobs that ran."""
-    records = [record for line, job in _objects(path) if (record := _record(path, line, job)) is not None]
+    try:
+        records = [record for line, job in _objects(path) if (record := _record(path, line, job)) is not None]
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
     records.sort(key=lambda record: record[0])
     for moment, size, length_s, name, user, virtual_cluster in records:
         arrival_s = (moment - records[0][0]).total_seconds()
@@ -88,6 +91,10 @@ def _objects(path: Path) -> Iterator[tuple[int, Any]]:
                     raise FleetError(f"{path}, line {line}: not JSON, or cut off: {error.msg}") from error
                 text, place = text[place:] + more, 0
                 continue
+            except RecursionError as error:
+                raise FleetError(
+                    f"{path}, line {line}: lists too deep in each other; a Philly log is one list of jobs"
+                ) from error
             yield line, member
             line += text.count("\n", place, end)
             place = end

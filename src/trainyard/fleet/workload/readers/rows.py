@@ -43,23 +43,31 @@ class Row(NamedTuple):
 
     def number(self, name: str, least: float = 0.0) -> float:
         """A finite number of at least ``least``."""
-        try:
-            value = float(self.fields[name])
-        except ValueError:
-            value = math.nan
+        value = self._value(name)
         if not least <= value < math.inf:
             raise self.error(name, f"a number of at least {least:g}")
         return value
 
+    def positive(self, name: str) -> float:
+        """A finite number above 0."""
+        value = self._value(name)
+        if not 0 < value < math.inf:
+            raise self.error(name, "a finite number above 0")
+        return value
+
     def count(self, name: str, least: int = 0) -> int:
         """A whole number of at least ``least``."""
-        try:
-            value = float(self.fields[name])
-        except ValueError:
-            value = math.nan
+        value = self._value(name)
         if not (value >= least and value.is_integer()):
             raise self.error(name, f"a whole number of at least {least}")
         return int(value)
+
+    def _value(self, name: str) -> float:
+        """A number, NaN where there is none."""
+        try:
+            return float(self.fields[name])
+        except ValueError:
+            return math.nan
 
     def moment_s(self, name: str) -> float:
         """Seconds since 1970 of a date and time, taken as UTC where it names no zone."""

@@ -86,7 +86,7 @@ def read_shockwave(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             row.number("total_steps", 1),
             ShockwaveProfile(throughputs, job_type, mode=mode, duration_s=duration_s),
             device_types=throughputs.runs_on(job_type, size),
-            weight=row.number("priority_weight"),
+            weight=row.positive("priority_weight"),
             deadline_s=arrival_s + slo * duration_s if slo > 0 else None,
             model=model,
             batch_size=batch_size,

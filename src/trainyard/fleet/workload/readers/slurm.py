@@ -22,6 +22,7 @@ from trainyard.fleet.workload.readers.rows import Row, Table
 _ELAPSED = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)(?:\.\d+)?")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 _SUFFIXES = " KMGTP"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def read_slurm(path: Path, profiles: Path | None = None) -> Iterator[Job]:
@@ -39,7 +40,7 @@ def read_slurm(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             device_types=(device_type,) if device_type else (),
             user=row.fields.get("User", ""),
             virtual_cluster=row.fields.get("Partition", ""),
-            cpus=float(resources.get("cpu", 0)),
+            cpus=_cpus(row, resources.get("cpu", "0")),
             memory_bytes=_memory_bytes(row, resources.get("mem", "0")),
             model=row.fields.get("JobName", ""),
         )
@@ -72,27 +73,38 @@ def _length_s(row: Row) -> float:
 
 def _resources(row: Row) -> dict[str, str]:
     """What the job got, ``cpu=16,gres/gpu=2,mem=64G``, by name; before it got anything, what it asked for."""
-    name = _column(row, "AllocTRES", "ReqTRES")
-    text = row.fields[name] or row.fields.get("ReqTRES", "")
-    parts = [part.partition("=") for part in text.split(",") if part]
+    name = _tres(row)
+    parts = [part.partition("=") for part in row.fields[name].split(",") if part]
     if not all(equals for _, equals, _ in parts):
         raise row.error(name, "a list such as cpu=16,gres/gpu=2,mem=64G")
     return {key: value for key, _, value in parts}
+
+
+def _tres(row: Row) -> str:
+    """The column that says what the job got or, where that is empty, asked for."""
+    name = _column(row, "AllocTRES", "ReqTRES")
+    return name if row.fields[name] or "ReqTRES" not in row.fields else "ReqTRES"
 
 
 def _gpus(row: Row, resources: dict[str, str]) -> tuple[int, str]:
     """Number and type; types are listed beside the total."""
     typed = {key.removeprefix("gres/gpu:"): n for key, n in resources.items() if key.startswith("gres/gpu:")}
     total = resources.get("gres/gpu") or next(iter(typed.values()), "0")
-    if not total.isdigit():
-        raise row.error(_column(row, "AllocTRES", "ReqTRES"), "gres/gpu= and a whole number")
+    if not total.isdecimal():
+        raise row.error(_tres(row), "gres/gpu= and a whole number")
     return int(total), next(iter(typed)) if len(typed) == 1 else ""
+
+
+def _cpus(row: Row, text: str) -> float:
+    if _NUMBER.fullmatch(text) is None:
+        raise row.error(_tres(row), "cpu= and a number such as 16")
+    return float(text)
 
 
 def _memory_bytes(row: Row, text: str) -> float:
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise row.error(_column(row, "AllocTRES", "ReqTRES"), "mem= and a size such as 64G")
+        raise row.error(_tres(row), "mem= and a size such as 64G")
     number, suffix = found.groups()
     # Slurm's sizes without a letter are mebibytes
     return float(number) * 1024.0 ** _SUFFIXES.index(suffix or "M")

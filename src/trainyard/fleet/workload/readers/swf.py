@@ -52,9 +52,7 @@ def _name(row: Row, field: str) -> str:
 
 
 def _matches(head: Head) -> bool:
-    lines = [
-        line for line in head.text.splitlines()[:-1] if line.strip() and not line.lstrip().startswith(";")
-    ]
+    lines = [line for line in head.lines if line.strip() and not line.lstrip().startswith(";")]
     return bool(lines) and all(len(line.split()) == len(_COLUMNS) for line in lines[:5])
 
 

@@ -93,7 +93,7 @@ def read_sensitivities(path: Path) -> dict[str, Sensitivity]:
         }
     except OSError as error:
         raise FleetError(f"cannot read sensitivities {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FleetError(
             f"{path}: not a table of sensitivities ({error!r}); allowed is '<model>_1': iter_time, tput, cpus, mem, batch"
         ) from error
