@@ -84,3 +84,17 @@ def test_a_philly_log_that_is_not_utf_8(tmp_path: Path) -> None:
     path.write_bytes(b'[\n{"attempts": []},\n{"attempts": [], "user": "J\xf6rg"}]')
     with pytest.raises(FleetError, match=f"^{re.escape(str(path))}, line 3: byte 0xf6 is not UTF-8"):
         list(read_workload(path, "philly"))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one(tmp_path: Path, limit: int) -> None:
+    with pytest.raises(FleetError, match=f"limit {limit}: it is the number of jobs to take, at least 1"):
+        read_workload(tmp_path / "any", limit=limit)
+
+
+def test_a_limit_takes_the_first_jobs(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.csv").write_text("name,arrival_s,num_devices,length_s\n1,5,1,1\n2,0,1,1\n")
+    assert [job.name for job in read_workload(tmp_path / "a.csv", limit=1)] == ["2"]
+    assert [job.name for job in read_workload(tmp_path, limit=3)] == ["a/2", "b/2", "a/1"]
+    assert len(list(read_workload(tmp_path, limit=9))) == 4

@@ -36,8 +36,6 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
-    from itertools import islice
-
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
@@ -52,7 +50,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     site = Site.parse(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
     costs = Costs(options.restart_s, options.start_s)
-    jobs = tuple(islice(read_workload(options.trace), options.limit))
+    jobs = tuple(read_workload(options.trace, limit=options.limit))
     check_runnable(jobs, site)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
     engine.warm_up()

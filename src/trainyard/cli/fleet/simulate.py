@@ -59,8 +59,6 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from itertools import islice
-
     from trainyard.fleet.catalog import parse_policies
     from trainyard.fleet.crowding import Crowding
     from trainyard.fleet.hazards import Hazards
@@ -85,7 +83,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     costs = Costs(options.restart_s, options.start_s)
     runs = []
     for setting in settings:
-        jobs = islice(read_workload(options.trace, options.format, options.profiles), options.limit)
+        jobs = read_workload(options.trace, options.format, options.profiles, options.limit)
         with screen.waiting(f"simulating {setting.text}"):
             runs.append(
                 setting.simulate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from trainyard.fleet.site import FleetError
@@ -53,7 +54,9 @@ def recognise(path: Path) -> Format:
     return found[0]
 
 
-def read_workload(path: Path, format: str | None = None, profiles: Path | None = None) -> Iterator[Job]:
+def read_workload(
+    path: Path, format: str | None = None, profiles: Path | None = None, limit: int | None = None
+) -> Iterator[Job]:
     """The jobs of a trace, in the order of their arrival; read when asked for, one after the other.
 
     Jobs that ask for no device and jobs that never ran are left out. A folder is read as one workload: its files are
@@ -64,6 +67,7 @@ def read_workload(path: Path, format: str | None = None, profiles: Path | None =
     path : a file, or a folder of files of one format.
     format : name of the format; recognised if it is not given.
     profiles : where the measured speeds of the jobs are, for formats that have them in a file of their own.
+    limit : take only so many jobs, the first ones; by default all.
 
     Raises
     ------
@@ -72,6 +76,10 @@ def read_workload(path: Path, format: str | None = None, profiles: Path | None =
     """
     if format is not None and format not in FORMATS:
         raise FleetError(f"no trace format {format!r}; there are {', '.join(FORMATS)}")
+    if limit is not None and limit < 1:
+        raise FleetError(
+            f"limit {limit}: it is the number of jobs to take, at least 1; leave it out to take all"
+        )
     files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
     if not files:
         raise FleetError(f"folder {path} has no files; give a trace, or a folder of traces")
@@ -86,8 +94,9 @@ def read_workload(path: Path, format: str | None = None, profiles: Path | None =
     if profiles is None and entry.needs_profiles:
         raise FleetError(f"a {entry.name} trace gives work, not time; give `profiles`: {entry.profiles}")
     if not path.is_dir():
-        return entry.read(path, profiles)
-    return heapq.merge(*(_part(entry, file, profiles) for file in files), key=lambda job: job.arrival_s)
+        return islice(entry.read(path, profiles), limit)
+    parts = (_part(entry, file, profiles) for file in files)
+    return islice(heapq.merge(*parts, key=lambda job: job.arrival_s), limit)
 
 
 def _part(entry: Format, file: Path, profiles: Path | None) -> Iterator[Job]:
