@@ -192,3 +192,11 @@ def test_unfairness_is_against_an_equal_share() -> None:
     assert run.unfairness.tolist() == pytest.approx([0.5, 200 / 150])
     alone = simulate_fleet([declared_job("a", 5.0, 1, 100.0)], site, fifo())
     assert alone.unfairness.tolist() == [1.0]
+
+
+def test_a_job_without_work_is_treated_fairly() -> None:
+    """It takes no time with any share, also if it has to wait for devices."""
+    jobs = [declared_job("a", 0.0, 1, 0.0), declared_job("b", 0.0, 4, 10.0), declared_job("c", 0.0, 4, 0.0)]
+    run = simulate_fleet(jobs, Site.uniform(1, 4), fifo())
+    assert dict(zip(run.names, run.unfairness.tolist(), strict=True)) == {"a": 1.0, "b": 0.5, "c": 1.0}
+    assert (run.worst_unfairness, run.wronged) == (1.0, 0.0)

@@ -72,8 +72,12 @@ class FleetRun:
 
     @cached_property
     def unfairness(self) -> Floats:
-        """Finish-time fairness: completion time over that with an equal share; above 1 a job was wronged."""
-        return self.completion_s / self.fair_s
+        """Finish-time fairness: completion time over that with an equal share; above 1 a job was wronged.
+
+        A job without work, which takes no time with any share, has 1.
+        """
+        fair = np.ones_like(self.fair_s)
+        return np.divide(self.completion_s, self.fair_s, out=fair, where=self.fair_s > 0)
 
     @property
     def wronged(self) -> float:
