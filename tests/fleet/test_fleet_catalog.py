@@ -40,6 +40,13 @@ def test_examples(module: str) -> None:
     assert not results.failed
 
 
+@ENTRIES
+@pytest.mark.parametrize("name", ["needs", "preempts"])
+def test_what_a_policy_says_of_itself_is_no_option(entry: Entry, name: str) -> None:
+    with pytest.raises(FleetError, match=f"{entry.name} has no option '{name}'; its options: "):
+        parse_policy(f"{entry.name}({name}=False)")
+
+
 def test_options_reach_the_policy() -> None:
     (first, policy), (second, _) = parse_policies("tiresias(promote_knob=8, thresholds=(10, 20.5)), fifo")
     assert (first, second) == ("tiresias(promote_knob=8, thresholds=(10, 20.5))", "fifo")
@@ -54,6 +61,26 @@ def test_options_reach_the_policy() -> None:
         ("tiresias(3)", "cannot read policies"),
         ("tiresias(promote_knob=x)", "must be a number"),
         ("tiresias(promote_knob='x')", "tiresias(promote_knob='x')"),
+        ("antman(quotas={'a': 1})", "must be a number, text in quotes, a tuple of them"),
+        ("antman(quotas=3)", "quotas of antman: 3 is no pair of a virtual cluster and a number of devices"),
+        ("antman(quotas=('a', 1))", "quotas of antman: 'a' is no pair"),
+        ("antman(quotas=(('a', 'b'),))", "quotas of antman: ('a', 'b') is no pair"),
+        ("antman(quotas=(('a', -1),))", "('a', -1) is no pair"),
+        ("antman(quotas=(('a', True),))", "('a', True) is no pair"),
+        ("antman(quotas=((1, 1),))", "(1, 1) is no pair"),
+        ("antman(quotas=(('a', 1), ('a', 2)))", "virtual cluster 'a' is there twice; give each once"),
+        ("gavel_hierarchical(weights=3)", "weights of gavel_hierarchical: 3 is no pair"),
+        (
+            "gavel_hierarchical(weights=(('a', 0),))",
+            "('a', 0) is no pair of a virtual cluster and a finite weight",
+        ),
+        (
+            "gavel_hierarchical(inners=(('a', 'las'),))",
+            "('a', 'las') is no pair of a virtual cluster and 'fairness' or",
+        ),
+        ("gavel_hierarchical(inner='las')", "inner of gavel_hierarchical is 'fairness' or 'fifo', got 'las'"),
+        ("hived(quotas=3)", "quotas of hived are tuples of a virtual cluster, devices of a cell, and cells"),
+        ("hived(quotas=(('a', 8),))", "got (('a', 8),)"),
         ("fifo sjf", "joined by ,"),
         ("", "cannot read"),
         ("fifo, sjf", "one policy is wanted, got 2"),

@@ -13,9 +13,6 @@ from trainyard.job import catalog as job_catalog
 from trainyard.naming import Names
 from trainyard.published import PaperTable, System
 
-_DECLARED = {"needs", "preempts"}
-"""What a policy says of itself, and nobody sets."""
-
 
 @dataclass(frozen=True)
 class Level:
@@ -107,7 +104,7 @@ def find(name: str) -> tuple[Level, System]:
 def options(system: System) -> list[str]:
     """Keywords of a system with their defaults, as code."""
     parameters = inspect.signature(system.factory).parameters.values()
-    return [_option(p) for p in parameters if p.name not in _DECLARED]
+    return [_option(p) for p in parameters]
 
 
 def _option(parameter: inspect.Parameter) -> str:

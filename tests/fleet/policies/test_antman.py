@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
@@ -75,5 +76,6 @@ def test_quota_of_a_virtual_cluster() -> None:
         declared_job("b", 0, 1, 100, virtual_cluster="one"),
         declared_job("c", 0, 2, 100, virtual_cluster="two"),
     ]
-    found = times(simulate_fleet(jobs, Site.uniform(1, 4), AntMan(quotas={"one": 2, "two": 2})))
+    policy = parse_policy("antman(quotas=(('one', 2), ('two', 2)))")
+    found = times(simulate_fleet(jobs, Site.uniform(1, 4), policy))
     assert found == {"a": 100, "b": 200, "c": 100}

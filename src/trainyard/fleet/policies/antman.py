@@ -12,11 +12,11 @@ Fidelity: simplified.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policy import Need, Snapshot, Targets
 from trainyard.fleet.site import Site
 
@@ -36,14 +36,19 @@ class AntMan:
 
     Attributes
     ----------
-    quotas : devices that the guaranteed jobs of a virtual cluster may have at once; without an entry, all.
+    quotas : virtual clusters and how many devices their guaranteed jobs may have at once; those not named, all.
     busiest : a device that a guaranteed job keeps busier than this takes no opportunistic one (the paper's 80 %).
     """
 
-    quotas: Mapping[str, int] = field(default_factory=dict)
+    quotas: tuple[tuple[str, int], ...] = ()
     busiest: float = 0.8
-    needs: frozenset[Need] = frozenset()
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    preempts: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        check_pairs(
+            "quotas of antman", self.quotas, "a number of devices", lambda n: type(n) is int and n >= 0
+        )
 
     @property
     def shares(self) -> bool:
@@ -71,6 +76,7 @@ class _Choice:
 
     def __init__(self, policy: AntMan, snapshot: Snapshot) -> None:
         self.policy, self.snapshot = policy, snapshot
+        self.quotas = dict(policy.quotas)
         self.devices = {device: _Device() for device in np.flatnonzero(snapshot.site.is_usable).tolist()}
         self.used: dict[str, int] = {}
         self.placed: dict[int, tuple[int, ...]] = {}
@@ -80,7 +86,7 @@ class _Choice:
         """Devices without a guaranteed job: those it has, else idle ones before those that are shared."""
         job, held = self.snapshot.jobs[i], self.snapshot.grants[i]
         used = self.used.get(job.virtual_cluster, 0)
-        quota = self.policy.quotas.get(job.virtual_cluster, self.snapshot.site.num_devices)
+        quota = self.quotas.get(job.virtual_cluster, self.snapshot.site.num_devices)
         if used + job.num_devices > quota:
             whose = f"virtual cluster {job.virtual_cluster!r}"
             self.reasons[i] = (

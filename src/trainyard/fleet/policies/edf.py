@@ -16,7 +16,7 @@ slower than on fewer; ``as_published`` does so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -36,8 +36,8 @@ class EDF:
     """
 
     as_published: bool = False
-    needs: frozenset[Need] = frozenset({"speed", "deadline"})
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset({"speed", "deadline"}), init=False)
+    preempts: bool = field(default=True, init=False)
 
     def start(self, site: Site) -> MappingProxyType[int, Scaling]:
         """No job is known.

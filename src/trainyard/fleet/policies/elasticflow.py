@@ -26,7 +26,7 @@ use of devices grows most; here it is as in the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -76,8 +76,8 @@ class ElasticFlow:
     """
 
     slot_s: float = 60.0
-    needs: frozenset[Need] = frozenset({"speed", "length", "deadline"})
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset({"speed", "length", "deadline"}), init=False)
+    preempts: bool = field(default=True, init=False)
 
     def start(self, site: Site) -> State:
         """Nobody is admitted.

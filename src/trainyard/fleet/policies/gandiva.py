@@ -60,8 +60,8 @@ class Gandiva:
     pack: bool = True
     migrate: bool = True
     grow: bool = True
-    needs: frozenset[Need] = frozenset()
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    preempts: bool = field(default=True, init=False)
 
     @property
     def shares(self) -> bool:

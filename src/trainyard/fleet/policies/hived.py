@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,8 +67,8 @@ class HiveD:
 
     layout: Layout | None = None
     quotas: Quotas = ()
-    needs: frozenset[Need] = frozenset()
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset(), init=False)
+    preempts: bool = field(default=True, init=False)
 
     def start(self, site: Site) -> State:
         """No job is known.
@@ -97,13 +98,24 @@ def hived(config: str = "", quotas: Quotas = ()) -> HiveD:
     Raises
     ------
     FleetError
-        If the file cannot be read, or both are given.
+        If the file cannot be read, both are given, or quotas are something else.
     """
+    if not (isinstance(quotas, tuple) and all(map(_is_quota, quotas))):
+        raise FleetError(
+            f"quotas of hived are tuples of a virtual cluster, devices of a cell, and cells, such as (('a', 8, 1),); got "
+            f"{quotas!r}"
+        )
     if config and quotas:
         raise FleetError(
             "the configuration says which virtual clusters there are; give `config` or `quotas`, not both"
         )
     return HiveD(read_hived(Path(config)) if config else None, quotas)
+
+
+def _is_quota(value: Any) -> bool:
+    if not (isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str)):
+        return False
+    return all(type(number) is int and number > 0 for number in value[1:])
 
 
 class _Decision:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -81,7 +81,7 @@ class Optimus:
     threshold: float = 1e-3
     young: float = 0.95
     as_published: bool = False
-    preempts: bool = True
+    preempts: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:

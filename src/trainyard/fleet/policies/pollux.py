@@ -24,7 +24,7 @@ Pollux.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -75,8 +75,8 @@ class Pollux:
     num_generations: int = 100
     population: int = 100
     seed: int = 0
-    needs: frozenset[Need] = frozenset({"reports"})
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
+    preempts: bool = field(default=True, init=False)
 
     def start(self, site: Site) -> Searched:
         """Nothing is known."""

@@ -26,7 +26,7 @@ time that a job's trial on one device of every type takes. The cost of a restart
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -100,8 +100,8 @@ class Sia:
     restart_s: float = 30.0
     interval_s: float = 60.0
     as_published: bool = False
-    needs: frozenset[Need] = frozenset({"reports"})
-    preempts: bool = True
+    needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
+    preempts: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.power == 0:

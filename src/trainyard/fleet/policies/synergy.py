@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -71,7 +71,7 @@ class Synergy:
     allocation: Literal["tune", "fair"] = "tune"
     saturation: float = 0.99
     as_published: bool = False
-    preempts: bool = True
+    preempts: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:

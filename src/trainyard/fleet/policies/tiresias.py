@@ -86,8 +86,8 @@ class Tiresias:
     as_in_pollux: bool
     as_published: bool
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
-    preempts: bool = True
-    needs: frozenset[Need] = frozenset()
+    preempts: bool = field(default=True, init=False)
+    needs: frozenset[Need] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:

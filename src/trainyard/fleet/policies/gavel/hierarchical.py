@@ -13,24 +13,28 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
+from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 Inner = Literal["fairness", "fifo"]
+_INNERS = " or ".join(map(repr, get_args(Inner)))
 
 _PRICED = 1e-9
 """Prices below count as none: the prices of one program sum to about 1."""
@@ -67,13 +71,26 @@ def hierarchical(
     Parameters
     ----------
     inner : what holds within virtual clusters that ``inners`` does not name.
-    inners, weights : by virtual cluster; a weight is 1 where nothing is said.
+    inners, weights : by virtual cluster; a weight is above 0, and 1 where nothing is said.
     aware, as_published, seed, space_sharing : as in `water_filling`.
+
+    Raises
+    ------
+    FleetError
+        If one of the first three is something else.
     """
+    if inner not in get_args(Inner):
+        raise FleetError(f"inner of gavel_hierarchical is {_INNERS}, got {inner!r}")
+    check_pairs("inners of gavel_hierarchical", inners, _INNERS, lambda rule: rule in get_args(Inner))
+    check_pairs("weights of gavel_hierarchical", weights, "a finite weight above 0", _is_weight)
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = partial(_two_levels, inner=inner, inners=dict(inners), weights=dict(weights))
     needs: frozenset[Need] = frozenset({"speed"})
     return Gavel(objective, needs, aware, published=published, by_entity=True, space_sharing=space_sharing)
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _one_level(problem: Problem, kept: Any) -> tuple[Fractions, None]:
