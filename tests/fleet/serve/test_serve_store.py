@@ -170,3 +170,23 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE jobs (number INTEGER, name TEXT)")
     with pytest.raises(FleetError, match=r"another version of Trainyard: its jobs have no owner, .*--state"):
         Store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:9/x", "'postgresql://me:***@127.0.0.1:9/x': (psycopg.OperationalError)"),
+        ("postgresql://me:a:s3cret/b@127.0.0.1:9/x", "'postgresql://me:***@127.0.0.1:9/x': (psycopg.OperationalError)"),
+        ("postgresql://me:p@s3cret@127.0.0.1:9/x", "'postgresql://me:***@127.0.0.1:9/x': it has more than one @"),
+        ("postgresql://me:p@h:s3cret@127.0.0.1/x", "'postgresql://me:***@127.0.0.1/x': it has more than one @"),
+        ("postgresql://127.0.0.1:9/x?user=me&password=s3cret", "/x?user=me&password=***': (psycopg.OperationalError)"),
+        ("postgresql://me:s3cret@127.0.0.1:port/x", "'postgresql://me:***@127.0.0.1:port/x': invalid literal"),
+        ("postgresql:/me:s3cret@127.0.0.1/x", "'postgresql:***@127.0.0.1/x': Could not parse"),
+        ("oracle://me:s3cret@x", "'oracle://me:***@x': "),
+    ],
+)  # fmt: skip
+def test_a_password_is_not_told(url: str, shown: str) -> None:
+    with pytest.raises(FleetError) as error:
+        Store(url)
+    assert shown in str(error.value)
+    assert "s3cret" not in str(error.value)

@@ -8,6 +8,7 @@ right. Of a cancelled job the wish is written first, and the deed when it is don
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -38,17 +39,20 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
         try:
-            self._engine = sql.create_engine(url, pool_pre_ping=True)
+            self._engine = sql.create_engine(_with_driver(url), pool_pre_ping=True)
             if self._engine.dialect.name == "sqlite":
                 # Readers do not wait for the writer.
                 sql.event.listen(self._engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
             TABLES.create_all(self._engine)
             there = {column["name"] for column in sql.inspect(self._engine).get_columns(JOBS.name)}
-        except (SQLAlchemyError, ModuleNotFoundError) as error:
+        except (SQLAlchemyError, ModuleNotFoundError, ValueError) as error:
+            shown, reason = _without_password(url), str(error).splitlines()[0]
+            if shown != url and url.count("@") > 1:
+                # What follows the first one is taken for the host, and may be the end of a password.
+                reason = "it has more than one @; inside a password it is written %40"
             raise FleetError(
-                f"the state cannot be kept in {url!r}: {str(error).splitlines()[0]}; give --state as "
+                f"the state cannot be kept in {shown!r}: {reason}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
             ) from error
 
@@ -199,6 +203,17 @@ def _columns(done: Done, now_s: float) -> dict[str, Any]:
         "attained_device_s": attained_device_s,
         "settled_s": now_s,
     }
+
+
+def _with_driver(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def _without_password(url: str) -> str:
+    """An address without all in it that may be a password, also where it cannot be read."""
+    begin = url.find("://") + 3 if "://" in url else 0
+    rest = re.sub("(password=)[^&]*", r"\1***", url[begin:], flags=re.IGNORECASE)
+    return url[:begin] + re.sub(":.+@", ":***@", rest, count=1, flags=re.DOTALL)
 
 
 def _write(connection: sql.Connection, event: Event) -> None:
