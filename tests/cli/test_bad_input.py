@@ -20,6 +20,19 @@ def model():
     return nn.Linear(4, %d), loss, {"x": torch.zeros(4, 4)}
 """
 
+JOBS = b"name,arrival_s,num_devices,length_s"
+WORKLOADS = {
+    "jobs.csv": JOBS + b"\na,0,1,10\n",
+    "weight.csv": JOBS + b",weight\na,0,1,10,0\n",
+    "deep.yaml": b"jobs:\n- " + b"[" * 60_000,
+    "deep-job.yaml": b"[" * 60_000,
+    "deep.json": b"[" * 60_000,
+    "latin1.yaml": b"jobs:\n- {name: J\xf6rg, arrival_s: 0, num_devices: 1, length_s: 10}\n",
+    "latin1-job.yaml": b"name: J\xf6rg\n",
+    "latin1.json": b'[{"attempts": [], "submitted_time": "\xf6"}]',
+    "slurm.txt": b"JobID|Submit|ElapsedRaw|AllocTRES\n7|2024-05-01T12:00:00|60|cpu=many,gres/gpu=2\n",
+}
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -32,6 +45,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "cluster.yaml").write_text("nodes: 3\n")
     (tmp_path / "no_model.py").write_text("x = 1\n")
     (tmp_path / "good.py").write_text(USER_FILE % 4)
+    for name, content in WORKLOADS.items():
+        (tmp_path / name).write_bytes(content)
     return tmp_path
 
 
@@ -75,6 +90,46 @@ CASES = {
         ("restart_s", "at least 0 seconds", "nan"),
     ),
 }
+
+
+def fleet(file, *rest):
+    return ("fleet", "simulate", "--trace", file, "--cluster", "1x2xT4", *rest)
+
+
+def under(policy):
+    return fleet("jobs.csv", "--policy", policy)
+
+
+CASES |= {
+    "workload that is too deep": (fleet("deep.yaml"), ("deep.yaml, line 2", "too deep", "a job is a mapping")),
+    "job that is too deep": (("fleet", "submit", "deep-job.yaml"), ("deep-job.yaml, line 1", "too deep")),
+    "log that is too deep": (fleet("deep.json", "--format", "philly"), ("deep.json, line 1", "too deep")),
+    "workload that is not UTF-8": (fleet("latin1.yaml"), ("latin1.yaml, line 2", "0xf6", "UTF-8")),
+    "job that is not UTF-8": (("fleet", "submit", "latin1-job.yaml"), ("latin1-job.yaml, line 1", "UTF-8")),
+    "log that is not UTF-8": (fleet("latin1.json"), ("latin1.json, line 1", "0xf6", "UTF-8")),
+    "CPUs that are no number": (fleet("slurm.txt"), ("slurm.txt, line 2, field 'AllocTRES'", "cpu=many")),
+    "weight of 0": (
+        fleet("weight.csv", "--policy", "gavel_max_min"),
+        ("weight.csv, line 2, field 'weight'", "above 0"),
+    ),
+    "negative limit": (fleet("jobs.csv", "--limit", "-1"), ("limit -1", "at least 1", "leave it out")),
+    "negative limit of a run": (
+        ("fleet", "run", "--trace", "jobs.csv", "--cluster", "1x1xlocal", "--folder", "x", "--limit", "-1"),
+        ("limit -1", "at least 1"),
+    ),
+    "quotas as a mapping": (under("antman(quotas={'a': 1})"), ("quotas of antman", "{'a': 1}", "a tuple")),
+    "quotas that are no pairs": (under("antman(quotas=3)"), ("quotas of antman", "no pair", "(('NAME', VALUE),)")),
+    "cells that are none": (under("hived(quotas=3)"), ("quotas of hived", "(('a', 8, 1),)", "got 3")),
+    "weights that are no pairs": (under("gavel_hierarchical(weights=3)"), ("weights of gavel_hierarchical", "3")),
+    "what a policy says of itself": (under("pollux(preempts=False)"), ("preempts", "its options: fairness")),
+    "state with a password": (
+        (
+            "fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x",
+            "--state", "postgresql://me:s3cret@127.0.0.1:9/x",
+        ),
+        ("postgresql://me:***@127.0.0.1:9/x", "--state"),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
