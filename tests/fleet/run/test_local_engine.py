@@ -17,6 +17,7 @@ from engine_trials import (
     site_of,
     trial_training,
 )
+from guide_commands import follow_guide
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
@@ -90,6 +91,11 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
     assert [unequal.threads(node) for node in (0, 1)] == [1, 1]
     many_nodes = LocalEngine(Site.uniform(16, 1, "local"), tmp_path)
     assert (many_nodes.threads(0), many_nodes.core_part) == (1, pytest.approx(0.3))
+
+
+@pytest.mark.slow
+def test_the_command_of_the_guide(tmp_path: Path) -> None:
+    assert "ends as predicted" in follow_guide("local", "1x2xlocal", tmp_path)
 
 
 @pytest.mark.slow

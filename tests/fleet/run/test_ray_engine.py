@@ -21,6 +21,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
+from guide_commands import follow_guide
 
 from trainyard.fleet.run.engines import make_engine
 from trainyard.fleet.site import FleetError, Host, Site
@@ -164,6 +165,15 @@ def test_a_share_changes_while_its_job_runs(
 ) -> None:
     nodes.connect(cluster)
     check_shares_change(ray_engine.RayEngine(site_of(1), tmp_path, shares=True), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    sizes = nodes.ray_site(cluster).devices_per_node.tolist()
+    text = "+".join(f"1x{size}xlocal" for size in sizes)
+    assert "ends as predicted" in follow_guide("ray", text, tmp_path)
     wait_for(lambda: _free_gpus() == 4)
 
 

@@ -24,6 +24,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
+from guide_commands import follow_guide
 from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
 from trainyard.fleet.run.home import JobHome
@@ -150,6 +151,11 @@ def test_a_share_changes_while_its_job_runs(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     check_shares_change(SlurmEngine(site_of(1), tmp_path, shares=True), undisturbed)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_guide(cluster: None, tmp_path: Path) -> None:
+    assert "ends as predicted" in follow_guide("slurm", "1x3xlocal+1x1xlocal", tmp_path)
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ class Driver:
     Parameters
     ----------
     tell : hears what happens to jobs before the engine does, but for cancelling, of which it hears when that is done.
+    keep_spans : whether to note who had which devices when, for figures; for ever, that would fill the memory.
 
     Attributes
     ----------
@@ -126,6 +127,7 @@ class Driver:
         rounds: Rounds | None = None,
         patience: Patience | None = None,
         tell: Callable[[Event], None] = lambda _: None,
+        keep_spans: bool = True,
     ) -> None:
         if rounds is not None and rounds.published is not None:
             raise FleetError(
@@ -134,7 +136,7 @@ class Driver:
             )
         self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
-        self.notes = Recorder(keep_spans=True)
+        self.notes = Recorder(keep_spans)
         self.holdings = Holdings(site, policy.preempts, placement(place), Costs(), self.notes)
         self.books = self.holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)

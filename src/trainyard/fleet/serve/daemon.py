@@ -46,7 +46,13 @@ class Daemon:
     def __init__(self, site: Site, setting: Setting, engine: Engine, store: Store, folder: Path) -> None:
         self.setting, self.store, self.folder = setting, store, folder
         self.driver = Driver(
-            site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=self._hear
+            site,
+            setting.policy,
+            engine,
+            place=setting.place,
+            rounds=setting.rounds,
+            tell=self._hear,
+            keep_spans=False,
         )
         self.problem: Exception | None = None
         self._news, self._stopping = threading.Event(), threading.Event()

@@ -55,7 +55,6 @@ class Store:
                 f"the state cannot be kept in {shown!r}: {reason}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
             ) from error
-
         if missing := [column.name for column in JOBS.columns if column.name not in there]:
             raise FleetError(
                 f"this state was made by another version of Trainyard: its jobs have no {', '.join(missing)}; give "
@@ -110,7 +109,6 @@ class Store:
             raise Refusal(
                 409, f"there is or was a job {job.name!r} already; give this one another name"
             ) from error
-
     def cancel(self, name: str) -> State | None:
         """Note that a job is to be cancelled; its state until now, None if there is no such job."""
         with self._engine.begin() as connection:
