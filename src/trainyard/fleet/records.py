@@ -101,6 +101,11 @@ class FleetRun:
     def num_preemptions(self) -> int:
         return int(self.num_preempted.sum())
 
+    @property
+    def mean_queueing_s(self) -> float:
+        """Mean time from a job's arrival to its first devices."""
+        return float(self.queueing_s.mean()) if len(self.names) else 0.0
+
     def percentile_s(self, percent: float) -> float:
         """A percentile of the completion times."""
         return float(np.percentile(self.completion_s, percent)) if len(self.names) else 0.0

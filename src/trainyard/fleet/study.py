@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -52,19 +52,41 @@ class Standing:
 
     Attributes
     ----------
-    completion_s, p99_s, utilisation, wronged : mean and 99th percentile of completion times, share of devices' time in
-        use, share of jobs that an equal share of the cluster would have
+    completion_s, median_s, p99_s : mean, median and 99th percentile of completion times.
+    queueing_s : mean time before the first devices.
+    makespan_s : when the last job ends.
+    utilisation, wronged : share of devices' time in use, share of jobs that an equal share of the cluster would have
         served better.
+    num_missed : jobs that ended after their deadline.
     to_best : mean completion time over that of the best policy on the same jobs; the interval is of pairs, which
         differ less than workloads do.
     """
 
     policy: str
     completion_s: Interval
+    median_s: Interval
     p99_s: Interval
+    queueing_s: Interval
+    makespan_s: Interval
     utilisation: Interval
     wronged: Interval
+    num_missed: Interval
     to_best: Interval
+
+
+_FIGURES: Mapping[str, Callable[[FleetRun], float]] = MappingProxyType(
+    {
+        "completion_s": lambda run: run.mean_completion_s,
+        "median_s": lambda run: run.percentile_s(50),
+        "p99_s": lambda run: run.percentile_s(99),
+        "queueing_s": lambda run: run.mean_queueing_s,
+        "makespan_s": lambda run: run.makespan_s,
+        "utilisation": lambda run: run.utilisation,
+        "wronged": lambda run: run.wronged,
+        "num_missed": lambda run: run.num_missed,
+    }
+)
+"""What is compared, by attribute of `Standing`."""
 
 
 def drawn_jobs(workload: str, num_jobs: int, load: float, site: Site, seed: int) -> list[Job]:
@@ -118,7 +140,8 @@ def study(
 
     def simulated(case: tuple[str, int]) -> Floats:
         name, seed = case
-        return _figures(setting_of(name).simulate(workload(seed), site))
+        run = setting_of(name).simulate(workload(seed), site)
+        return np.array([figure(run) for figure in _FIGURES.values()])
 
     found = []
     for figures in map_forked(simulated, cases):
@@ -129,11 +152,7 @@ def study(
     best = figures[:, :, 0].mean(axis=0).argmin()
     standings = []
     for i, name in enumerate(names):
-        completion_s, p99_s, utilisation, wronged = (Interval.of(values) for values in figures[:, i].T)
         to_best = Interval.of(figures[:, i, 0] / figures[:, best, 0])
-        standings.append(Standing(name, completion_s, p99_s, utilisation, wronged, to_best))
+        intervals = dict(zip(_FIGURES, map(Interval.of, figures[:, i].T), strict=True))
+        standings.append(Standing(name, to_best=to_best, **intervals))
     return tuple(sorted(standings, key=lambda standing: standing.completion_s.mean))
-
-
-def _figures(run: FleetRun) -> Floats:
-    return np.array([run.mean_completion_s, run.percentile_s(99), run.utilisation, run.wronged])

@@ -12,7 +12,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text, percent_text
 
-__all__ = ["fleet_table", "league", "ranked_runs", "run_document"]
+__all__ = ["by_virtual_cluster", "fleet_table", "league", "ranked_runs", "run_document"]
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
@@ -54,7 +54,7 @@ def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, 
             f"{run.mean_completion_s / best_s:.2f}x" if best_s else "",
             duration_text(run.percentile_s(50)),
             duration_text(run.percentile_s(99)),
-            duration_text(float(run.queueing_s.mean()) if len(run.names) else 0.0),
+            duration_text(run.mean_queueing_s),
             duration_text(run.makespan_s),
             percent_text(run.utilisation),
             str(run.num_preemptions),
@@ -66,6 +66,26 @@ def league(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, 
     return (*columns, *(name for name, _ in extra)), tuple(rows)
 
 
+def by_virtual_cluster(runs: Sequence[FleetRun]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of the same for every virtual cluster; no rows where no job names one."""
+    columns = ("virtual cluster", "policy", "jobs", "mean JCT", "p99", "queueing", "late", "unfair")
+    rows = [
+        (
+            name,
+            run.policy,
+            str(times["num_jobs"]),
+            duration_text(times["mean_completion_s"]),
+            duration_text(times["p99_completion_s"]),
+            duration_text(times["mean_queueing_s"]),
+            str(times["num_missed_deadlines"]),
+            f"{times['worst_unfairness']:.1f}x",
+        )
+        for run in ranked_runs(runs)
+        for name, times in _by_virtual_cluster(run).items()
+    ]
+    return columns, tuple(sorted(rows, key=lambda row: row[0]))
+
+
 def fleet_table(title: str, runs: Sequence[FleetRun]) -> Table:
     """One row per policy, best first."""
     return make_table(title, *league(runs))
@@ -73,7 +93,6 @@ def fleet_table(title: str, runs: Sequence[FleetRun]) -> Table:
 
 def run_document(run: FleetRun) -> dict[str, Any]:
     """A run in numbers, and by virtual cluster."""
-    clusters = np.array(run.virtual_clusters)
     return {
         "policy": run.policy,
         "num_jobs": len(run.names),
@@ -82,14 +101,15 @@ def run_document(run: FleetRun) -> dict[str, Any]:
         "utilisation": run.utilisation,
         "num_preemptions": run.num_preemptions,
         "num_failures": run.num_failures,
-        "worst_unfairness": run.worst_unfairness,
         "num_decisions": run.num_decisions,
-        "num_missed_deadlines": run.num_missed,
         "refused": [{"job": name, "reason": reason} for name, reason in run.refused],
-        "virtual_clusters": {
-            str(name): _times(run, clusters == name) for name in np.unique(clusters) if name
-        },
+        "virtual_clusters": _by_virtual_cluster(run),
     }
+
+
+def _by_virtual_cluster(run: FleetRun) -> dict[str, Mapping[str, float | int]]:
+    clusters = np.array(run.virtual_clusters)
+    return {str(name): _times(run, clusters == name) for name in np.unique(clusters) if name}
 
 
 def _times(run: FleetRun, which: Any) -> Mapping[str, float | int]:
@@ -102,4 +122,7 @@ def _times(run: FleetRun, which: Any) -> Mapping[str, float | int]:
         "median_completion_s": float(np.percentile(times, 50)),
         "p99_completion_s": float(np.percentile(times, 99)),
         "mean_queueing_s": float(queueing.mean()),
+        "worst_unfairness": float(run.unfairness[which].max()),
+        "num_missed_deadlines": int((run.finish_s > run.deadline_s)[which].sum()),
+        "device_s": float(run.device_s[which].sum()),
     }

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Span
-from trainyard.report.fleet_league import league, ranked_runs
+from trainyard.report.fleet_league import by_virtual_cluster, league, ranked_runs
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 
 __all__ = ["fleet_page"]
@@ -31,7 +31,11 @@ def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -
     """
     order = ranked_runs(runs)
     figures = [_completions(order), _in_use(order), *(_chart(run) for run in order[:1])]
-    return html_page(title, facts, figures, [Table("League table", *league(order))], interactive=True)
+    tables = [Table("League table", *league(order))]
+    columns, rows = by_virtual_cluster(order)
+    if rows:
+        tables.append(Table("By virtual cluster", columns, rows))
+    return html_page(title, facts, figures, tables, interactive=True)
 
 
 def _unit(most_s: float) -> tuple[str, float]:

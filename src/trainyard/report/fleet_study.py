@@ -44,6 +44,20 @@ def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[s
     return ("policy", "mean JCT", "to best", "p99", "used", "wronged"), rows
 
 
+def _more_rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    rows = tuple(
+        (
+            each.policy,
+            _time(each.median_s),
+            _time(each.queueing_s),
+            _time(each.makespan_s),
+            _ratio(each.num_missed),
+        )
+        for each in standings
+    )
+    return ("policy", "median JCT", "queueing", "makespan", "late jobs"), rows
+
+
 def study_table(title: str, standings: Sequence[Standing]) -> RichTable:
     """One row per policy, best first."""
     return make_table(title, *_rows(standings))
@@ -61,7 +75,12 @@ def study_page(title: str, standings: Sequence[Standing]) -> str:
     layout = {"yaxis": {"title": {"text": "mean completion time (h)"}, "rangemode": "tozero"}}
     figure = Figure("Mean completion time", [bars], layout, _NOTE)
     best = standings[0].policy if standings else ""
-    return html_page(title, {"best": best}, [figure], [Table("Standings", *_rows(standings))])
+    return html_page(
+        title,
+        {"best": best},
+        [figure],
+        [Table("Standings", *_rows(standings)), Table("More figures", *_more_rows(standings))],
+    )
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:

@@ -79,3 +79,13 @@ def test_quota_of_a_virtual_cluster() -> None:
     policy = parse_policy("antman(quotas=(('one', 2), ('two', 2)))")
     found = times(simulate_fleet(jobs, Site.uniform(1, 4), policy))
     assert found == {"a": 100, "b": 200, "c": 100}
+
+
+def test_a_job_larger_than_its_quota_is_refused() -> None:
+    jobs = [declared_job(name, 0, 3, 100, virtual_cluster=name) for name in ("one", "two")]
+    run = simulate_fleet(jobs, Site.uniform(1, 4), parse_policy("antman(quotas=(('one', 2),))"))
+    assert times(run) == {"two": 100}
+    ((name, why),) = run.refused
+    assert (name, why) == (
+        "one", "asks for 3 devices; guaranteed jobs of virtual cluster 'one' may have 2 together"
+    )  # fmt: skip

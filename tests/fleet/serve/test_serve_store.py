@@ -28,10 +28,12 @@ GRANT = Grant((0, 3), share=0.5, partners=("other",))
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a PostgreSQL server of our own."""
-    missing = [name for name in ("initdb", "pg_ctl") if not shutil.which(name)]
-    if missing:
+    # Debian keeps the programs of the server to itself.
+    path = os.pathsep.join([os.environ["PATH"], *map(str, Path("/usr/lib/postgresql").glob("*/bin"))])
+    initdb, pg_ctl = (shutil.which(name, path=path) for name in ("initdb", "pg_ctl"))
+    if initdb is None or pg_ctl is None:
         pytest.skip(
-            f"needs a PostgreSQL server: {', '.join(missing)} not on the PATH (apt-get install postgresql)"
+            "needs a PostgreSQL server: no initdb and pg_ctl on the PATH (apt-get install postgresql)"
         )
     folder = tmp_path_factory.mktemp("postgres")
     data, become = folder / "data", []
@@ -41,8 +43,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for above in (folder, *folder.parents[:3]):
             above.chmod(above.stat().st_mode | 0o011)
     quiet = {"cwd": folder, "check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([*become, "initdb", "-D", data, "-U", "me", "-A", "trust", "--no-sync"], **quiet)
-    server = [*become, "pg_ctl", "-D", data, "-l", folder / "log"]
+    subprocess.run([*become, initdb, "-D", data, "-U", "me", "-A", "trust", "--no-sync"], **quiet)
+    server = [*become, pg_ctl, "-D", data, "-l", folder / "log"]
     subprocess.run([*server, "-w", "-o", f"-k {folder} -c listen_addresses=", "start"], **quiet)
     try:
         yield f"postgresql://me@/postgres?host={folder}"

@@ -41,7 +41,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.engines import check_runnable, make_engine
     from trainyard.fleet.run.measure import measured_alone
     from trainyard.fleet.setting import setting_of
-    from trainyard.fleet.site import Site
+    from trainyard.fleet.site import FleetError, Site
     from trainyard.fleet.workload.read import read_workload
     from trainyard.fleet.workload.training import on_places
     from trainyard.report.fleet_league import run_document
@@ -50,6 +50,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     site = Site.parse(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
     costs = Costs(options.restart_s, options.start_s)
+    if options.measure and costs != Costs():
+        raise FleetError(
+            "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
+        )
     jobs = tuple(read_workload(options.trace, limit=options.limit))
     check_runnable(jobs, site)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)

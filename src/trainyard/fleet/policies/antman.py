@@ -81,12 +81,19 @@ class _Choice:
         self.used: dict[str, int] = {}
         self.placed: dict[int, tuple[int, ...]] = {}
         self.reasons: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
 
     def guarantee(self, i: int) -> None:
         """Devices without a guaranteed job: those it has, else idle ones before those that are shared."""
         job, held = self.snapshot.jobs[i], self.snapshot.grants[i]
         used = self.used.get(job.virtual_cluster, 0)
         quota = self.quotas.get(job.virtual_cluster, self.snapshot.site.num_devices)
+        if job.num_devices > self.quotas.get(job.virtual_cluster, job.num_devices):
+            self.refused[i] = (
+                f"asks for {job.num_devices} devices; guaranteed jobs of virtual cluster {job.virtual_cluster!r} may "
+                f"have {quota} together"
+            )
+            return
         if used + job.num_devices > quota:
             whose = f"virtual cluster {job.virtual_cluster!r}"
             self.reasons[i] = (
@@ -154,6 +161,7 @@ class _Choice:
             devices=[self.placed[i] for i in order],
             share=np.array(shares),
             reasons=self.reasons,
+            refused=self.refused,
         )
 
     def _share(self, i: int) -> float:

@@ -109,6 +109,7 @@ class Store:
             raise Refusal(
                 409, f"there is or was a job {job.name!r} already; give this one another name"
             ) from error
+
     def cancel(self, name: str) -> State | None:
         """Note that a job is to be cancelled; its state until now, None if there is no such job."""
         with self._engine.begin() as connection:
