@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize(
     ("policy", "rounds"),
-    [("srtf", ()), ("gandiva(quantum_s=3.0)", ("--round-s", "3"))],
-    ids=["srtf", "rounds"],
+    [
+        pytest.param("srtf", (), id="srtf", marks=pytest.mark.long),
+        pytest.param("gandiva(quantum_s=3.0)", ("--round-s", "3"), id="rounds"),
+    ],
 )
 def test_a_daemon_that_is_killed_loses_nothing(
     policy: str, rounds: tuple[str, ...], tmp_path: Path, undisturbed: dict[int, float]
