@@ -86,7 +86,7 @@ _FIGURES: Mapping[str, Callable[[FleetRun], float]] = MappingProxyType(
         "num_missed": lambda run: run.num_missed,
     }
 )
-"""What is compared, by attribute of `Standing`."""
+"""What is compared, by attribute of `Standing`; by the first it is said who is best."""
 
 
 def drawn_jobs(workload: str, num_jobs: int, load: float, site: Site, seed: int) -> list[Job]:

@@ -213,28 +213,24 @@ def test_a_daemon_that_cannot_schedule_says_so(tmp_path: Path) -> None:
     assert api.health().status_code == 503
 
 
-def test_progress_is_known_to_the_next_daemon(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "whose", "had"),
+    [
+        ("srtf", "b", Done(9.0, 60.0, 120.0)),  # the job with less work left goes first
+        ("las", "a", Done(0.0, 60.0, 120.0)),  # both have all their work left, and b had no time yet
+    ],
+)
+def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done, tmp_path: Path) -> None:
     world = World(random.Random(0), crashes=0.0)
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({"b": Done(9.0, 60.0, 120.0)}, {}, set(), 2.0)
-    daemon = daemons.Daemon(SITE, setting_of("srtf"), world, store, tmp_path)
+    store.settle({whose: had}, {}, set(), 2.0)
+    daemon = daemons.Daemon(SITE, setting_of(policy), world, store, tmp_path)
     daemon.turn()
-    assert list(world.running) == ["b"], "the job with less work left goes first"
-    assert daemon.driver.done()["b"].attained_device_s == pytest.approx(120.0, abs=60.0)
-
-
-def test_who_had_most_time_is_last_with_the_next_daemon(tmp_path: Path) -> None:
-    world = World(random.Random(0), crashes=0.0)
-    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
-    for name in ("a", "b"):
-        text = form(name, 4)
-        store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({"a": Done(0.0, 600.0, 600.0)}, {}, set(), 2.0)
-    daemons.Daemon(SITE, setting_of("las"), world, store, tmp_path).turn()
-    assert list(world.running) == ["b"], "both have all their work left"
+    assert list(world.running) == ["b"]
+    assert daemon.driver.done()[whose].attained_device_s == pytest.approx(120.0, abs=60.0)
 
 
 @pytest.mark.parametrize(("decided", "state"), [(True, State.RUNNING), (False, State.REFUSED)])
