@@ -14,11 +14,12 @@ import pytest
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.drive import Driver, Patience, run_fleet
+from trainyard.fleet.run.drive import Driver, run_fleet
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import NODE_MODULE
+from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
@@ -74,8 +75,9 @@ def check_disturbed(
     thread = threading.Thread(target=keep_disturbing)
     thread.start()
     try:
-        patience = Patience(max_failures=times, limit_s=_LIMIT_S)
-        run = run_fleet(jobs, engine.site, srtf(), engine, patience=patience, tell=told.append)
+        run = run_fleet(
+            jobs, engine.site, srtf(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append
+        )
     finally:
         over.set()
         thread.join()
@@ -156,6 +158,7 @@ def check_recovery(
     assert not rank_processes(engine.home("victim"))
     progress = second.progress("victim")
     assert progress.failure is not None
+    assert progress.killed
     assert progress.steps >= 4
     second.start(job, Grant((1,)))
     wait_for(lambda: second.home("victim").saved_steps() > progress.steps)

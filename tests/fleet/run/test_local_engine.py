@@ -26,9 +26,10 @@ from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.run.drive import Patience, run_fleet
+from trainyard.fleet.run.drive import run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone
+from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
@@ -141,8 +142,9 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
     os.killpg(group, signal.SIGKILL)
     while not local.is_over("a"):
         time.sleep(0.05)
-    assert local.progress("a").failure == "its processes are gone"
-    assert local.progress("a").steps >= 4
+    progress = local.progress("a")
+    assert (progress.failure, progress.killed) == ("its processes are gone", True)
+    assert progress.steps >= 4
     local.start(job, Grant((2,)))
     while local.progress("a").steps < 12:
         time.sleep(0.05)

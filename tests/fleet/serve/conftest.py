@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from daemons import STEPS
 
-from trainyard.fleet.run.drive import Patience, run_fleet
+from trainyard.fleet.run.drive import run_fleet
 from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job

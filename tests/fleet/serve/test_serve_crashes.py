@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,15 @@ def test_jobs_that_are_killed_ten_times_lose_nothing(tmp_path: Path, undisturbed
             names.append(f"job{len(names)}")
             assert daemon.ask("POST", "/jobs", form(names[-1], 2))[0] == 201
             home = JobHome(daemon.folder / "jobs" / names[-1])
-            while num_kills < 10 and daemon.ask("GET", f"/jobs/{names[-1]}")[1]["state"] != "ended":
+            while (
+                num_kills < 10 and (state := daemon.ask("GET", f"/jobs/{names[-1]}")[1]["state"]) != "ended"
+            ):
+                assert state != "failed"
                 time.sleep(chance.uniform(0.0, 5.0))
                 for group in home.groups():
-                    os.killpg(group, signal.SIGKILL)
-                    num_kills += 1
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.killpg(group, signal.SIGKILL)
+                        num_kills += 1
         for name in names:
             assert daemon.wait(name, "ended failed")["state"] == "ended"
             assert JobHome(daemon.folder / "jobs" / name).losses() == pytest.approx(undisturbed, rel=1e-5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from trainyard.fleet.holdings import Costs, Holdings
@@ -16,6 +15,7 @@ from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
+from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Grant, Job
@@ -23,24 +23,6 @@ from trainyard.fleet.workload.training import training_of
 
 _INF = float("inf")
 POLL_S = 0.05
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How much goes wrong before a run gives up.
-
-    Attributes
-    ----------
-    max_failures : of one job without a new checkpoint between; it is started again from its last one until then, and
-        given up after that.
-    retry_s : after a second failure the job is started again when this time has passed, after every other one when four
-        times as much has as before: what is wrong with a node is found out meanwhile.
-    limit_s : of the whole run.
-    """
-
-    max_failures: int = 4
-    retry_s: float = 5.0
-    limit_s: float = _INF
 
 
 def run_fleet(
@@ -90,18 +72,6 @@ def run_fleet(
         engine.close()
 
 
-@dataclass(frozen=True)
-class _Failures:
-    """How often a job failed without a new checkpoint, what it had done, and when it may be started again."""
-
-    count: int
-    steps: int
-    retry_s: float
-
-
-_NO_FAILURES = _Failures(0, 0, 0.0)
-
-
 class Driver:
     """Brings about on an engine what a policy wants, whenever it is called.
 
@@ -142,7 +112,7 @@ class Driver:
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.running: dict[int, Grant] = {}
         self.waiting: dict[str, str] = {}
-        self.failures: dict[str, _Failures] = {}
+        self.failures: dict[str, Failures] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
@@ -291,12 +261,10 @@ class Driver:
 
     def _again(self, job: Job, row: int, progress: Progress, now_s: float) -> None:
         """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
-        before, failure = self.failures.get(job.name, _NO_FAILURES), progress.failure or ""
-        count = 1 + before.count * (progress.steps <= before.steps)
-        wait_s = self.patience.retry_s * 4.0 ** (count - 2) if count > 1 else 0.0
-        self.failures[job.name] = _Failures(count, progress.steps, now_s + wait_s)
+        failures, failure = self.failures.setdefault(job.name, Failures()), progress.failure or ""
         grant = self.running.pop(row)
-        if count > self.patience.max_failures:
+        if failures.note(progress, now_s, self.patience):
+            count = failures.own + failures.kills
             why = f"job {job.name!r} failed {count} times, the last time with: {failure}"
             self.given_up[job.name] = why
             self.tell(Event(now_s, job, Happening.GIVEN_UP, grant, why))
@@ -373,8 +341,8 @@ class Driver:
     def _start(self, row: int, now_s: float) -> None:
         """Start a job that has devices, unless it failed just now, or nodes that it lost have not let it go yet."""
         job, grant = self.books.job(row), self.running[row]
-        failures = self.failures.get(job.name, _NO_FAILURES)
-        if now_s < failures.retry_s or not self.engine.is_free(job.name):
+        failures = self.failures.get(job.name)
+        if (failures is not None and now_s < failures.retry_s) or not self.engine.is_free(job.name):
             self._unstarted.add(row)
             self.books.settle(row, now_s)
             self.books.run(row, 0.0)  # it does no work meanwhile

@@ -18,12 +18,14 @@ class Progress:
     steps : done, as far as that is known.
     ended : whether it has done all of its work, and that is saved.
     failure : why it stopped before, in one sentence; None if it did not.
+    killed : whether that was done to it from outside.
     step_s : what a step takes on the devices that it has; None where that is not known yet.
     """
 
     steps: int
     ended: bool = False
     failure: str | None = None
+    killed: bool = False
     step_s: float | None = None
 
 

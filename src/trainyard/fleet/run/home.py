@@ -41,7 +41,8 @@ class JobHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
-        self._training, self.failure = path / "training.json", path / "failure.txt"
+        self._training = path / "training.json"
+        self.failure, self.killing = path / "failure.txt", path / "killed.txt"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -71,11 +72,13 @@ class JobHome:
         """The job may run: it is neither asked to leave nor known to have failed."""
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
+        self.killing.unlink(missing_ok=True)
 
-    def fail(self, reason: str) -> None:
-        """Note why the job stopped; the first reason stays, others follow from it."""
-        if not self.failure.exists():
-            self.failure.write_text(reason)
+    def fail(self, reason: str, *, killed: bool = False) -> None:
+        """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
+        file = self.killing if killed else self.failure
+        if not file.exists():
+            file.write_text(reason)
 
     def progress(self, is_over: bool) -> Progress:
         """How far the job is.
@@ -93,8 +96,11 @@ class JobHome:
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
-        reason = self.failure.read_text() if self.failure.exists() else "its processes are gone"
-        return Progress(saved, failure=reason)
+        # The others of a job of which one was killed fail.
+        for file, killed in ((self.killing, True), (self.failure, False)):
+            if file.exists():
+                return Progress(saved, failure=file.read_text(), killed=killed)
+        return Progress(saved, failure="its processes are gone", killed=True)
 
     def saved_steps(self) -> int:
         """Steps that are done for good."""

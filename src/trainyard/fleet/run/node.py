@@ -27,6 +27,7 @@ from trainyard.fleet.workload.training import Training
 NODE_MODULE = "trainyard.fleet.run.node"
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -136,18 +137,19 @@ def _die_with(parent: int) -> None:
 
 
 def _wait(home: JobHome, processes: Mapping[int, ForkProcess]) -> int:
-    running = dict(processes)
-    while running:
-        for rank, process in list(running.items()):
-            code = process.exitcode
-            if code:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                home.fail(f"rank {rank} {how}")
-                return 1
-            if code == 0:
-                del running[rank]
+    while True:
+        codes = {rank: process.exitcode for rank, process in processes.items()}
+        if any(codes.values()):
+            # First those that were killed: others may have failed for it.
+            rank, code = min(
+                ((rank, code) for rank, code in codes.items() if code), key=lambda found: found[1]
+            )
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            home.fail(f"rank {rank} {how}", killed=-code in _FROM_OUTSIDE)
+            return 1
+        if None not in codes.values():
+            return 0
         time.sleep(_POLL_S)
-    return 0
 
 
 def main() -> int:

@@ -132,7 +132,7 @@ class _Gang:
                 if ray.get(done):
                     break
         except RayError as error:
-            self._home.fail(f"a node is lost: {error}".splitlines()[0])
+            self._home.fail(f"a node is lost: {error}".splitlines()[0], killed=True)
         finally:
             ray.actor.exit_actor()
 
