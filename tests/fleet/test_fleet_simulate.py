@@ -58,9 +58,16 @@ def test_restarting_costs_time() -> None:
 
 def test_starting_together_takes_longer() -> None:
     """Two start at once, and each waits for the other; the third starts alone."""
-    jobs = [declared_job("a", 0, 1, 10), declared_job("b", 0, 1, 10), declared_job("c", 1, 1, 10)]
+    jobs = [declared_job("a", 0, 1, 10), declared_job("b", 0, 1, 10), declared_job("c", 5, 1, 10)]
     run = simulate_fleet(jobs, Site.uniform(1, 3), fifo(), costs=Costs(start_s=2, together_s=3))
-    assert finished(run) == {"a": 2 + 3 + 10, "b": 2 + 3 + 10, "c": 1 + 2 + 10}
+    assert finished(run) == {"a": 2 + 3 + 10, "b": 2 + 3 + 10, "c": 5 + 2 + 10}
+
+
+def test_starts_that_overlap_slow_each_other_for_as_long() -> None:
+    jobs = [declared_job(name, start_s, 1, 100) for name, start_s in (("a", 0), ("b", 5), ("c", 30))]
+    run = simulate_fleet(jobs, Site.uniform(1, 3), fifo(), costs=Costs(start_s=10, together_s=4))
+    # Half of the first start is left when the second begins.
+    assert finished(run) == {"a": 0 + 10 + 2 + 100, "b": 5 + 10 + 2 + 100, "c": 30 + 10 + 100}
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])

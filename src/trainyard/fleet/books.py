@@ -228,6 +228,17 @@ class Books:
         if self.since_s[row] > now_s:
             self.since_s[row] = now_s + (self.since_s[row] - now_s) * times
 
+    def part_of_start_left(self, row: int, now_s: float) -> float:
+        """Of the time that a job does no work after it got its devices; 0 if it has none, or works."""
+        if self.grants[row] is None or self.since_s[row] <= now_s:
+            return 0.0
+        return float((self.since_s[row] - now_s) / (self.since_s[row] - self.placed_s[row]))
+
+    def delay(self, row: int, more_s: float) -> None:
+        """A job that does no work yet begins to later."""
+        self.since_s[row] += more_s
+        self._expect(row)
+
     def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
         """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
         self.settle(row, now_s)

@@ -34,7 +34,8 @@ class Costs:
     restart_s : time in which a job that ran before and gets devices again, or others, does no work: checkpoint, move,
         warm up.
     start_s : the same for a job that starts for the first time.
-    together_s : how much longer both last for each other job that starts at the same moment: they load and read at once.
+    together_s : how much longer both last for each other job that starts at the same moment: they load and read at once;
+        for one that starts meanwhile, in proportion to what is left.
     """
 
     restart_s: float = 0.0
@@ -77,6 +78,7 @@ class Holdings:
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self.num_waiting = 0
+        self._starting: list[int] = []
         self._reach: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def enter(self, job: Job, now_s: float) -> None:
@@ -207,12 +209,22 @@ class Holdings:
         self.num_waiting -= sum(self.books.grants[row] is None for row in rows)
         kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
         rates = self.paces.started(rows, grants)
-        more_s = costs.together_s * (len(rows) - 1)
+        more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
         self.books.start(
             rows, grants, kinds, rates, now_s, (costs.start_s + more_s, costs.restart_s + more_s)
         )
         self.paces.adapt(rows)
         self.changed += rows
+
+    def _start_beside_others(self, rows: list[int], now_s: float) -> float:
+        """Those that have not started yet take longer for these; returns how much longer these take."""
+        books, others = self.books, set(self._starting).difference(rows)
+        left = {row: part for row in sorted(others) if (part := books.part_of_start_left(row, now_s)) > 0}
+        for row, part in left.items():
+            books.delay(row, self.costs.together_s * part * len(rows))
+        self.changed += left
+        self._starting = [*left, *rows]
+        return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
 
     def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
