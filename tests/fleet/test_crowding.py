@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from runs import finished
 
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.holdings import Costs
@@ -15,7 +16,7 @@ from trainyard.fleet.workload.job import Job, declared_job
 
 def ends_s(jobs: list[Job], site: Site, crowding: Crowding, place: str = "packed") -> dict[str, float]:
     run = simulate_fleet(jobs, site, fifo(), place=place, crowding=crowding)
-    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
+    return finished(run)
 
 
 def test_two_jobs_on_one_core_take_twice_as_long_while_both_run() -> None:
@@ -70,7 +71,7 @@ def test_a_job_over_nodes_goes_at_the_pace_of_the_slowest() -> None:
 def test_it_is_told_apart_from_restarts_and_preemption() -> None:
     jobs = [declared_job("first", 0.0, 2, 50.0), declared_job("urgent", 10.0, 2, 5.0)]
     run = simulate_fleet(jobs, Site.uniform(1, 2), srtf(), crowding=Crowding(1.0))
-    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"urgent": 15.0, "first": 55.0}
+    assert finished(run) == {"urgent": 15.0, "first": 55.0}
 
 
 def test_enough_devices_is_no_interference() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import finished
 
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Need, Priority, Snapshot, Targets
-from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import Rounds, simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
@@ -34,10 +34,6 @@ class Scripted:
 
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
         return self.says(snapshot), None
-
-
-def finished(run: FleetRun) -> dict[str, float]:
-    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
 
 
 def test_a_queue_on_one_device() -> None:

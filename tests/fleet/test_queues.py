@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runs import finished
 
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policy import Priority
@@ -60,4 +61,4 @@ def test_shortest_waiting_job_goes_first_and_nothing_is_taken_away() -> None:
 def test_least_attained_service_shares_in_turns() -> None:
     jobs = [declared_job("a", 0, 1, 2), declared_job("b", 0, 1, 2), declared_job("c", 0, 1, 1)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), las(quantum_s=1.0))
-    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"c": 3.0, "a": 4.0, "b": 5.0}
+    assert finished(run) == {"c": 3.0, "a": 4.0, "b": 5.0}

@@ -14,6 +14,7 @@ from trainyard.fleet.fair import FairTimes
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.mechanism import walk
 from trainyard.fleet.paces import Paces
+from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.policy import Targets
@@ -74,6 +75,7 @@ class Holdings:
         self.fate = fate or Fate(Hazards())
         self.paces = Paces(site, self.books, self.fate, crowding or Crowding())
         self.fair = FairTimes(site, self.books)
+        self._auxiliary: Auxiliary | None = None
         self.changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
@@ -98,10 +100,21 @@ class Holdings:
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
                 f"{most}. Take a larger cluster, or leave the job out"
             )
+        if Auxiliary.is_asked(job, self.site):
+            self._count_auxiliary().check(job, bits)
         before_s = self.fair.count(now_s)
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
+
+    def _count_auxiliary(self) -> Auxiliary:
+        """From the first job on that asks for processors or memory these are counted: what others hold is known."""
+        if self._auxiliary is None:
+            self._auxiliary, books = Auxiliary(self.site.whole), self.books
+            for row in books.active.tolist():
+                if (grant := books.grants[row]) is not None:
+                    self._auxiliary.take(row, books.job(row), grant.devices)
+        return self._auxiliary
 
     def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
         """Types of device as bits, and how many devices there are of the most frequent of them."""
@@ -187,6 +200,9 @@ class Holdings:
         if started:
             extras = _extras(targets)
             grants = [_granted(*each, extras) for each in zip(given, places.tolist(), strict=True)]
+            if self._auxiliary is not None and targets.devices is None:
+                jobs = map(self.books.job, started)
+                grants = [as_asked(*each) for each in zip(jobs, grants, strict=True)]
             self._start(started, grants, now_s)
 
     def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, list[tuple[int, ...]]]:
@@ -197,11 +213,18 @@ class Holdings:
         hows = _NONE
         if targets.consolidate is not None:
             hows = np.where(targets.consolidate[places], CONSOLIDATED, ANYWHERE)
-        return self.free.place(wanted, kinds, books.allowed[rows], hows, self.how, targets.backfill)
+        allowed = books.allowed[rows]
+        if self._auxiliary is None:
+            return self.free.place(wanted, kinds, allowed, hows, self.how, targets.backfill)
+        jobs = [(row, books.job(row)) for row in rows.tolist()]
+        asked = wanted, kinds, allowed, hows
+        return self._auxiliary.place(self.free, jobs, asked, self.how, targets.backfill)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
         self.free.take_these(grant.devices)
+        if self._auxiliary is not None:
+            self._auxiliary.take(row, self.books.job(row), grant.devices)
         self._start([row], [grant], now_s)
 
     def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
@@ -276,6 +299,8 @@ class Holdings:
             if self.notes.spans is not None and now_s > (placed_s := float(self.books.placed_s[row])):
                 self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
             left += grant.devices
+            if self._auxiliary is not None:
+                self._auxiliary.give(row)
         self.free.give(left)
         self.paces.left(rows)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import finished
 
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
@@ -75,7 +76,7 @@ def test_spare_devices_go_where_they_cost_least() -> None:
 def test_a_job_that_cannot_end_in_time_is_refused() -> None:
     jobs = [elastic("short", 0, 100, 49), elastic("long", 0, 100, 50)]
     run = simulate_fleet(jobs, Site.uniform(1, 4, "T4"), ElasticFlow(slot_s=1))
-    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {"long": 50}
+    assert finished(run) == {"long": 50}
     assert [name for name, _ in run.refused] == ["short"]
     assert "deadline" in run.refused[0][1]
 

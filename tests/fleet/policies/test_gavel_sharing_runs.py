@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.holdings import Costs
@@ -51,9 +52,7 @@ def test_who_is_left_goes_on_alone() -> None:
         costs=Costs(restart_s=50.0),
         keep_spans=True,
     )
-    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == pytest.approx(
-        {"a": 400.0, "b": 1000.0}
-    )
+    assert finished(run) == pytest.approx({"a": 400.0, "b": 1000.0})
     assert {span.devices for span in run.spans} == {(0,)}
 
 

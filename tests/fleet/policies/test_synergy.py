@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from runs import finished
 
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.policies.synergy import Synergy
@@ -50,7 +51,7 @@ def hungry(name: str, num_devices: int, cpus: float, memory_gb: float = 62.5) ->
 
 def ends(jobs: list[Job], site: Site, policy: Synergy) -> dict[str, float]:
     run = simulate_fleet(jobs, site, policy)
-    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
+    return finished(run)
 
 
 def test_cpus_that_one_does_not_need_go_to_another() -> None:

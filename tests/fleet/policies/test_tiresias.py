@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import finished
 
 from trainyard.fleet.gittins import gittins_index
 from trainyard.fleet.holdings import Costs
@@ -41,7 +42,7 @@ def trace(name: str) -> tuple[Job, ...]:
 
 def finishes(jobs: list[Job], site: Site, policy: Policy) -> dict[str, float]:
     run = simulate_fleet(jobs, site, policy)
-    return dict(zip(run.names, run.finish_s.tolist(), strict=True))
+    return finished(run)
 
 
 # The paper's example: three jobs on two devices.

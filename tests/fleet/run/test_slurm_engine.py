@@ -28,13 +28,15 @@ from guide_commands import follow_guide
 from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.homes import own_part
 from trainyard.fleet.run.node import Ranks
-from trainyard.fleet.run.slurm import SlurmEngine, _cancel, script, submission
+from trainyard.fleet.run.slurm import Part, SlurmEngine, _cancel, script, submission
 from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm_nodes, slurm_site
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
 
+MASTER = "10.0.0.0:20000"
 NODES = tuple(
     SlurmNode(f"node{n}", f"10.0.0.{n}", "gpu:a100", Host("A100-80G", 4, 32.0, 2.0**36)) for n in range(3)
 )
@@ -179,10 +181,15 @@ def test_nodes_of_a_partition(cluster: None, monkeypatch: pytest.MonkeyPatch) ->
         slurm_nodes()
 
 
+def part(node: SlurmNode, ranks: Ranks, jobs_per_device: int = 1, **asked: float) -> Part:
+    grant = Grant(tuple(range(ranks.world)), **asked)  # type: ignore[arg-type]
+    return node, ranks, own_part(node.host, ranks.count, jobs_per_device, grant)
+
+
 def test_equal_nodes_are_one_component(tmp_path: Path) -> None:
     """Half of each of two nodes: half of their processors and memory, and a step for each."""
     home = JobHome(tmp_path / "a job")
-    parts = [(node, Ranks(2 * n, 2, 4, "10.0.0.0:20000", "2x2xA100-80G")) for n, node in enumerate(NODES[:2])]
+    parts = [part(node, Ranks(2 * n, 2, 4, MASTER, "2x2xA100-80G")) for n, node in enumerate(NODES[:2])]
     command = submission(home, parts)
     assert ":" not in command
     assert command[-6:] == [
@@ -204,7 +211,7 @@ def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
     home = JobHome(tmp_path / "a")
     counts, firsts = (4, 1, 4), (0, 4, 5)
     parts = [
-        (node, Ranks(first, count, 9, "10.0.0.0:20000", "x"))
+        part(node, Ranks(first, count, 9, MASTER, "x"))
         for node, count, first in zip(NODES, counts, firsts, strict=True)
     ]
     command = submission(home, parts)
@@ -220,11 +227,18 @@ def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_has_the_processors_and_the_memory_that_it_asks_for(tmp_path: Path) -> None:
+    """On each of two nodes half of it, and its proportional share of what it does not ask for."""
+    ranks = [Ranks(2 * n, 2, 4, MASTER, "2x2xA100-80G") for n in range(2)]
+    parts = [part(*each, cpus=12.0) for each in zip(NODES, ranks, strict=False)]
+    assert submission(JobHome(tmp_path / "a"), parts)[-2:] == ["--cpus-per-task=6", "--mem=32768M"]
+
+
 def test_a_job_that_shares_asks_for_slots(tmp_path: Path) -> None:
     """Two of the eight slots of a node, with as much of its processors and memory, and the GPUs that the grant names."""
     node = replace(NODES[0], slots=2)
     home = JobHome(tmp_path / "a")
-    parts = [(node, Ranks(0, 2, 2, "10.0.0.0:20000", "1x2xA100-80G", "1,3"))]
+    parts = [part(node, Ranks(0, 2, 2, MASTER, "1x2xA100-80G", "1,3"), jobs_per_device=2)]
     assert submission(home, parts)[-3:] == ["--gres=slot:2", "--cpus-per-task=8", "--mem=16384M"]
     assert "--devices=1,3" in script(home, parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
@@ -68,6 +69,26 @@ class FreeDevices:
         self.total -= taken
         flat = found[2 * count : 2 * count + taken].tolist()
         return found[:placed], [tuple(flat[first:end]) for first, end in pairwise((0, *ends))]
+
+    def offering(self, room: Ints, sizes: Ints, left: Ints) -> FreeDevices:
+        """The same devices as a job sees them that cannot use all.
+
+        Parameters
+        ----------
+        room : devices of every node that it can use now; ``sizes`` if nobody else were there.
+        left : devices of every type that it may take.
+        """
+        seen = copy(self)
+        per_device, per_node, _ = (table.copy() for table in self._tables)
+        np.minimum(per_node[_FREE], room, out=per_node[_FREE])
+        np.minimum(per_node[_SIZE], sizes, out=per_node[_SIZE])
+        seen.by_node = per_node[_FREE]
+        seen.by_type = np.minimum(
+            left, np.bincount(per_node[_TYPE], seen.by_node, len(left)).astype(np.int64)
+        )
+        seen.total = int(seen.by_type.sum())
+        seen._tables = per_device, per_node, seen.by_type
+        return seen
 
     def take_these(self, devices: Sequence[int]) -> None:
         """Take the devices named; one that others have already is shared with them."""

@@ -62,7 +62,7 @@ def _sensitivity(model: str) -> Sensitivity:
     starved = 1.0 if by_cpus is _INSENSITIVE else 0.1
     enough = len(MEMORY_GB) - 2
     relative = tuple((starved, min(speed, most), *(speed,) * enough) for speed in by_cpus)
-    return Sensitivity(iteration_s, relative, 1.0, 0.0, 0.0, 0)
+    return Sensitivity(iteration_s, relative, 1.0, 0)
 
 
 @dataclass(frozen=True)

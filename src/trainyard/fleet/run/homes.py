@@ -97,7 +97,9 @@ class HomeEngine(ABC):
         home.set_up(training_of(job))
         home.allow()
         self._known.add(job.name)
-        self.launch(job.name, home, grant)
+        # What a job has of a manager's nodes stays as it is while it runs: what a policy divides anew is left to nodes.
+        asks = bool(job.cpus or job.memory_bytes)
+        self.launch(job.name, home, grant if asks else grant._replace(cpus=0.0, memory_bytes=0.0))
 
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs at the end of their present step, with a checkpoint: nothing will be done again.
@@ -267,6 +269,10 @@ class ManagedEngine(HomeEngine):
     def host(self, node: int) -> Host:
         return self._managed[node].host
 
+    def own(self, node: int, count: int, grant: Grant) -> Host:
+        """What a job has of a node."""
+        return own_part(self.host(node), count, self.jobs_per_device(node), grant)
+
     def cores(self, node: int) -> float:
         if not self.is_one_machine:
             return super().cores(node)
@@ -283,6 +289,19 @@ class ManagedEngine(HomeEngine):
         return (
             self._on_cores and len(self._managed) > 1 and len({node.address for node in self._managed}) == 1
         )
+
+
+def own_part(host: Host, count: int, jobs_per_device: int, grant: Grant) -> Host:
+    """What a job has of a node: what its grant says, or as much as goes with its devices, so that others fit beside it.
+
+    Parameters
+    ----------
+    count : devices of the grant that are of the node.
+    jobs_per_device : that divide what goes with a device.
+    """
+    asked, share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
+    cpus, memory_bytes = grant.cpus * asked, grant.memory_bytes * asked
+    return Host(host.device_type, count, cpus or host.cpus * share, memory_bytes or host.memory_bytes * share)
 
 
 def require_whole(name: str, grant: Grant, engine: str) -> None:

@@ -32,7 +32,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
@@ -82,7 +82,10 @@ class RayEngine(ManagedEngine):
         return _JOBS_PER_DEVICE if self.shares else 1
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
-        parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, "").items()]
+        parts = [
+            (self._nodes[node], ranks, self.own(node, ranks.count, grant))
+            for node, ranks in self.ranks(grant, "").items()
+        ]
         # It lives and dies with the node of rank 0.
         where = NodeAffinitySchedulingStrategy(parts[0][0].number, soft=False)
         options = {"name": str(home.path), "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
@@ -118,7 +121,7 @@ def _gangs() -> frozenset[str]:
 class _Gang:
     """All processes of a job; what it has goes when it goes."""
 
-    def __init__(self, path: Path, parts: Sequence[tuple[RayNode, Ranks]]) -> None:
+    def __init__(self, path: Path, parts: Sequence[tuple[RayNode, Ranks, Host]]) -> None:
         self._home, self._parts = JobHome(path), parts
         # Asked by itself, not by the driver, which may be gone before it runs.
         ray.get_runtime_context().current_actor.run.remote()
@@ -139,10 +142,10 @@ class _Gang:
     def _start(self) -> list[Any]:
         bundles: list[dict[str, float]] = []
         where, firsts = [], []
-        for node, ranks in self._parts:
+        for node, ranks, own in self._parts:
             firsts.append(len(bundles))
-            bundles += (own := _bundles(node, ranks))
-            where += [{"ray.io/node-id": node.number}] * len(own)
+            bundles += (more := _bundles(ranks, own))
+            where += [{"ray.io/node-id": node.number}] * len(more)
         group = placement_group(bundles, strategy="PACK", bundle_label_selector=where)
         ray.get(group.ready())
         self._actors: list[Any] = [  # those that nobody holds are ended
@@ -154,12 +157,12 @@ class _Gang:
                 runtime_env=_AS_ON_NODE if ranks.devices else None,
             )
             .remote()
-            for number, (_, ranks) in zip(firsts, self._parts, strict=True)
+            for number, (_, ranks, _) in zip(firsts, self._parts, strict=True)
         ]
         master = f"{self._parts[0][0].address}:{ray.get(self._actors[0].free_port.remote())}"
         return [
             actor.run.remote(self._home.path, replace(ranks, master=master))
-            for actor, (_, ranks) in zip(self._actors, self._parts, strict=True)
+            for actor, (_, ranks, _) in zip(self._actors, self._parts, strict=True)
         ]
 
 
@@ -186,16 +189,13 @@ class _Node:
             ).wait()
 
 
-def _bundles(node: RayNode, ranks: Ranks) -> list[dict[str, float]]:
-    """What a job takes of a node: devices, and their share of the processors, so that others fit beside it.
+def _bundles(ranks: Ranks, own: Host) -> list[dict[str, float]]:
+    """What a job takes of a node: devices, and what it has of the processors.
 
     Ranks that know their devices may share them; Ray has no bundle of more than one GPU and a part.
     """
-    jobs = _JOBS_PER_DEVICE if ranks.devices else 1
-    cpus = int(node.host.cpus * ranks.count / (node.host.num_devices * jobs))
-    bundles = (
-        [{"GPU": 1.0 / jobs} for _ in range(ranks.count)] if ranks.devices else [{"GPU": float(ranks.count)}]
-    )
+    part, cpus = 1.0 / _JOBS_PER_DEVICE, int(own.cpus)
+    bundles = [{"GPU": part} for _ in range(ranks.count)] if ranks.devices else [{"GPU": float(ranks.count)}]
     return [bundles[0] | ({"CPU": float(cpus)} if cpus else {}), *bundles[1:]]
 
 

@@ -32,7 +32,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
@@ -86,7 +86,10 @@ class SlurmEngine(ManagedEngine):
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
-        parts = [(self._nodes[node], ranks) for node, ranks in self.ranks(grant, master).items()]
+        parts = [
+            (self._nodes[node], ranks, self.own(node, ranks.count, grant))
+            for node, ranks in self.ranks(grant, master).items()
+        ]
         slurm(*submission(home, parts), given=script(home, parts))
         self._queue.forget()
 
@@ -180,7 +183,8 @@ def _cancel(numbers: Sequence[str], *options: str) -> None:
             raise
 
 
-Part = tuple[SlurmNode, Ranks]
+Part = tuple[SlurmNode, Ranks, Host]
+"""A node of a job, its ranks there, and what it has of the node."""
 
 
 def submission(home: JobHome, parts: Sequence[Part]) -> list[str]:
@@ -188,7 +192,7 @@ def submission(home: JobHome, parts: Sequence[Part]) -> list[str]:
 
     Parameters
     ----------
-    parts : each node of the job, with its ranks.
+    parts : the nodes of the job.
     """
     output = str(home.logs / "slurm.log").replace("%", "%%")
     command = [
@@ -209,8 +213,8 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
     components = _components(parts)
     lines = ["#!/bin/bash", shlex.join(["rm", "-f", str(home.failure), str(home.killing)])]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in heap_environment().items()]
-    for node, ranks in parts:
-        needs = _needs(node, ranks)
+    for node, ranks, own in parts:
+        needs = _needs(node, ranks, own)
         step = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={node.name}"]
         step += [need for need in needs if need.startswith("--cpus-per-task")]
         if len(components) > 1:
@@ -223,18 +227,13 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
 def _components(parts: Sequence[Part]) -> dict[tuple[str, ...], list[str]]:
     """Names of the nodes by what the job needs there."""
     found: dict[tuple[str, ...], list[str]] = {}
-    for node, ranks in parts:
-        found.setdefault(_needs(node, ranks), []).append(node.name)
+    for node, ranks, own in parts:
+        found.setdefault(_needs(node, ranks, own), []).append(node.name)
     return found
 
 
-def _needs(node: SlurmNode, ranks: Ranks) -> tuple[str, ...]:
-    """What a job asks for on a node: devices, and their share of the rest of it, so that others fit beside it.
-
-    Ranks that know their devices may share them: they ask for slots, and for as much of the rest as goes with those.
-    """
-    gres, jobs = ("slot", node.slots) if ranks.devices else (node.gres, 1)
-    share = ranks.count / (node.host.num_devices * jobs)
-    memory_mib = int(node.host.memory_bytes * share / _MIB)
-    needs = (f"--gres={gres}:{ranks.count}", f"--cpus-per-task={max(1, int(node.host.cpus * share))}")
+def _needs(node: SlurmNode, ranks: Ranks, own: Host) -> tuple[str, ...]:
+    """What a job asks for on a node; ranks that know their devices may share them, and ask for slots."""
+    gres, memory_mib = "slot" if ranks.devices else node.gres, int(own.memory_bytes / _MIB)
+    needs = (f"--gres={gres}:{ranks.count}", f"--cpus-per-task={max(1, int(own.cpus))}")
     return (*needs, f"--mem={memory_mib}M") if memory_mib else needs

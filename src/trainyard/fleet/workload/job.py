@@ -155,7 +155,7 @@ class Job:
     weight : of its share in weighted fairness, above 0.
     deadline_s : time by which it should end, counted as ``arrival_s``.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
-    cpus, memory_bytes : that it asks for, in all.
+    cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
     busy : share of a device that it keeps busy when it is alone, in (0, 1].
     priority : among the jobs of its virtual cluster; the larger, the more urgent.

@@ -29,7 +29,7 @@ priority            among the jobs of its virtual cluster, larger is more urgent
 gang                devices of each of its workers, separated by spaces                              as few as can be
 pinned_cell         reserved part of the cluster that it must run in                                 anywhere
 yields              ``yes``: it goes on without guarantee when one of higher priority takes it       no
-cpus, memory_bytes  that it asks for, in all; kept with the job, no policy goes by them yet          a proportional share
+cpus, memory_bytes  that it asks for, in all; binds where nodes say what they have                    a proportional share
 busy                share of a device that it keeps busy, in (0, 1]                                  1
 model, batch_size   what it trains, and samples (rows) of one step
 =================== ================================================================================ =================

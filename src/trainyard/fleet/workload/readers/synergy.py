@@ -40,14 +40,11 @@ class Sensitivity:
     iteration_s : at the proportional share.
     relative : throughput by row of ``CPUS`` and column of ``MEMORY_GB``, where 1 is at the proportional share.
     spread : factor where devices are on more than one node.
-    best_cpus, best_bytes : per GPU, at which the model is fastest.
     """
 
     iteration_s: float
     relative: tuple[tuple[float, ...], ...]
     spread: float
-    best_cpus: float
-    best_bytes: float
     batch_size: int
 
     def speedup(self, cpus: float, memory_bytes: float) -> float:
@@ -95,7 +92,8 @@ def read_sensitivities(path: Path) -> dict[str, Sensitivity]:
         raise FleetError(f"cannot read sensitivities {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FleetError(
-            f"{path}: not a table of sensitivities ({error!r}); allowed is '<model>_1': iter_time, tput, cpus, mem, batch"
+            f"{path}: not a table of sensitivities ({error!r}); allowed is '<model>_1': iter_time, tput, "
+            "placement_penalty, batch"
         ) from error
     return found
 
@@ -104,13 +102,12 @@ def _sensitivity(table: Mapping[str, object]) -> Sensitivity:
     relative = tuple(tuple(float(x) for x in row) for row in table["tput"])  # type: ignore[attr-defined]
     if len(relative) != len(CPUS) or {len(row) for row in relative} != {len(MEMORY_GB)}:
         raise ValueError(f"{table['name']}: tput must have {len(CPUS)} rows of {len(MEMORY_GB)}")
-    numbers = [float(table[key]) for key in ("iter_time", "placement_penalty", "cpus", "mem")]  # type: ignore[arg-type]
-    iteration_s, spread, cpus, memory_gb = numbers
-    return Sensitivity(iteration_s, relative, spread, cpus, memory_gb * 1e9, int(table["batch"]))  # type: ignore[call-overload]
+    iteration_s, spread = (float(table[key]) for key in ("iter_time", "placement_penalty"))  # type: ignore[arg-type]
+    return Sensitivity(iteration_s, relative, spread, int(table["batch"]))  # type: ignore[call-overload]
 
 
 def read_synergy(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs of a trace; they ask for the CPUs and the memory at which they are fastest.
+    """Jobs of a trace. They ask for devices only: CPUs and memory make them faster, as their profiles say.
 
     Parameters
     ----------
@@ -129,8 +126,6 @@ def read_synergy(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             size,
             float(row.count("iterations", 1)),
             SynergyProfile(model, size),
-            cpus=model.best_cpus * size,
-            memory_bytes=model.best_bytes * size,
             model=name,
             batch_size=model.batch_size,
         )

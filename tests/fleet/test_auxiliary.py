@@ -1,0 +1,112 @@
+"""Jobs that ask for processors and memory, on nodes that say what they have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from runs import finished
+
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job, by_arrival, declared_job
+
+SITE = Site.parse("2x4xA@16cpu,64GB+1x8xB@64cpu")
+
+
+def simulated(jobs: Sequence[Job], site: Site, policy: str = "fifo", place: str = "consolidated") -> FleetRun:
+    return setting_of(policy, place).simulate(jobs, site, keep_spans=True)
+
+
+def drawn_jobs(chance: random.Random, count: int, *, most_cpus: float) -> tuple[Job, ...]:
+    jobs = []
+    for number in range(count):
+        size = chance.choice([1, 1, 1, 2, 3, 4, 8])
+        cpus = chance.choice([0.0, chance.uniform(0.5, most_cpus)])
+        memory_bytes = chance.choice([0.0, chance.uniform(1e9, 16e9)])
+        more = {"cpus": cpus * size, "memory_bytes": memory_bytes * size}
+        jobs.append(declared_job(f"{number}", chance.uniform(0, 300), size, chance.uniform(1, 100), **more))
+    return by_arrival(jobs)
+
+
+def test_a_job_waits_for_processors_though_devices_are_free() -> None:
+    """The first has 13 of 16, the others ask for no more than their four each."""
+    jobs = [declared_job("wide", 0, 1, 10, cpus=13), declared_job("a", 1, 1, 10), declared_job("b", 2, 2, 10)]
+    site = Site.parse("1x4@16cpu")
+    assert finished(simulated(jobs, site)) == {"wide": 10, "a": 20, "b": 20}
+    assert finished(simulated(jobs, Site.parse("1x4"))) == {"wide": 10, "a": 11, "b": 12}
+
+
+def test_a_job_that_asks_for_less_leaves_more_to_others() -> None:
+    jobs = [declared_job("narrow", 0, 2, 10, cpus=2), declared_job("wide", 0, 2, 10, cpus=14)]
+    assert finished(simulated(jobs, Site.parse("1x4@16cpu"))) == {"narrow": 10, "wide": 10}
+
+
+def test_a_large_job_takes_as_many_nodes_as_give_it_what_it_asks_for() -> None:
+    """Six processors with each device, so two devices of each node; `consolidated` does not wait for whole nodes."""
+    run = simulated([declared_job("a", 0, 4, 10, cpus=24)], Site.parse("2x4@16cpu"))
+    (span,) = run.spans or ()
+    assert span.devices == (0, 1, 4, 5)
+
+
+def test_one_that_is_preempted_gives_back_what_it_had() -> None:
+    jobs = [declared_job("long", 0, 1, 100, cpus=16), declared_job("short", 10, 1, 10, cpus=16)]
+    site = Site.parse("1x2@16cpu")
+    assert finished(simulated(jobs, site, "srtf")) == {"short": 110, "long": 100}
+    # Three may run by devices: the first two at once, and one after the other by processors.
+    assert finished(simulated([*jobs, declared_job("also", 20, 2, 5)], site, "srtf"))["also"] == 25
+
+
+@pytest.mark.parametrize(
+    ("job", "site"),
+    [
+        (declared_job("a", 0, 1, 10, cpus=17), "2x4@16cpu"),
+        (declared_job("a", 0, 1, 10, memory_bytes=65e9), "2x4@64GB"),
+        (declared_job("a", 0, 8, 10, cpus=48), "2x4@16cpu"),
+        (declared_job("a", 0, 1, 10, cpus=17, device_types=("A",)), "2x4xA@16cpu+1x4xB@32cpu"),
+    ],
+)
+def test_more_than_nodes_have_is_refused(job: Job, site: str) -> None:
+    with pytest.raises(
+        FleetError, match=f"job 'a' asks for {job.num_devices} devices, .* Ask for less, or take"
+    ):
+        simulated([job], Site.parse(site))
+    simulated([replace(job, device_types=())], Site.parse("2x4"))  # where nodes do not say, all have enough
+
+
+@pytest.mark.parametrize("place", ["consolidated", "packed", "anywhere", "spread"])
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "srtf", "las", "tiresias"])
+def test_no_node_gives_more_than_it_has(policy: str, place: str) -> None:
+    chance = random.Random(policy + place)
+    for _ in range(5):
+        jobs = {job.name: job for job in drawn_jobs(chance, 40, most_cpus=8.0)}
+        run = simulated(list(jobs.values()), SITE, policy, place)
+        spans = run.spans or ()
+        assert set(run.names) == set(jobs)
+        for moment_s in {span.start_s for span in spans}:
+            cpus, memory_bytes = [0.0] * 3, [0.0] * 3
+            for span in spans:
+                if span.start_s <= moment_s < span.end_s:
+                    job = jobs[span.job]
+                    for device in span.devices:
+                        node = int(SITE.node_of[device])
+                        host = SITE.hosts[node]
+                        cpus[node] += job.cpus / job.num_devices or host.cpus / host.num_devices
+                        memory_bytes[node] += job.memory_bytes / job.num_devices or 64e9 / host.num_devices
+            assert all(used <= host.cpus + 1e-6 for used, host in zip(cpus, SITE.hosts, strict=True))
+            assert all(used <= 64e9 + 1.0 for used in memory_bytes[:2])
+
+
+@pytest.mark.parametrize("place", ["consolidated", "packed", "anywhere", "spread"])
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "srtf", "las", "tiresias"])
+def test_who_asks_for_a_proportional_share_runs_as_if_it_did_not_ask(policy: str, place: str) -> None:
+    site = Site.parse("4x4@16cpu")
+    jobs = drawn_jobs(random.Random(policy + place), 60, most_cpus=4.0)
+    plain = [replace(job, cpus=0.0, memory_bytes=0.0) for job in jobs]
+    asking = [replace(job, cpus=4.0 * job.num_devices, memory_bytes=0.0) for job in jobs]
+    first, second = (simulated(each, site, policy, place) for each in (plain, asking))
+    assert finished(first) == finished(second)
+    assert first.spans == second.spans
