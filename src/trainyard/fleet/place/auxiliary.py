@@ -68,10 +68,11 @@ class Auxiliary:
         """
         most = np.bincount(self._site.type_of_node, self._devices(self._has, job))
         if not any(most[kind] >= job.least_devices and allowed >> kind & 1 for kind in range(len(most))):
+            asked = [f"{job.cpus:g} processors"] * (job.cpus > 0)
+            asked += [f"{job.memory_bytes / 1e9:g} GB of memory"] * (job.memory_bytes > 0)
             raise FleetError(
-                f"job {job.name!r} asks for {job.num_devices} devices, {job.cpus:g} processors and "
-                f"{job.memory_bytes / 1e9:g} GB of memory; cluster {self._site.name!r} has no devices of one type with "
-                "as much on their nodes. Ask for less, or take a cluster whose nodes have more"
+                f"job {job.name!r} asks for {job.num_devices} devices with {' and '.join(asked)}; the nodes of cluster "
+                f"{self._site.name!r} have not as much with as many of one type. Ask for less, or take larger nodes"
             )
 
     def place(
