@@ -71,8 +71,8 @@ class Auxiliary:
             asked = [f"{job.cpus:g} processors"] * (job.cpus > 0)
             asked += [f"{job.memory_bytes / 1e9:g} GB of memory"] * (job.memory_bytes > 0)
             raise FleetError(
-                f"job {job.name!r} asks for {job.num_devices} devices with {' and '.join(asked)}; the nodes of cluster "
-                f"{self._site.name!r} have not as much with as many of one type. Ask for less, or take larger nodes"
+                f"job {job.name!r} asks for {job.num_devices} devices with {' and '.join(asked)}; no nodes of one type "
+                f"of cluster {self._site.name!r} have that together. Ask for less, or take larger nodes"
             )
 
     def place(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -14,6 +16,7 @@ from trainyard.fleet.site import FleetError, Host, Site
 
 NAMESPACE = "trainyard"
 _TYPE = "accelerator_type:"
+_PROBE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,23 @@ def present_nodes(types: Mapping[str, str] | None = None) -> tuple[RayNode, ...]
     found = []
     for node in ray.nodes():
         has = node["Resources"]
-        if node["Alive"] and has.get("GPU", 0) >= 1:
+        if node["Alive"] and has.get("GPU", 0) >= 1 and not _is_gone(node):
             kind = next((key.removeprefix(_TYPE) for key in has if key.startswith(_TYPE)), "")
             device_type = (types or {}).get(kind, kind or "gpu")
             host = Host(device_type, int(has["GPU"]), has.get("CPU", 0.0), has.get("memory", 0.0))
             found.append(RayNode(node["NodeID"], node["NodeManagerAddress"], host))
     return tuple(sorted(found, key=lambda node: (node.address, node.number)))
+
+
+def _is_gone(node: Mapping[str, Any]) -> bool:
+    """Whether the machine is there and says that nothing listens: Ray itself needs up to 15 s to know that."""
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # a machine that does not answer may be slow
+        pass
+    return False
 
 
 class RayMemory:
