@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.goodput import Timing
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
@@ -30,6 +31,7 @@ from trainyard.fleet.workload.own import read_form
 
 SITE = Site.uniform(2, 2, "local")
 WORK = 12
+TIMINGS = (Timing("local", 1, 2, 4, 0.5, 0.75),)
 CANCELLED, FOREVER = "job2", 10_000
 
 
@@ -216,8 +218,8 @@ def test_a_daemon_that_cannot_schedule_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "whose", "had"),
     [
-        ("srtf", "b", Done(9.0, 60.0, 120.0)),  # the job with less work left goes first
-        ("las", "a", Done(0.0, 60.0, 120.0)),  # both have all their work left, and b had no time yet
+        ("srtf", "b", Done(9.0, 60.0, 120.0, TIMINGS)),  # the job with less work left goes first
+        ("las", "a", Done(0.0, 60.0, 120.0, TIMINGS)),  # both have all their work left, and b had no time yet
     ],
 )
 def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done, tmp_path: Path) -> None:
@@ -231,6 +233,7 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
     daemon.turn()
     assert list(world.running) == ["b"]
     assert daemon.driver.done()[whose].attained_device_s == pytest.approx(120.0, abs=60.0)
+    assert daemon.driver.done()[whose].timings == TIMINGS
 
 
 @pytest.mark.parametrize(("decided", "state"), [(True, State.RUNNING), (False, State.REFUSED)])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.goodput import Timing
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
@@ -82,11 +83,13 @@ def test_the_life_of_a_job(url: str) -> None:
     assert (record.job.arrival_s, record.job.deadline_s, record.job.user) == (100.0, 150.0, "ann")
     assert record.job.profile == job.profile
     store.hear(Event(101.0, job, Happening.RUNS, GRANT), Done())
-    store.settle({"a": Done(5.0, 4.0, 8.0)}, {}, {"a"}, 105.0)
+    timings = (Timing("local", 1, 2, 4, 0.5, 0.75),)
+    store.settle({"a": Done(5.0, 4.0, 8.0, timings)}, {}, {"a"}, 105.0)
     record = Store(url).job("a")
     assert record is not None
     assert (record.state, record.grant, record.first_start_s) == (State.RUNNING, GRANT, 101.0)
     assert record.admitted
+    assert record.measured == timings
     assert (record.done, record.attained_s, record.attained_device_s, record.settled_s) == (
         5.0,
         4.0,

@@ -134,10 +134,13 @@ class Driver:
 
     def done(self) -> dict[str, Done]:
         """How far every job was at the last step, by name."""
-        books = self.books
-        jobs = {row: books.job(row) for row in books.active.tolist()}
-        had = {row: (float(books.attained_s[row]), float(books.attained_device_s[row])) for row in jobs}
-        return {job.name: Done(job.work - float(books.left[row]), *had[row]) for row, job in jobs.items()}
+        return {self.books.job(row).name: self._done(row) for row in self.books.active.tolist()}
+
+    def _done(self, row: int) -> Done:
+        books, report = self.books, self.books.reports[row]
+        work = books.job(row).work - float(books.left[row])
+        timings = () if report is None else report.timings
+        return Done(work, float(books.attained_s[row]), float(books.attained_device_s[row]), timings)
 
     def admitted(self) -> frozenset[str]:
         """Jobs that were in a decision, which did not refuse them."""
@@ -166,7 +169,9 @@ class Driver:
         self.holdings.enter(job, now_s)
         self._changed = True
         row, books, grant = int(self.books.active[-1]), self.books, past.grant
-        work, books.attained_s[row], books.attained_device_s[row] = past.done
+        work, books.attained_s[row], books.attained_device_s[row], timings = past.done
+        if timings:
+            books.reports[row] = training_of(job).remembered(timings)
         books.left[row] = max(0.0, job.work - work)
         books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
         runs = self.engine.adopt(job, grant or Grant(()))

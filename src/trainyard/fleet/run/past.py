@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainyard.fleet.goodput import Timing
 from trainyard.fleet.workload.job import Grant
 
 
@@ -16,11 +17,13 @@ class Done(NamedTuple):
     ----------
     work : done.
     attained_s, attained_device_s : time in which it had devices, and that times their number.
+    timings : what it measured of its steps.
     """
 
     work: float = 0.0
     attained_s: float = 0.0
     attained_device_s: float = 0.0
+    timings: tuple[Timing, ...] = ()
 
 
 _NOTHING = Done()

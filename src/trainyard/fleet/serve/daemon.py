@@ -185,7 +185,7 @@ class Daemon:
         had_s = record.attained_s + since_s, record.attained_device_s + num_devices * since_s
         first_start_s = math.nan if record.first_start_s is None else record.first_start_s
         admitted = record.admitted or record.first_start_s is not None
-        past = Past(record.grant, Done(record.done, *had_s), first_start_s, admitted)
+        past = Past(record.grant, Done(record.done, *had_s, record.measured), first_start_s, admitted)
         self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
     def _hear(self, event: Event) -> None:

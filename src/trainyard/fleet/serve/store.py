@@ -195,11 +195,11 @@ class Store:
 
 def _columns(done: Done, now_s: float) -> dict[str, Any]:
     """What says how far a job is."""
-    work, attained_s, attained_device_s = done
     return {
-        "done": work,
-        "attained_s": attained_s,
-        "attained_device_s": attained_device_s,
+        "done": done.work,
+        "attained_s": done.attained_s,
+        "attained_device_s": done.attained_device_s,
+        "measured": json.dumps(done.timings),
         "settled_s": now_s,
     }
 

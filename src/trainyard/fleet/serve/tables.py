@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from trainyard.fleet.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
 
@@ -46,6 +47,7 @@ JOBS = sql.Table(
     sql.Column("done", sql.Double, nullable=False, default=0.0),
     sql.Column("attained_s", sql.Double, nullable=False, default=0.0),
     sql.Column("attained_device_s", sql.Double, nullable=False, default=0.0),
+    sql.Column("measured", sql.Text, nullable=False, default="[]"),  # timings as JSON
     sql.Column("settled_s", sql.Double, nullable=False),
     sql.Column("arrival_s", sql.Double, nullable=False),
     sql.Column("first_start_s", sql.Double),
@@ -80,6 +82,7 @@ class Record:
     admitted : whether the policy has decided on it, and did not refuse it.
     done, attained_s, attained_device_s : of its work, time in which it had devices, and that times their number, at
         ``settled_s``.
+    measured : what it measured of its steps.
     """
 
     number: int
@@ -96,6 +99,7 @@ class Record:
     done: float
     attained_s: float
     attained_device_s: float
+    measured: tuple[Timing, ...]
     settled_s: float
     arrival_s: float
     first_start_s: float | None
@@ -112,7 +116,9 @@ class Record:
 def record_of(row: sql.RowMapping) -> Record:
     """A row of the jobs."""
     values: dict[str, Any] = {str(name): value for name, value in row.items()}
+    values["state"] = State(values["state"])
     granted = values.pop("granted")
     given = None if granted is None else json.loads(granted)
     grant = given and Grant(**given | {name: tuple(given[name]) for name in ("devices", "partners")})
-    return Record(**values | {"state": State(values["state"]), "grant": grant})
+    measured = tuple(Timing(*timing) for timing in json.loads(values.pop("measured")))
+    return Record(**values, grant=grant, measured=measured)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
+_NO_NOISE = Noise(1.0, 0.0)
 _CAPTURING = Lock()  # capture changes PyTorch for all threads of a process
 
 
@@ -86,13 +87,17 @@ class Training:
         Its batch is fixed, so the noise of its gradients does not matter. Of a step on several devices, what one device
         would take for a pass as large counts as computing.
         """
-        limits = Limits(self.rows, self.rows, 1, self.rows)
-        before = known or Report(limits, fixed_batch=self.rows)
+        before = known or self.remembered(())
         local = self.rows // spot.num_devices
         alone_s = [t.step_s * local / self.rows for t in before.timings if t.num_devices == 1]
         compute_s = min([step_s, *alone_s])
         timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
-        return before.with_timing(timing, Noise(1.0, 0.0))
+        return before.with_timing(timing, _NO_NOISE)
+
+    def remembered(self, timings: tuple[Timing, ...]) -> Report:
+        """What a job knows of itself that measured its steps before."""
+        limits = Limits(self.rows, self.rows, 1, self.rows)
+        return Report(limits, timings, _NO_NOISE if timings else None, fixed_batch=self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form, for files; ``from_dict`` reads it back."""
