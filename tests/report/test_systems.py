@@ -19,7 +19,17 @@ DATA = ROOT / ".." / "shared" / "data" / "cluster"
 SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
 PACKAGES = {
     1: (job_reproduce, {"simulated"}),
-    2: (fleet_reproduce, {"queueing", "priorities", "shockwave_program", "tiresias_program", "small_trace"}),
+    2: (
+        fleet_reproduce,
+        {
+            "queueing",
+            "priorities",
+            "elasticflow_program",
+            "shockwave_program",
+            "tiresias_program",
+            "small_trace",
+        },
+    ),
 }
 HELPERS = {
     f"gavel.{name}" for name in ("centre", "estimate", "pairs", "policy", "problem", "program", "solver")

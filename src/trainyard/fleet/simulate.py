@@ -13,7 +13,7 @@ from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.turns import Turns
+from trainyard.fleet.slots import turns_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
@@ -70,7 +70,7 @@ class _Simulator:
     ) -> None:
         self.policy, self.holdings = policy, holdings
         self.notes, self.books = holdings.notes, holdings.books
-        self.turns = None if rounds is None else Turns(rounds, self.holdings)
+        self.turns = None if rounds is None else turns_of(rounds, self.holdings)
         self.coming = iter(jobs)
         self.next_job: Job | None = None
         self.arrival_s = -_INF

@@ -16,11 +16,13 @@ from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.queues import fifo, las, srtf
 from trainyard.fleet.policies.tiresias import skew, tiresias
 from trainyard.fleet.policy import Policy
+from trainyard.fleet.reproduce.elasticflow_program import in_slots, num_met
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.application import elastic
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
+from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -121,6 +123,16 @@ def test_as_the_authors_simulator(
     assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3)
     assert run.makespan_s == makespan_s
     assert run.num_preemptions == preemptions
+
+
+@WITH_DATA
+def test_as_the_simulator_of_elasticflows_authors() -> None:
+    """Their 195 jobs: decisions a slot apart, starts that take the longer the larger a job is, and renewals."""
+    run = in_slots(read_elasticflow(DATA / "cluster" / "elasticflow" / "traces" / "elasticVpollux_e.csv"))
+    with (DATA / "reference" / "fleet" / "others.csv").open() as file:
+        (row,) = [r for r in csv.DictReader(file) if r["policy"] == "dlas-gpu"]
+    assert len(run.names) == 195
+    assert num_met(run) == int(row["value"])
 
 
 @pytest.mark.parametrize("other", [{"as_published": True}, {"samples": (100.0,)}])

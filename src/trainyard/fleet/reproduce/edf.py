@@ -7,20 +7,17 @@ from pathlib import Path
 
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.reproduce.elasticflow_program import TESTBED, TRACE, deadlines_table, num_met
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
-from trainyard.published import Files, PaperTable, Row
+from trainyard.published import PaperTable, Row
 
 _TASKS = (((2, 4), (5, 10)), ((1, 2), (1, 3), (1, 6)), ((3, 8), (3, 12), (6, 16)))
 """Sets of tasks that use all of a device: length and period, which is the deadline."""
 _SPAN_S = 480
-
-
-def _met(run: FleetRun) -> int:
-    return int((run.finish_s <= run.deadline_s).sum())
+_SPEEDS = "scheduler/throughputs_T4"
 
 
 def _periodic() -> Iterator[Row]:
@@ -33,20 +30,13 @@ def _periodic() -> Iterator[Row]:
             ]
         )
         label = ", ".join(f"{length_s} s every {period_s} s" for length_s, period_s in tasks)
-        yield Row(label, len(jobs), _met(simulate_fleet(jobs, ONE_DEVICE, EDF())))
+        yield Row(label, len(jobs), num_met(simulate_fleet(jobs, ONE_DEVICE, EDF())))
 
 
-def _testbed(folder: Path) -> Iterator[Row]:
-    jobs = read_elasticflow(folder / _FILES.paths[0], folder / _FILES.paths[1])
-    run = simulate_fleet(jobs, Site.uniform(16, 4, "T4"), EDF(as_published=True), place="packed")
-    yield Row("deadlines met of 195", 23, _met(run))
+def _testbed(folder: Path) -> FleetRun:
+    jobs = read_elasticflow(folder / TRACE, folder / _SPEEDS)
+    return simulate_fleet(jobs, TESTBED, EDF(as_published=True), place="packed")
 
-
-_FILES = Files(
-    ("traces_for_ElasticFlow/elasticVpollux_e.csv", "scheduler/throughputs_T4"),
-    "git clone https://github.com/pkusys/ElasticFlow",
-    "ElasticFlow/ElasticFlow",
-)
 
 TABLES = (
     PaperTable(
@@ -56,12 +46,5 @@ TABLES = (
         _periodic,
         tolerance=0.0,
     ),
-    PaperTable(
-        "The authors' simulator of ElasticFlow, ASPLOS 2023, its 195 jobs on 16 nodes of 4 T4, policy edf",
-        "jobs",
-        "simulated, the same jobs and nodes",
-        _testbed,
-        tolerance=0.0,
-        files=_FILES,
-    ),
+    deadlines_table("edf", 23, _testbed, _SPEEDS),
 )

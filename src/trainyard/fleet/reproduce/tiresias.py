@@ -1,13 +1,16 @@
-"""Tiresias: what the authors' simulator prints for its two-dimensional queues."""
+"""Tiresias: what the authors' simulator prints for its two-dimensional queues, and ElasticFlow's for the same."""
 
 from __future__ import annotations
 
 from trainyard.fleet.policies.tiresias import tiresias
+from trainyard.fleet.reproduce.elasticflow_program import TRACE, deadlines_table, in_slots
 from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table
+from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 
 _QUEUES = tiresias(thresholds=(3250.0, 7200.0), as_published=True)
 
 TABLES = (
     sixty_jobs_table({"dlas-gpu": (_QUEUES, 190.683, 3271.0)}),
     cluster_table({"dlas-gpu": (_QUEUES, 15623.572, 2952852.0)}),
+    deadlines_table("dlas-gpu", 56, lambda folder: in_slots(read_elasticflow(folder / TRACE))),
 )
