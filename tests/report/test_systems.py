@@ -26,6 +26,7 @@ PACKAGES = {
             "priorities",
             "elasticflow_program",
             "shockwave_program",
+            "sia_program",
             "tiresias_program",
             "small_trace",
         },
@@ -45,6 +46,7 @@ HERE = {
         "traces_for_ElasticFlow": "elasticflow/traces",
         "scheduler/throughputs_T4": "elasticflow/throughputs_T4",
     },
+    "artifacts/sia-simulator": {"traces": "sia/traces", "workloads": "sia/workloads"},
     "shockwave/scheduler": {
         "traces/reproduce": "shockwave/traces",
         "tacc_throughputs.json": "shockwave/tacc_throughputs.json",

@@ -13,7 +13,7 @@ from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.slots import turns_of
+from trainyard.fleet.turns import turns_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")

@@ -49,6 +49,10 @@ class Slots(Rounds):
         """Time in which a job that starts does no work."""
         return self.start_s + self.doubling_s * float(np.log2(num_devices))
 
+    def turns(self, holdings: Holdings) -> SlotTurns:
+        """Their clock."""
+        return SlotTurns(self, holdings)
+
 
 class SlotTurns(Turns):
     """The clock of a run in slots."""
@@ -105,8 +109,3 @@ class SlotTurns(Turns):
     def _take_service(self, row: int, pause_s: float) -> None:
         self.books.attained_s[row] -= pause_s
         self.books.attained_device_s[row] -= pause_s * self.books.held[row]
-
-
-def turns_of(rounds: Rounds, holdings: Holdings) -> Turns:
-    """The clock of a run in rounds or slots."""
-    return SlotTurns(rounds, holdings) if isinstance(rounds, Slots) else Turns(rounds, holdings)

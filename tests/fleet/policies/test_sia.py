@@ -18,6 +18,7 @@ from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia import Configurations, Sia, goodputs
 from trainyard.fleet.policy import Snapshot, Targets
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.reproduce.sia_program import gavel_run
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -299,3 +300,12 @@ def test_jobs_end_much_before_gavels() -> None:
     run = simulated(workload(1), Sia())
     assert len(run.names) == 160
     assert run.mean_completion_s < 0.7 * float(row["avg_jct_s"])
+
+
+@needs_data
+def test_gavel_as_in_the_simulator_of_sias_authors() -> None:
+    with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
+        (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("gavel")]
+    run = gavel_run(SIA)
+    assert len(run.names) == 160
+    assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), abs=1e-3)
