@@ -3,8 +3,9 @@
 Run `python benchmarks/fleet_real.py [ENGINE [FOLDER [POLICY]]]`; ENGINE is local (the default), slurm or ray, and of the
 last two a cluster with two nodes of two devices of type local must be there, with at least four processors on a node:
 four jobs may be on its devices, and each asks for one. FOLDER, of the jobs, must be seen by all nodes. It is
-`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. With POLICY only
-those run whose text begins so, and nothing is recorded.
+`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. The losses of all
+steps are compared with those of a run that nothing disturbs. With POLICY only those run whose text begins so, and nothing
+is recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from record import write_record
+
+from trainyard.fleet.run.home import JobHome
 
 # Times in them are as much shorter than in the papers as the trainings are.
 _POLICIES = {
@@ -38,12 +41,12 @@ _JOBS = (
 )  # fmt: skip
 
 
-def write_workload(file: Path) -> None:
-    """The jobs, in Trainyard's own form."""
+def write_workload(file: Path, jobs: Sequence[tuple[float, int, int]] = _JOBS) -> None:
+    """Jobs, in Trainyard's own form."""
     lines = [
         "name,arrival_s,num_devices,steps,guaranteed,busy,min_devices,max_devices,model,batch_size,checkpoint_every"
     ]
-    for number, (arrival_s, num_devices, steps) in enumerate(_JOBS):
+    for number, (arrival_s, num_devices, steps) in enumerate(jobs):
         guaranteed = "no" if number % 2 else "yes"
         lines.append(
             f"job{number},{arrival_s},{num_devices},{steps},{guaranteed},0.5,1,2,gpt-tiny,{_BATCH_SIZE},50"
@@ -58,8 +61,23 @@ def concordance(jobs: Sequence[dict[str, Any]]) -> float:
     return sum(a < b for a, b in pairs) / len(pairs)
 
 
-def compare(policy: str, engine: str, folder: Path) -> dict[str, float]:
-    """One policy, predicted and run."""
+def undisturbed(folder: Path) -> dict[int, float]:
+    """Losses by step of a job that has one device of this machine for itself; all jobs train the same, some longer."""
+    longest = max(_JOBS, key=lambda job: job[2])
+    write_workload(folder / "one.csv", [(0.0, 1, longest[2])])
+    command = ["trainyard", "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
+    command += ["--policy", "fifo", "--folder", str(folder / "one"), "--json"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return JobHome(folder / "one" / "job0").losses()
+
+
+def compare(policy: str, engine: str, folder: Path, alone: dict[int, float]) -> dict[str, float]:
+    """One policy, predicted and run.
+
+    Parameters
+    ----------
+    alone : losses by step of an undisturbed job.
+    """
     folder.mkdir(parents=True)
     write_workload(folder / "jobs.csv")
     command = ["trainyard", "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
@@ -88,6 +106,11 @@ def compare(policy: str, engine: str, folder: Path) -> dict[str, float]:
         "worst_error": max(map(abs, errors)),
         "within_15_percent": sum(abs(error) <= 0.15 for error in errors),
         "pairs_in_order": concordance(each),
+        "worst_loss_error": max(
+            abs(loss / alone[step] - 1.0)
+            for number in range(len(_JOBS))
+            for step, loss in JobHome(folder / "jobs" / f"job{number}").losses().items()
+        ),
     }
 
 
@@ -97,10 +120,12 @@ def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     if not chosen:
         raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
     with tempfile.TemporaryDirectory() as own:
-        results = {}
+        results, alone = {}, undisturbed(Path(own))
         for policy in chosen:
             print(f"{policy} on {engine}")
-            found = results[policy] = compare(policy, engine, Path(folder or own) / policy.partition("(")[0])
+            found = results[policy] = compare(
+                policy, engine, Path(folder or own) / policy.partition("(")[0], alone
+            )
             print("  " + ", ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
     if not only:
         print(write_record(f"fleet_real_{engine}", results))
