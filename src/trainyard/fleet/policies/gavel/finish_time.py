@@ -6,9 +6,9 @@ Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020)::
 
 where t_m is the time since the job came and T_m the time that it would take on its own part of the cluster, 1 of n:
 what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
-job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and how far from it they
-are, which leads to the next rho. Where jobs may share devices, of the best fractions those with most throughput are
-taken.
+job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and if not, leads to the
+next rho: by what its devices are worth, or, where jobs may share devices, by how far from it they are. Then, of the best
+fractions, those with most throughput are taken.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -21,10 +21,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.burden import ALL, costs, least_part
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
 from trainyard.fleet.policies.gavel.program import Optimum
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
@@ -33,7 +34,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _EXACT = 1e-5
-"""Relative width to which rho is known."""
+"""Relative width to which rho is known where two jobs may share devices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,8 @@ def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Fraction
     alone = _reckoned(problem, kept)
     own = slice(problem.num_jobs)
     whole_s = alone.past_s[own] + problem.left / alone.speed[own]
-    fraction, rho = _fractions(problem, whole_s)
+    search = _fractions if problem.pairs is None else _fractions_with_pairs
+    fraction, rho = search(problem, whole_s)
     if inner:
         found = centre(
             _rate(problem, whole_s, rho), problem.gang, problem.room, share=np.ones(problem.num_jobs)
@@ -100,7 +102,47 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
 
 
 def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
-    """Best fractions and their rho: regula falsi between one that is too small and one that all can have.
+    """Best fractions and their rho, where no two jobs share devices.
+
+    At prices of the types, what all need costs at most as much as there is. That is convex in rho, so Newton's method
+    comes from below to the least rho that these prices allow; the program says that all can have it, or which prices
+    allow only more (`burden`).
+    """
+    seen = (problem.speed, problem.gang, problem.left, problem.age_s, whole_s)
+    first, member, count = grouped(np.column_stack(seen))
+    speed, left, age_s, whole_s = (v[first] for v in (problem.speed, problem.left, problem.age_s, whole_s))
+    held = (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+    least_s = left / speed.max(axis=1)
+
+    def need(rho: float) -> Floats:
+        found: Floats = left / np.maximum(rho * whole_s - age_s, least_s)
+        return found
+
+    def allowed(rho: float, price: Floats) -> float:
+        while True:
+            wanted = need(rho)
+            cost, less, _ = costs(speed, held, wanted, price)
+            ahead = rho
+            if cost > ALL:
+                ahead += (cost - 1) / float((less * whole_s * wanted**2 / left).sum())
+            if ahead == rho:
+                return rho
+            rho = ahead
+
+    rho, before, part = float(((age_s + least_s) / whole_s).max()), 0.0, float("inf")
+    price = np.full(len(problem.room), 1 / len(problem.room))
+    while part > ALL:
+        rho = allowed(rho, price)
+        if rho == before:
+            # By rounding errors, prices allow what is a little too much.
+            break
+        before = rho
+        part, price, fraction = least_part(speed, held, need(rho), price, ALL)
+    return Fractions.without_pairs(fraction[member] / max(1.0, part)), rho
+
+
+def _fractions_with_pairs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
+    """The same where two jobs may share devices: regula falsi between a rho that is too small and one that all can have.
 
     What a solution that is not enough comes to is one that all can have, and often the least: so there it looks next.
     """
