@@ -7,6 +7,8 @@ the bottleneck and stay, the weights are split again, and so on, until nobody ca
 
 The paper finds bottlenecks with an integer program. Here the prices of the linear program tell: a job whose rate has a
 price is bottlenecked in every solution, at least one has, and one that has none though bottlenecked has it the next time.
+Where no jobs may share devices, the levels and the prices are found without that program: they are the same, since only
+the devices couple jobs, and so they follow from prices of the types alone (`filling`).
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -14,6 +16,7 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -21,17 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.pairs import check_pairs
+from trainyard.fleet.policies.gavel.filling import Entities, filled_alone
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
 from trainyard.fleet.policy import Need
 from trainyard.fleet.rounds import Published
 from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 Inner = Literal["fairness", "fifo"]
 _INNERS = " or ".join(map(repr, get_args(Inner)))
@@ -94,41 +96,46 @@ def _is_weight(value: Any) -> bool:
 
 
 def _one_level(problem: Problem, kept: Any) -> tuple[Fractions, None]:
-    return filled(problem, lambda grows: np.where(grows, problem.weight, 0.0)), None
+    everybody = np.zeros(problem.num_jobs, np.int64)
+    one = Entities(everybody, np.array([problem.weight.sum()]), np.array([False]))
+    return filled(problem, one), None
 
 
 def _two_levels(
     problem: Problem, kept: Any, inner: Inner, inners: dict[str, Inner], weights: dict[str, float]
 ) -> tuple[Fractions, None]:
-    names, entity = np.unique(np.array(problem.entity), return_inverse=True)
-    weight = np.array([weights.get(name, 1.0) for name in names.tolist()])
-    is_fifo = np.array([inners.get(name, inner) == "fifo" for name in names.tolist()])
-
-    def split(grows: Bools) -> Floats:
-        parts = np.where(grows, problem.weight, 0.0)
-        waiting = np.nonzero(grows & is_fifo[entity])[0]
-        parts[waiting] = 0.0
-        # Of every entity the first in the order of arrival.
-        parts[waiting[np.unique(entity[waiting], return_index=True)[1]]] = 1.0
-        total = np.bincount(entity, parts, len(names))
-        found: Floats = parts * np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)[entity]
-        return found
-
-    return filled(problem, split), None
+    names = sorted(set(problem.entity))
+    number = {name: place for place, name in enumerate(names)}
+    entities = Entities(
+        np.array([number[name] for name in problem.entity]),
+        np.array([weights.get(name, 1.0) for name in names]),
+        np.array([inners.get(name, inner) == "fifo" for name in names]),
+    )
+    return filled(problem, entities), None
 
 
-def filled(problem: Problem, split: Any) -> Fractions:
-    """Water filling (algorithm 1 of the appendix).
+def filled(problem: Problem, entities: Entities) -> Fractions:
+    """Water filling (algorithm 1 of the appendix)."""
+    rate = normalised(problem)
+    if problem.pairs is not None:
+        return _filled_with_pairs(problem, rate, entities)
+    order = np.arange(problem.num_jobs)
+    first_come = entities.is_fifo[entities.entity]
+    # Jobs are one where all else is equal, unless the first of them comes first.
+    seen = (rate, problem.gang, problem.weight, entities.entity, np.where(first_come, order, -1))
+    first, member, count = grouped(np.column_stack(seen))
+    held = (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+    of = replace(entities, entity=entities.entity[first])
+    found = filled_alone(rate[first], held, problem.weight[first], count.astype(float), first, of)
+    return Fractions.without_pairs(found[member])
 
-    Parameters
-    ----------
-    split : weights of all jobs from which of them can still grow.
-    """
-    rate, level = normalised(problem), np.zeros(problem.num_jobs)
-    grows = np.ones(problem.num_jobs, np.bool_)
+
+def _filled_with_pairs(problem: Problem, rate: Floats, entities: Entities) -> Fractions:
+    """The same where two jobs may share devices: a linear program for every bottleneck."""
+    level, grows = np.zeros(problem.num_jobs), np.ones(problem.num_jobs, np.bool_)
     fraction = Fractions.without_pairs(np.zeros_like(problem.speed))
     while True:
-        share = split(grows)
+        share = entities.split(grows, problem.weight)
         found = solve(problem, rate, share=share, need=level)
         if found is None:
             # What was reached is no longer feasible by a rounding error: it is the end.

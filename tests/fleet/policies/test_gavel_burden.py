@@ -1,0 +1,126 @@
+"""Gavel's programs that come apart by jobs: they find what linear programs find.
+
+The claims of gavel_finish_time, gavel_water_filling and gavel_hierarchical, where no two jobs share devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from trainyard.fleet.policies.gavel.burden import costs, least_part
+from trainyard.fleet.policies.gavel.filling import Entities
+from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
+from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
+from trainyard.fleet.policies.gavel.max_min import normalised
+from trainyard.fleet.policies.gavel.problem import Problem
+
+Floats = NDArray[np.float64]
+
+
+def drawn(seed: int) -> Problem:
+    """Jobs of several devices and weights, some alike and some that cannot run everywhere, on one to five types."""
+    rng = np.random.default_rng(seed)
+    jobs, kinds = int(rng.integers(2, 30)), int(rng.integers(1, 6))
+    room, gang = rng.integers(4, 12, kinds), rng.choice([1.0, 1.0, 2.0, 4.0], jobs)
+    like = rng.integers(0, min(6, jobs), jobs) if seed % 2 else np.arange(jobs)
+    whole = rng.integers(0, 4, (jobs, kinds)).astype(float)
+    speed = (whole if seed % 3 else rng.uniform(0.5, 20.0, (jobs, kinds)))[like]
+    speed[~(speed > 0).any(axis=1)] = 1.0
+    return Problem(
+        speed,
+        gang,
+        room,
+        rng.choice([0.5, 1.0, 2.0], jobs),
+        np.arange(jobs),
+        tuple("abcde"[:kinds]),
+        able=speed > 0,
+        left=rng.uniform(100, 1e5, jobs),
+        age_s=rng.choice([0.0, 300.0, 1e4], jobs),
+    )
+
+
+def assert_feasible(given: Problem, fraction: Floats) -> None:
+    assert (fraction >= 0).all()
+    assert (fraction[~given.able] == 0).all()
+    assert (fraction.sum(axis=1) <= 1 + 1e-8).all()
+    assert (given.gang @ fraction <= given.room * (1 + 1e-8)).all()
+
+
+def least_by_scipy(rate: Floats, held: Floats, need: Floats) -> float:
+    jobs, kinds = rate.shape
+    time = np.hstack((np.repeat(np.eye(jobs), kinds, axis=1), np.zeros((jobs, 1))))
+    rates = np.hstack((time[:, :-1] * rate.ravel(), np.zeros((jobs, 1))))
+    devices = np.hstack((np.tile(np.eye(kinds), jobs) * held.ravel(), -np.ones((kinds, 1))))
+    found = linprog(
+        np.append(np.zeros(rate.size), 1.0),
+        A_ub=np.vstack((time, devices, -rates)),
+        b_ub=np.concatenate((np.ones(jobs), np.zeros(kinds), -need)),
+    )
+    assert found.status == 0
+    return float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_part_is_an_optimum_and_its_prices_prove_it(seed: int) -> None:
+    given, rng = drawn(seed), np.random.default_rng(seed)
+    rate, held = given.speed, given.gang[:, None] / given.room
+    # Some need nothing, some all that they can have, and some just what one type gives.
+    parts = rng.choice([0.0, 1 / 3, 0.5, 1.0], given.num_jobs)
+    need = rate.max(axis=1) * np.where(rng.random(given.num_jobs) < 0.5, parts, rng.random(given.num_jobs))
+    price = np.full(len(given.room), 1 / len(given.room))
+    part, prices, fraction = least_part(rate, held, need, price, 0.0)
+    assert part == pytest.approx(least_by_scipy(rate, held, need), rel=1e-6, abs=1e-9)
+    assert prices.sum() == pytest.approx(1.0)
+    assert costs(rate, held, need, prices)[0] == pytest.approx(part, rel=1e-9)
+    assert ((rate * fraction).sum(axis=1) >= need * (1 - 1e-8)).all()
+    assert (held * fraction).sum(axis=0).max(initial=0.0) == pytest.approx(part, rel=1e-9)
+
+
+def test_costs_rise_as_the_hull_of_types_does() -> None:
+    # Rest, and types of 1, 2 and 4 at costs of 1, 1 and 3: the first is no corner of the hull.
+    rate, held, price = np.array([[1.0, 2.0, 4.0]]), np.array([[1.0, 1.0, 3.0]]), np.ones(3)
+    for need, expected in ((0.0, (0, 0, 0.5)), (1.0, (0.5, 0.5, 0.5)), (2.0, (1, 0.5, 1)), (3.0, (2, 1, 1))):
+        cost, less, more = costs(rate, held, np.array([need]), price)
+        assert (cost, less[0], more[0]) == pytest.approx(expected)
+    cost, _, more = costs(rate, held, np.array([4.0]), price)
+    assert cost == pytest.approx(3.0)
+    assert more[0] == np.inf
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_water_comes_to_the_levels_of_the_linear_programs(seed: int) -> None:
+    given, rng = drawn(seed), np.random.default_rng(seed)
+    entities = Entities(rng.integers(0, 3, given.num_jobs), np.array([1.0, 2.0, 0.5]), rng.random(3) < 0.4)
+    scaled = normalised(given)
+    found = filled(given, entities)
+    assert_feasible(given, found.alone)
+    programs = _filled_with_pairs(given, scaled, entities)
+    ours, theirs = ((scaled * x.alone).sum(axis=1) for x in (found, programs))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * theirs.max())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nobody_is_slowed_more_than_by_the_linear_programs(seed: int) -> None:
+    given = drawn(seed)
+    whole_s = given.left / given.isolated_speed
+    (ours, rho), (theirs, near) = _fractions(given, whole_s), _fractions_with_pairs(given, whole_s)
+    assert_feasible(given, ours.alone)
+    reached = ((given.age_s + given.left / given.throughput(ours)) / whole_s).max()
+    assert reached == pytest.approx(rho, rel=1e-8)
+    # Theirs is known to a hundred thousandth.
+    assert near * (1 - 1e-5) <= rho <= near * (1 + 1e-8)
+    assert theirs.alone.shape == ours.alone.shape
+
+
+def test_a_job_with_next_to_nothing_left_after_a_long_time_does_not_hold_up_the_search() -> None:
+    ones = np.ones(3)
+    given = Problem(
+        np.ones((3, 1)), ones, np.array([1]), ones, np.arange(3), ("a",), np.ones((3, 1), np.bool_),
+        left=np.array([1e-9, 1e3, 1e9]), age_s=np.array([1e9, 1e9, 0.0]),
+    )  # fmt: skip
+    found, rho = _fractions(given, np.array([2e8, 1e3, 3e9]))
+    assert_feasible(given, found.alone)
+    assert np.isfinite(rho)
