@@ -33,7 +33,8 @@ PACKAGES = {
     ),
 }
 HELPERS = {
-    f"gavel.{name}" for name in ("centre", "estimate", "pairs", "policy", "problem", "program", "solver")
+    f"gavel.{name}"
+    for name in ("burden", "centre", "estimate", "filling", "pairs", "policy", "problem", "program", "solver")
 }
 # Where the authors' files lie here, by the folder that fetching makes.
 HERE = {
