@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from trainyard.fleet.workload.job import Grant, Job, Pace
+from trainyard.fleet.grants import Grants, Laid
+from trainyard.fleet.workload.job import Job, Pace, rate_anywhere
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,10 +19,10 @@ _INF = float("inf")
 
 _REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "placed_s", "waiting_since_s", "first_start_s", "job_s",
+    "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate",
 )  # fmt: skip
 _WHOLE = (
-    "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over",
+    "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
 )  # fmt: skip
 # Where compiled functions find them in the block of their kind.
 _LEFT = _REAL.index("left")
@@ -38,12 +38,14 @@ _FIRST_START_S = _REAL.index("first_start_s")
 _ARRIVAL_S = _REAL.index("arrival_s")
 _WEIGHT = _REAL.index("weight")
 _PLACED_S = _REAL.index("placed_s")
+_GANG_RATE = _REAL.index("gang_rate")
 _SERIAL = _WHOLE.index("serial")
 _ALLOWED = _WHOLE.index("allowed")
 _NUM_DEVICES = _WHOLE.index("num_devices")
 _HELD = _WHOLE.index("held")
 _HELD_TYPE = _WHOLE.index("held_type")
 _NUM_STARTS = _WHOLE.index("num_starts")
+_FIRST_DEVICE = _WHOLE.index("first_device")
 
 
 class Books:
@@ -56,7 +58,8 @@ class Books:
     ----------
     num_active : jobs that are there.
     jobs, grants : of every row; a job without grant waits.
-    paces, reports : how a running job runs that adapts itself, and what any such job last reported.
+    paces : how running jobs run that adapt themselves.
+    reports : what any such job last reported, by row.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -71,20 +74,22 @@ class Books:
     waiting_since_s : when it last began to wait.
     job_s : jobs times time, over all jobs, when it was submitted.
     first_start_s : NaN before it.
+    gang_rate : work per second on as many whole devices as it asks for; NaN where it matters where they lie.
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     taken_over : 1 for a job that a scheduler before this one had admitted.
+    first_device : where in the array of ``grants`` its devices begin.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
-        self.grants: list[Grant | None] = []
-        self.paces: list[Pace | None] = []
+        self.paces: dict[int, Pace] = {}
         self.reports: list[Any] = []
         self._rows = np.zeros(16, np.int64)
         self.num_active = 0
         self._entered = self._decided = 0
         self._unused: list[int] = []
         self._grow(16)
+        self.grants = Grants(self.held, self.first_device)
 
     def _grow(self, size: int) -> None:
         # One block for all columns of a kind, so that a row is cleared at once.
@@ -96,8 +101,6 @@ class Books:
                 setattr(self, name, column)
         self._unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
         self.jobs += [None] * size
-        self.grants += [None] * size
-        self.paces += [None] * size
         self.reports += [None] * size
 
     _real: Floats
@@ -124,6 +127,8 @@ class Books:
     num_preempted: Ints
     num_starts: Ints
     taken_over: Ints
+    gang_rate: Floats
+    first_device: Ints
 
     def job(self, row: int) -> Job:
         """The job of a row."""
@@ -153,10 +158,12 @@ class Books:
         """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
         if not self._unused:
             self._grow(len(self.jobs))
+            self.grants.held, self.grants.first = self.held, self.first_device
         row = self._unused.pop()
         self.jobs[row] = job
         whole = (self._entered, allowed, job.num_devices)
-        _enter(self._real, self._whole, row, now_s, (job.arrival_s, job.weight, job.work), whole)
+        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job))
+        _enter(self._real, self._whole, row, now_s, reals, whole)
         self._entered += 1
         if self.num_active == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
@@ -168,7 +175,7 @@ class Books:
         """A job ended or was refused."""
         _remove(self._rows, self.num_active, row)
         self.num_active -= 1
-        self.jobs[row] = self.grants[row] = self.paces[row] = self.reports[row] = None
+        self.jobs[row] = self.reports[row] = None
         self._unused.append(row)
 
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
@@ -188,40 +195,34 @@ class Books:
         _settle(self._real, self._whole, row, now_s)
 
     def start(
-        self,
-        rows: Sequence[int],
-        grants: Sequence[Grant],
-        kinds: Sequence[int],
-        rates: Sequence[float],
-        now_s: float,
-        pauses_s: tuple[float, float],
-    ) -> None:
+        self, rows: Ints, given: Laid, kind_of: Ints, now_s: float, pauses_s: tuple[float, float]
+    ) -> tuple[int, bool]:
         """Give jobs devices, or others than they have.
 
         Parameters
         ----------
-        kinds : index of the type of each job's devices.
-        rates : work per second of each.
+        given : the devices of each.
+        kind_of : index of the type of every device.
         pauses_s : time without work for a job that starts for the first time, and for one that starts again.
+
+        Returns
+        -------
+        How many of them waited, and whether it is known how fast all of them run: each on its gang, wherever that is.
         """
-        for row, grant in zip(rows, grants, strict=True):
-            self.grants[row] = grant
-        counts = [len(grant.devices) for grant in grants]
-        given = np.array((rows, counts, kinds), np.int64)
-        _start(self._real, self._whole, given, np.array(rates, np.float64), now_s, pauses_s)
+        self.grants.forget(rows)
+        room = self.grants.room(len(given.devices), self.active)
+        waited, known = _start(self._real, self._whole, rows, *given, kind_of, *room, now_s, pauses_s)
+        return waited, known
 
     def run(self, row: int, rate: float) -> None:
         """A job, settled until now, works at this rate from here on."""
         _run(self._real, row, rate)
 
-    def adapt(self, row: int, pace: Pace | None) -> None:
-        """A running job changes its pace by itself; None for one that keeps the rate of its grant."""
+    def adapt(self, row: int, pace: Pace) -> None:
+        """A running job changes its pace by itself."""
         self.paces[row] = pace
-        if pace is not None:
-            job = self.jobs[row]
-            assert job is not None
-            self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, job.work - pace.until)
-            self._expect(row)
+        self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, self.job(row).work - pace.until)
+        self._expect(row)
 
     def stretch(self, row: int, now_s: float, times: float) -> None:
         """What is left of a job's restart takes so many times as long."""
@@ -230,7 +231,7 @@ class Books:
 
     def part_of_start_left(self, row: int, now_s: float) -> float:
         """Of the time that a job does no work after it got its devices; 0 if it has none, or works."""
-        if self.grants[row] is None or self.since_s[row] <= now_s:
+        if not self.held[row] or self.since_s[row] <= now_s:
             return 0.0
         return float((self.since_s[row] - now_s) / (self.since_s[row] - self.placed_s[row]))
 
@@ -250,17 +251,19 @@ class Books:
         left, rate = self.left[row] - self.turn[row], self.rate[row]
         self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
 
-    def release(self, rows: Sequence[int], now_s: float) -> None:
+    def release(self, rows: Ints, now_s: float) -> None:
         """Take jobs' devices away."""
-        for row in rows:
-            self.grants[row] = self.paces[row] = None
-        _release(self._real, self._whole, np.array(rows, np.int64), now_s)
+        self.grants.forget(rows)
+        if self.paces:
+            for row in rows.tolist():
+                self.paces.pop(row, None)
+        _release(self._real, self._whole, rows, now_s)
 
 
 @njit(cache=True)
 def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
     real[:, row], whole[:, row] = 0.0, 0
-    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row] = reals
+    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row], real[_GANG_RATE, row] = reals
     whole[_SERIAL, row], whole[_ALLOWED, row], whole[_NUM_DEVICES, row] = wholes
     real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
 
@@ -313,20 +316,30 @@ def _left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _start(real, whole, given, rates, now_s, pauses_s):  # type: ignore[no-untyped-def]
-    for i in range(given.shape[1]):
-        row = given[0, i]
+def _start(real, whole, rows, devices, counts, kind_of, written, used, now_s, pauses_s):  # type: ignore[no-untyped-def]
+    written[used : used + len(devices)] = devices
+    waited, known, first = 0, True, 0
+    for i in range(len(rows)):
+        row = rows[i]
         if whole[_HELD, row]:
             _settle(real, whole, row, now_s)
+        else:
+            waited += 1
         pause_s = pauses_s[1]
         if np.isnan(real[_FIRST_START_S, row]):
             real[_FIRST_START_S, row] = now_s
             pause_s = pauses_s[0]
-        whole[_HELD, row], whole[_HELD_TYPE, row] = given[1, i], given[2, i]
+        whole[_HELD, row], whole[_HELD_TYPE, row] = counts[i], kind_of[devices[first]]
+        whole[_FIRST_DEVICE, row] = used + first
+        first += counts[i]
         whole[_NUM_STARTS, row] += 1
         real[_PLACED_S, row] = real[_GRANTED_S, row] = now_s
         real[_SINCE_S, row] = now_s + pause_s
-        _run(real, row, rates[i])
+        rate = real[_GANG_RATE, row]
+        if np.isnan(rate) or counts[i] != whole[_NUM_DEVICES, row]:
+            rate, known = 0.0, False
+        _run(real, row, rate)
+    return waited, known
 
 
 @njit(cache=True)

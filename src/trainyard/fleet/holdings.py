@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
 
 import numpy as np
 
 from trainyard.fleet.books import Books, Floats, Ints
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.fair import FairTimes
+from trainyard.fleet.grants import Laid, laid
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.mechanism import walk
 from trainyard.fleet.paces import Paces
@@ -150,7 +150,7 @@ class Holdings:
         else:
             starting, stopping = np.arange(self._most_that_start(targets)), _NONE
         if self.preempts and len(stopping):
-            self.stop(stopping.tolist(), now_s)
+            self.stop(stopping, now_s)
         if len(starting):
             self._begin(wanted[starting], starting, targets, now_s)
         if targets.devices is not None:
@@ -185,27 +185,28 @@ class Holdings:
 
     def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
-        held = self.books.grants
-        moving = [row for row in wanted.tolist() if held[row] is not None] if self.preempts else []
+        moving = wanted[self.books.held[wanted] > 0] if self.preempts else _NONE
         self._pause(moving, now_s)
         if targets.devices is not None:
-            given = [targets.devices[place] for place in places.tolist()]
-            self.free.take_these(list(chain.from_iterable(given)))
+            given = laid([targets.devices[place] for place in places.tolist()])
+            self.free.take_these(given.devices)
         else:
             numbers, given = self._places(wanted, places, targets)
             wanted, places = wanted[numbers], places[numbers]
-        started = wanted.tolist()
-        if moving:
-            self._wait(sorted(set(moving).difference(started)), now_s)
-        if started:
-            extras = _extras(targets)
-            grants = [_granted(*each, extras) for each in zip(given, places.tolist(), strict=True)]
-            if self._auxiliary is not None and targets.devices is None:
-                jobs = map(self.books.job, started)
+        if len(moving):
+            self._wait(np.setdiff1d(moving, wanted), now_s)
+        if len(wanted):
+            extras, asks = _extras(targets), self._auxiliary is not None and targets.devices is None
+            grants = []
+            if extras or asks:
+                both = zip(given.each(), places.tolist(), strict=True)
+                grants = [_granted(devices, place, extras) for devices, place in both]
+            if asks:
+                jobs = map(self.books.job, wanted.tolist())
                 grants = [as_asked(*each) for each in zip(jobs, grants, strict=True)]
-            self._start(started, grants, now_s)
+            self._start(wanted, given, grants, now_s)
 
-    def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, list[tuple[int, ...]]]:
+    def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, Laid]:
         """Which jobs that the policy does not place itself find a place, and the devices of each."""
         books = self.books
         wanted = books.num_devices[rows] if targets.num_devices is None else targets.num_devices[places]
@@ -215,28 +216,30 @@ class Holdings:
             hows = np.where(targets.consolidate[places], CONSOLIDATED, ANYWHERE)
         allowed = books.allowed[rows]
         if self._auxiliary is None:
-            return self.free.place(wanted, kinds, allowed, hows, self.how, targets.backfill)
+            return self.free.lay(wanted, kinds, allowed, hows, self.how, targets.backfill)
         jobs = [(row, books.job(row)) for row in rows.tolist()]
         asked = wanted, kinds, allowed, hows
-        return self._auxiliary.place(self.free, jobs, asked, self.how, targets.backfill)
+        numbers, given = self._auxiliary.place(self.free, jobs, asked, self.how, targets.backfill)
+        return numbers, laid(given)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
         self.free.take_these(grant.devices)
         if self._auxiliary is not None:
             self._auxiliary.take(row, self.books.job(row), grant.devices)
-        self._start([row], [grant], now_s)
+        self._start(np.array([row]), laid([grant.devices]), [grant], now_s)
 
-    def _start(self, rows: list[int], grants: list[Grant], now_s: float) -> None:
-        free, costs = self.free, self.costs
-        self.num_waiting -= sum(self.books.grants[row] is None for row in rows)
-        kinds = [free.type_of[free.node_of[grant.devices[0]]] for grant in grants]
-        rates = self.paces.started(rows, grants)
+    def _start(self, started: Ints, given: Laid, grants: Sequence[Grant], now_s: float) -> None:
+        """Jobs have devices; ``grants`` is empty if that is all that they have."""
+        rows, costs = started.tolist(), self.costs
         more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
-        self.books.start(
-            rows, grants, kinds, rates, now_s, (costs.start_s + more_s, costs.restart_s + more_s)
-        )
-        self.paces.adapt(rows)
+        pauses_s = costs.start_s + more_s, costs.restart_s + more_s
+        waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
+        self.num_waiting -= waited
+        for row, grant in zip(rows, grants, strict=False):
+            self.books.grants[row] = grant
+        if grants or not known or self.paces.are_uneven:
+            self.paces.started(rows)
         self.changed += rows
 
     def _start_beside_others(self, rows: list[int], now_s: float) -> float:
@@ -278,30 +281,30 @@ class Holdings:
                     "add up to at most 1"
                 )
 
-    def stop(self, rows: Sequence[int], now_s: float) -> None:
+    def stop(self, rows: Sequence[int] | Ints, now_s: float) -> None:
         """Take jobs' devices away; they wait."""
-        self._pause(rows, now_s)
-        self._wait(rows, now_s)
+        stopped = np.array(rows, np.int64)
+        self._pause(stopped, now_s)
+        self._wait(stopped, now_s)
 
-    def _wait(self, rows: Sequence[int], now_s: float) -> None:
+    def _wait(self, rows: Ints, now_s: float) -> None:
         self.books.release(rows, now_s)
         self.books.num_preempted[rows] += 1
         self.num_waiting += len(rows)
 
-    def _pause(self, rows: Sequence[int], now_s: float) -> None:
+    def _pause(self, rows: Ints, now_s: float) -> None:
         """Devices are free again; on the books the jobs are as they were until they have others."""
-        if not rows:
+        if not len(rows):
             return
-        left: list[int] = []
-        for row in rows:
-            grant = self.books.grants[row]
-            assert grant is not None
-            if self.notes.spans is not None and now_s > (placed_s := float(self.books.placed_s[row])):
-                self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
-            left += grant.devices
-            if self._auxiliary is not None:
+        if self._auxiliary is not None:
+            for row in rows.tolist():
                 self._auxiliary.give(row)
-        self.free.give(left)
+        if self.notes.spans is not None:
+            for row in rows.tolist():
+                grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
+                if grant is not None and now_s > placed_s:
+                    self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
+        self.free.give(self.books.grants.devices_of(rows))
         self.paces.left(rows)
 
     def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
@@ -344,8 +347,9 @@ class Holdings:
         if books.turn[row] > 0:
             self.paces.turn(row, now_s)
             return False
-        self._pause([row], now_s)
-        books.release([row], now_s)
+        ended = np.array([row])
+        self._pause(ended, now_s)
+        books.release(ended, now_s)
         fair_s = self.fair.fair_s(row, job, now_s)
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
         self.notes.ended(
@@ -366,7 +370,7 @@ class Holdings:
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         job = self.books.job(row)
-        if self.books.grants[row] is not None:
+        if self.books.held[row]:
             self.stop([row], now_s)
         self.fair.count(now_s)
         self.notes.refused.append((job.name, reason))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from trainyard.fleet.books import Books
+from trainyard.fleet.books import Books, Ints
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Fate
 from trainyard.fleet.site import Site
@@ -19,20 +19,28 @@ class Paces:
     def __init__(self, site: Site, books: Books, fate: Fate, crowding: Crowding) -> None:
         self.site, self.books, self.fate, self.crowding = site, books, fate, crowding
         self._node_of: list[int] = site.node_of.tolist()
-        # Parts of its speed that a running job has, as a straggler and beside the others.
+        # Whether jobs may run slower than their profiles say; then, the parts of its speed that a running job has, as a
+        # straggler and beside the others.
+        self.are_uneven = fate.hazards.straggler_share > 0 or crowding.is_there
         self._drawn: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
         self._adaptive: set[int] = set()
 
-    def started(self, rows: Sequence[int], grants: Sequence[Grant]) -> list[float]:
-        """Rates of jobs that start; of those that adapt themselves, `adapt` finds them when the start is on the books."""
+    def started(self, rows: Sequence[int]) -> None:
+        """Find out how fast jobs run that have just started."""
+        if self.are_uneven:
+            for row in rows:
+                self._drawn[row], self._crowded[row] = self.fate.speed(), 1.0
         for row in rows:
-            self._drawn[row], self._crowded[row] = self.fate.speed(), 1.0
-        return [self._rate(row, grant) for row, grant in zip(rows, grants, strict=True)]
+            grant = self.books.grants[row]
+            assert grant is not None
+            self.books.run(row, self._rate(row, grant))
+        self.adapt(rows)
 
-    def left(self, rows: Sequence[int]) -> None:
+    def left(self, rows: Ints) -> None:
         """Jobs have lost their devices, or ended."""
-        self._adaptive.difference_update(rows)
+        if self._adaptive:
+            self._adaptive.difference_update(rows.tolist())
 
     def regranted(self, row: int, grant: Grant, now_s: float) -> None:
         """A job goes on with the devices that it has, at another rate."""
@@ -59,7 +67,7 @@ class Paces:
         return grant._replace(share=1.0) if self.crowding.only_places and grant.share != 1.0 else grant
 
     def _part(self, row: int) -> float:
-        return self._drawn[row] * self._crowded[row]
+        return self._drawn[row] * self._crowded[row] if self.are_uneven else 1.0
 
     def adapt(self, rows: Sequence[int]) -> None:
         """Those of the jobs that adapt themselves do so to what they hold now."""
@@ -105,7 +113,7 @@ class Paces:
 
     def _report(self, row: int, now_s: float) -> None:
         """What a job did until now, and what it knows since."""
-        pace = self.books.paces[row]
+        pace = self.books.paces.get(row)
         self.books.settle(row, now_s)
         if pace is not None:
             self.books.reports[row] = pace.report

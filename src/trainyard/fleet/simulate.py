@@ -5,7 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+import numpy as np
+
 from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.ends import Ends
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
@@ -75,8 +78,7 @@ class _Simulator:
         self.next_job: Job | None = None
         self.arrival_s = -_INF
         self._read_on()
-        # Ends as they were expected when a job last changed, and the row; what changed since is dropped.
-        self.finishing: list[tuple[float, int]] = []
+        self.ends = Ends(self.books)
         self.may_crowd = holdings.paces.crowding.is_there
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
@@ -105,7 +107,7 @@ class _Simulator:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
         if self.failing:
             self._fail_until(min(self.arrival_s, self.wake_s))
-        finish_s = self._next_finish_s()
+        finish_s = self.ends.next_s()
         next_s = min(self.arrival_s, finish_s, self.wake_s)
         if self.node_changes and (next_s < _INF or self.holdings.site.away):
             next_s = min(next_s, self.node_changes[0][0])
@@ -116,20 +118,19 @@ class _Simulator:
         while True:
             if self.failing:
                 self._fail_until(min(self.arrival_s, next_s))
-                finish_s = self._next_finish_s()
+                finish_s = self.ends.next_s()
             # Of one moment, nodes before ends, and ends before arrivals.
             if self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrival_s):
                 self._change_node()
-                finish_s = self._next_finish_s()
+                finish_s = self.ends.next_s()
             elif finish_s <= next_s and finish_s <= self.arrival_s:
-                row = heapq.heappop(self.finishing)[1]
+                row = self.ends.pop()
                 if not self.holdings.finish(row, finish_s):
-                    self._expect(row)
+                    self._expect([row])
                 elif self.turns is not None:
-                    for partner in self.turns.partners.parted(row, finish_s):
-                        self._expect(partner)
+                    self._expect(self.turns.partners.parted(row, finish_s))
                 self._crowd(finish_s)
-                finish_s = self._next_finish_s()
+                finish_s = self.ends.next_s()
             elif self.arrival_s <= next_s:
                 self._arrive()
             else:
@@ -140,14 +141,6 @@ class _Simulator:
         if self.wake_s <= next_s:
             self.wake_s = _INF
 
-    def _next_finish_s(self) -> float:
-        while self.finishing:
-            finish_s, row = self.finishing[0]
-            if self.books.finish_s[row] == finish_s and self.books.jobs[row] is not None:
-                return finish_s
-            heapq.heappop(self.finishing)
-        return _INF
-
     def _change_node(self) -> None:
         """A node goes away, or comes back; the policy is asked at its next chance."""
         now_s, node = heapq.heappop(self.node_changes)
@@ -156,8 +149,7 @@ class _Simulator:
         lost = holdings.on_lost_nodes(away)
         if self.turns is not None:
             self.turns.ask_again_s = now_s
-            for partner in [p for row in lost for p in self.turns.partners.parted(row, now_s)]:
-                self._expect(partner)
+            self._expect([p for row in lost for p in self.turns.partners.parted(row, now_s)])
         holdings.lose(lost, now_s)
         holdings.change_nodes(away, now_s)
         self._crowd(now_s)
@@ -167,7 +159,7 @@ class _Simulator:
 
     def _fail_until(self, next_s: float) -> None:
         """Let happen what goes wrong before the next moment; the policy is not asked, for no devices become free."""
-        while self.failing and self.failing[0][0] < min(next_s, self._next_finish_s()):
+        while self.failing and self.failing[0][0] < min(next_s, self.ends.next_s()):
             failure_s, row, placed_s = heapq.heappop(self.failing)
             if (
                 self.books.jobs[row] is not None
@@ -175,7 +167,7 @@ class _Simulator:
                 and self.books.held[row]
             ):
                 self.holdings.fail(row, failure_s)
-                self._expect(row)
+                self._expect([row])
                 self._foresee(row, failure_s)
 
     def _foresee(self, row: int, now_s: float) -> None:
@@ -220,8 +212,7 @@ class _Simulator:
     def _decide(self) -> None:
         books = self.books
         stepped = frozenset() if self.turns is None else self.turns.stepped
-        for row in self.holdings.paces.hear(self.now_s, stepped):
-            self._expect(row)
+        self._expect(self.holdings.paces.hear(self.now_s, stepped))
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
         if self.turns is None:
@@ -231,14 +222,15 @@ class _Simulator:
             targets = self.turns.targets(
                 rows, self.now_s, self._ask if self.turns.is_due(self.now_s, last) else None
             )
-        for row in self.holdings.apply(rows, targets, self.now_s):
-            self._expect(row)
-            if self.may_fail and books.placed_s[row] == self.now_s:
-                self._foresee(row, self.now_s)
+        changed = self.holdings.apply(rows, targets, self.now_s)
+        self._expect(changed)
+        if self.may_fail:
+            for row in changed:
+                if books.placed_s[row] == self.now_s:
+                    self._foresee(row, self.now_s)
         self._crowd(self.now_s)
         if self.turns is not None:
-            for row in self.turns.open(self.now_s):
-                self._expect(row)
+            self._expect(self.turns.open(self.now_s))
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
@@ -258,10 +250,9 @@ class _Simulator:
         return targets
 
     def _crowd(self, now_s: float) -> None:
-        if not self.may_crowd:
-            return
-        for row in self.holdings.paces.crowd(now_s):
-            self._expect(row)
+        if self.may_crowd:
+            self._expect(self.holdings.paces.crowd(now_s))
 
-    def _expect(self, row: int) -> None:
-        heapq.heappush(self.finishing, (float(self.books.finish_s[row]), row))
+    def _expect(self, rows: list[int]) -> None:
+        if rows:
+            self.ends.expect(np.array(rows, np.int64))

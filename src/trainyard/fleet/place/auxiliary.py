@@ -102,7 +102,7 @@ class Auxiliary:
                 given += devices
                 free.take_these(devices[0])
                 self.take(row, job, devices[0])
-                pool = free.type_of[free.node_of[devices[0][0]]]
+                pool = free.kind_of[devices[0][0]]
             elif wanted[0] and not goes_on:
                 break
             if wanted[0] and pool >= 0:

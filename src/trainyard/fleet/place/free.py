@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise
 
 import numpy as np
 from numba import njit
 from numpy import empty, int64, where
 
+from trainyard.fleet.grants import Laid
 from trainyard.fleet.place.nodes import Ints, in_one_rack, nodes_for
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site
@@ -26,7 +26,7 @@ class FreeDevices:
     Attributes
     ----------
     by_node, by_type, total : numbers of free devices.
-    node_of, type_of : node of every device, and index of the type of every node.
+    kind_of : index of the type of every device.
     """
 
     def __init__(self, site: Site) -> None:
@@ -37,8 +37,7 @@ class FreeDevices:
         self.by_node = per_node[_FREE]
         self.by_type = site.devices_of_type.copy()
         self.total = site.num_devices
-        self.node_of: list[int] = site.node_of.tolist()
-        self.type_of: list[int] = site.type_of_node.tolist()
+        self.kind_of: Ints = site.type_of_node[site.node_of]
         self._tables = per_device, per_node, self.by_type
 
     def place(
@@ -60,15 +59,19 @@ class FreeDevices:
         -------
         Numbers of those that got devices, and the devices of each.
         """
+        numbers, given = self.lay(wanted, kinds, allowed, hows, how, goes_on)
+        return numbers, given.each()
+
+    def lay(
+        self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
+    ) -> tuple[Ints, Laid]:
+        """The same as `place`, in arrays."""
         count = len(wanted)
-        # Numbers of the jobs that were placed, where the devices of each end, and then all these devices.
+        # Numbers of the jobs that were placed, how many devices each has, and then all these devices.
         found = np.empty(2 * count + self.total, np.int64)
-        placed = _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
-        ends = found[count : count + placed].tolist()
-        taken = ends[-1] if ends else 0
+        placed, taken = _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
         self.total -= taken
-        flat = found[2 * count : 2 * count + taken].tolist()
-        return found[:placed], [tuple(flat[first:end]) for first, end in pairwise((0, *ends))]
+        return found[:placed], Laid(found[2 * count : 2 * count + taken], found[count : count + placed])
 
     def offering(self, room: Ints, sizes: Ints, left: Ints) -> FreeDevices:
         """The same devices as a job sees them that cannot use all.
@@ -90,13 +93,13 @@ class FreeDevices:
         seen._tables = per_device, per_node, seen.by_type
         return seen
 
-    def take_these(self, devices: Sequence[int]) -> None:
+    def take_these(self, devices: Sequence[int] | Ints) -> None:
         """Take the devices named; one that others have already is shared with them."""
-        self.total += _change(np.array(devices, np.int64), 1, *self._tables)
+        self.total += _change(np.asarray(devices, np.int64), 1, *self._tables)
 
-    def give(self, devices: Sequence[int]) -> None:
+    def give(self, devices: Sequence[int] | Ints) -> None:
         """Jobs leave devices, which are free when the last one does."""
-        self.total += _change(np.array(devices, np.int64), -1, *self._tables)
+        self.total += _change(np.asarray(devices, np.int64), -1, *self._tables)
 
 
 @njit(cache=True)
@@ -116,9 +119,9 @@ def _change(devices, change, per_device, per_node, by_type):  # type: ignore[no-
 
 @njit(cache=True)
 def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type, found):  # type: ignore[no-untyped-def]
-    """Take devices of nodes for jobs; returns how many jobs got any."""
+    """Take devices of nodes for jobs; returns how many jobs got any, and how many devices."""
     tenants, type_of = per_device[_TENANTS], per_node[_TYPE]
-    numbers, ends, devices = (
+    numbers, counts, devices = (
         found[: len(wanted)],
         found[len(wanted) : 2 * len(wanted)],
         found[2 * len(wanted) :],
@@ -155,8 +158,8 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
             per_node[_FREE, node] -= taken[node]
             by_type[type_of[node]] -= taken[node]
         if len(taken):
-            numbers[placed], ends[placed] = i, count
+            numbers[placed], counts[placed] = i, wanted[i]
             placed += 1
         elif wanted[i] and not goes_on:
             break
-    return placed
+    return placed, count

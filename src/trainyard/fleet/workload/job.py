@@ -121,8 +121,20 @@ class Adaptive:
         return total_s
 
 
+class Placeless:
+    """A profile of a job that runs as fast wherever its gang lies, on devices of whatever type, that it has for itself.
+
+    Not an abstract base class, for the same reason as `Adaptive`.
+    """
+
+    @abstractmethod
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        """See `Profile`."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how fast it runs")
+
+
 @dataclass(frozen=True)
-class Declared:
+class Declared(Placeless):
     """A job of which only the length is known: on its gang it does a second's work in a second.
 
     Attributes
@@ -198,6 +210,19 @@ class Job:
     def share_beside(self, other: Job) -> float:
         """Share of its devices that it has when another job has them, too: they run the kernels of both as they come."""
         return self.busy / max(1.0, self.busy + other.busy)
+
+
+def rate_anywhere(job: Job) -> float:
+    """Work per second of a job on its gang, wherever that lies; NaN if that matters."""
+    if not isinstance(job.profile, Placeless):
+        return float("nan")
+    return job.profile.work_per_s(*_gang(job.num_devices))
+
+
+@cache
+def _gang(num_devices: int) -> tuple[Spot, Grant]:
+    """Whole devices, and one node that has them."""
+    return spot_of("", (num_devices,)), Grant(tuple(range(num_devices)))
 
 
 def declared_job(

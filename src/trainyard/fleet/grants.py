@@ -1,0 +1,107 @@
+"""What running jobs have: the devices of all of them in one array, and values of it only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trainyard.fleet.workload.job import Grant
+
+Ints = NDArray[np.int64]
+# How much of the array is there for later changes: the more, the seldomer it is tidied up.
+_SPARE = 8
+
+
+class Laid(NamedTuple):
+    """Devices of several jobs.
+
+    Attributes
+    ----------
+    devices : those of the first job, then those of the second, and so on.
+    counts : how many of them each has.
+    """
+
+    devices: Ints
+    counts: Ints
+
+    def each(self) -> list[tuple[int, ...]]:
+        """The devices of each."""
+        devices, ends = self.devices.tolist(), self.counts.cumsum().tolist()
+        return [tuple(devices[first:end]) for first, end in pairwise((0, *ends))]
+
+
+def laid(devices: Sequence[Sequence[int]]) -> Laid:
+    """The same of the devices of each."""
+    counts = np.fromiter(map(len, devices), np.int64, len(devices))
+    return Laid(np.fromiter(chain.from_iterable(devices), np.int64), counts)
+
+
+class Grants:
+    """What the job of every row has, None if it waits. A job that is moved a thousand times has a value once it is seen.
+
+    Attributes
+    ----------
+    held : number of devices of every row.
+    first : where the devices of every row begin.
+    """
+
+    def __init__(self, held: Ints, first: Ints) -> None:
+        self.held, self.first = held, first
+        self._devices = np.zeros(0, np.int64)
+        self._used = 0
+        self._made: dict[int, Grant] = {}
+
+    def __getitem__(self, row: int) -> Grant | None:
+        if not self.held[row]:
+            return None
+        if row not in self._made:
+            first = self.first[row]
+            self._made[row] = Grant(tuple(self._devices[first : first + self.held[row]].tolist()))
+        return self._made[row]
+
+    def __setitem__(self, row: int, grant: Grant) -> None:
+        """The job has more than devices, or something else with them."""
+        self._made[row] = grant
+
+    def forget(self, rows: Ints) -> None:
+        """Jobs lose what they had, or get something else."""
+        if self._made:
+            for row in rows.tolist():
+                self._made.pop(row, None)
+
+    def devices_of(self, rows: Ints) -> Ints:
+        """The devices of jobs, of one after the other."""
+        found = np.empty(self.held[rows].sum(), np.int64)
+        _copy(rows, self.first, self.held, self._devices, found)
+        return found
+
+    def room(self, num_devices: int, rows: Ints) -> tuple[Ints, int]:
+        """Where devices are to be written down: the array of all, and from where on it is free.
+
+        Parameters
+        ----------
+        num_devices : how many there will be.
+        rows : of all jobs; what others had is thrown away when there is no more room.
+        """
+        if self._used + num_devices > len(self._devices):
+            kept = self.devices_of(rows)
+            self.first[rows] = self.held[rows].cumsum() - self.held[rows]
+            self._devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
+            self._devices[: len(kept)] = kept
+            self._used = len(kept)
+        self._used += num_devices
+        return self._devices, self._used - num_devices
+
+
+@njit(cache=True)
+def _copy(rows, first, held, devices, found):  # type: ignore[no-untyped-def]
+    num = 0
+    for row in rows:
+        for device in devices[first[row] : first[row] + held[row]]:
+            found[num] = device
+            num += 1
