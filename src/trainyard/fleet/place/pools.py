@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numba import njit
-from numpy import bool_, zeros
 
 
 @njit(cache=True)
@@ -21,26 +20,3 @@ def pool_for(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
         if left[pool] >= wanted and (allowed >> pool) & 1:
             return pool
     return -1
-
-
-@njit(cache=True)
-def fitting(wanted, allowed, room):  # type: ignore[no-untyped-def]
-    """Which gangs fit, taken in order.
-
-    Parameters
-    ----------
-    wanted : devices of each.
-    allowed : pools in which it can run, as bits.
-    room : devices of every pool.
-    """
-    left, fits = room.copy(), zeros(len(wanted), bool_)
-    total = left.sum()
-    for i in range(len(wanted)):
-        if total == 0:
-            break
-        pool = pool_for(left, wanted[i], -1, allowed[i])
-        if pool >= 0:
-            left[pool] -= wanted[i]
-            total -= wanted[i]
-            fits[i] = True
-    return fits

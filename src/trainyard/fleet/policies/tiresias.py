@@ -36,7 +36,7 @@ import numpy as np
 from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
-from trainyard.fleet.place.pools import fitting
+from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
 from trainyard.fleet.site import FleetError, Site
 
@@ -59,9 +59,9 @@ def skew(tensor_bytes: Sequence[float]) -> float:
     return max(tensor_bytes) / sum(tensor_bytes)
 
 
-# Columns of the state, which has a row for every job, in the order of arrival: which job it is; its queue, from 0; its
-# place in the order of all jobs; time and service that it had attained when it last began anew; when after that it first
-# had devices, NaN before; and whether it is to be consolidated.
+# Rows of the state, which has a column for every job, in the order of arrival: which job it is; its queue, from 0; its
+# place in the published order of all jobs; time and service that it had attained when it last began anew; when after that
+# it first had devices, NaN before; and whether it is to be consolidated.
 _SERIAL, _QUEUE, _PLACE, _BEFORE_S, _BEFORE, _SINCE_S, _SKEWED = range(7)
 
 
@@ -113,7 +113,7 @@ class Tiresias:
 
     def start(self, site: Site) -> Floats:
         """Nobody is queued."""
-        return np.zeros((0, 7))
+        return np.zeros((7, 0))
 
     def decide(self, snapshot: Snapshot, state: Floats) -> tuple[Targets, Floats]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
@@ -125,40 +125,46 @@ class Tiresias:
         jobs, ran_s, service = _requeued(
             state, snapshot.serial, now_s, snapshot.held, attained_s, attained, *rules
         )
-        for number in np.isnan(jobs[:, _SKEWED]).nonzero()[0].tolist():
-            jobs[number, _SKEWED] = self._is_skewed(snapshot.job(number).model)
-        order, runs = self._order(snapshot, jobs, service), np.empty(num, np.bool_)
-        all_run = _fit(jobs, order, gangs, snapshot.allowed, snapshot.site.devices_of_type, runs)
+        for number in np.isnan(jobs[_SKEWED]).nonzero()[0].tolist():
+            jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number).model)
+        order = self._order(snapshot, jobs, service)
+        if self.as_published:
+            jobs[_PLACE, order] = np.arange(num)
+        runs = np.zeros(num, np.bool_)
+        first = _fit(order, gangs, snapshot.allowed, snapshot.site.devices_of_type, runs)
         # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
-        wait_s = _INF
+        wait_s, all_run = _INF, len(first) == num
         if self.as_published or not all_run:
             wait_s = _next_move_s(jobs, now_s, runs, rate, ran_s, service, *rules)
         waiting = _NOBODY if all_run else np.flatnonzero(~runs)
         return Targets(
-            order,
-            consolidate=None if self.as_published or self.as_in_pollux else jobs[order, _SKEWED] > 0,
+            first,
+            consolidate=None if self.as_published or self.as_in_pollux else jobs[_SKEWED, first] > 0,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
-            reasons=Reasons(waiting, lambda number: self._reason(jobs, service, number)),
+            reasons=Reasons(waiting, lambda number: self._reason(jobs, service, order, number)),
         ), jobs
 
     def _is_skewed(self, model: str) -> bool:
         return self.skews.get(model, 1.0) > self.pack_limit
 
     def _order(self, snapshot: Snapshot, jobs: Floats, service: Floats) -> Ints:
-        queue = jobs[:, _QUEUE]
-        turn = jobs[:, _PLACE] if self.as_published else snapshot.first_start_s
+        # Of integers so short, as many as there are queues are sorted in one pass.
+        queue = jobs[_QUEUE].astype(np.int16)
+        turn = jobs[_PLACE] if self.as_published else snapshot.first_start_s
         if not self.samples:
-            return np.lexsort((snapshot.arrival_s if self.as_in_pollux else turn, queue))
+            order: Ints = (snapshot.arrival_s if self.as_in_pollux else turn).argsort(kind="stable")
+            order = order[queue[order].argsort(kind="stable")]
+            return order
         if self.as_published:
             index = self._table[np.searchsorted(self._samples, service, "right")]
             return np.lexsort((turn, snapshot.arrival_s, -index, queue))
-        index = gittins_index(service, self._limits[queue.astype(np.int64)], self._samples)
+        index = gittins_index(service, self._limits[queue], self._samples)
         return np.lexsort((turn, -index, queue))
 
-    def _reason(self, jobs: Floats, service: Floats, number: int) -> str:
-        ahead = int(jobs[number, _PLACE])
-        queue = f"queue {int(jobs[number, _QUEUE]) + 1} of {len(self._limits)}"
+    def _reason(self, jobs: Floats, service: Floats, order: Ints, number: int) -> str:
+        ahead = int(np.flatnonzero(order == number)[0])
+        queue = f"queue {int(jobs[_QUEUE, number]) + 1} of {len(self._limits)}"
         unit = "device-seconds" if self.two_dimensional else "seconds"
         return f"in {queue} after {service[number]:.0f} {unit}; {ahead} jobs are before it"
 
@@ -166,53 +172,79 @@ class Tiresias:
 @njit(cache=True)
 def _requeued(state, serial, now_s, held, attained_s, attained, limits, knob, as_published):  # type: ignore[no-untyped-def]
     """The state of the jobs that are there now, and what each has run and attained since it last began anew."""
-    num, last = len(serial), len(state)
-    jobs = np.empty((num, 7))
-    ran_s, service = attained_s.copy(), attained.copy()
-    row = 0
-    for i in range(num):
-        while row < last and state[row, _SERIAL] < serial[i]:
-            row += 1
-        is_new = row == last
-        if is_new:
-            jobs[i] = np.array([serial[i], 0.0, 0.0, 0.0, 0.0, np.nan, np.nan])
-        else:
-            jobs[i] = state[row]
-            ran_s[i] -= jobs[i, _BEFORE_S]
-            service[i] -= jobs[i, _BEFORE]
-        former = queue = int(jobs[i, _QUEUE])
+    jobs, known = _continued(state, serial)
+    ran_s, service = attained_s - jobs[_BEFORE_S], attained - jobs[_BEFORE]
+    moved = np.zeros(len(serial), np.bool_)
+    for i in range(len(serial)):
         if held[i] > 0:
-            if np.isnan(jobs[i, _SINCE_S]):
-                jobs[i, _SINCE_S] = now_s - ran_s[i]
+            former = queue = int(jobs[_QUEUE, i])
+            if np.isnan(jobs[_SINCE_S, i]):
+                jobs[_SINCE_S, i] = now_s - ran_s[i]
             while service[i] + _NEAR_S >= limits[queue]:
                 queue += 1
                 if as_published:
                     break
-        elif queue > 0:
+            jobs[_QUEUE, i], moved[i] = queue, queue != former
+        elif knob < np.inf and jobs[_QUEUE, i] > 0:
             limit_s = np.floor(knob * ran_s[i]) if as_published else knob * ran_s[i]
-            if now_s - jobs[i, _SINCE_S] - ran_s[i] + _NEAR_S >= limit_s:
-                queue = 0
-                jobs[i, _BEFORE_S], jobs[i, _BEFORE], jobs[i, _SINCE_S] = attained_s[i], attained[i], np.nan
+            if now_s - jobs[_SINCE_S, i] - ran_s[i] + _NEAR_S >= limit_s:
+                jobs[_QUEUE, i], moved[i] = 0, True
+                jobs[_BEFORE_S, i], jobs[_BEFORE, i], jobs[_SINCE_S, i] = attained_s[i], attained[i], np.nan
                 ran_s[i] = service[i] = 0.0
-        jobs[i, _QUEUE] = queue
-        # First those that run, then those that wait, that come, and that moved.
-        if is_new:
-            jobs[i, _PLACE] = 2 * last + i
-        elif queue != former:
-            jobs[i, _PLACE] = 2 * last + num + i
-        elif held[i] == 0:
-            jobs[i, _PLACE] += last
+    if as_published:
+        _queue_up(jobs[_PLACE], known, moved, held, state.shape[1])
     return jobs, ran_s, service
 
 
 @njit(cache=True)
-def _fit(jobs, order, gangs, allowed, room, runs):  # type: ignore[no-untyped-def]
-    """Write down everybody's place, and who runs; returns whether all do."""
-    fits = fitting(gangs[order], allowed[order], room)
-    for place in range(len(order)):
-        jobs[order[place], _PLACE] = place
-        runs[order[place]] = fits[place]
-    return fits.all()
+def _queue_up(places, known, moved, held, last):  # type: ignore[no-untyped-def]
+    """First those that run, then those that wait, that come, and that moved."""
+    for i in range(len(places)):
+        if i >= known:
+            places[i] = 2 * last + i
+        elif moved[i]:
+            places[i] = 2 * last + len(places) + i
+        elif held[i] == 0:
+            places[i] += last
+
+
+@njit(cache=True)
+def _continued(state, serial):  # type: ignore[no-untyped-def]
+    """The state of the jobs that are there now as it was, and how many it knows: new ones come last."""
+    num, last = len(serial), state.shape[1]
+    jobs = np.empty((len(state), num))
+    column = known = 0
+    while column < last and known < num:
+        if state[_SERIAL, column] < serial[known]:
+            column += 1
+            continue
+        # As many as follow each other are copied at once.
+        size, most = 1, min(last - column, num - known)
+        while size < most and state[_SERIAL, column + size] == serial[known + size]:
+            size += 1
+        jobs[:, known : known + size] = state[:, column : column + size]
+        column, known = column + size, known + size
+    jobs[:, known:] = 0.0
+    jobs[_SERIAL, known:] = serial[known:]
+    jobs[_SINCE_S, known:] = jobs[_SKEWED, known:] = np.nan
+    return jobs, known
+
+
+@njit(cache=True)
+def _fit(order, gangs, allowed, room, runs):  # type: ignore[no-untyped-def]
+    """Who runs, most urgent first; noted in ``runs``, too."""
+    left, total = room.copy(), room.sum()
+    first, num = np.empty(len(order), np.int64), 0
+    for number in order:
+        if total == 0:
+            break
+        pool = pool_for(left, gangs[number], -1, allowed[number])
+        if pool >= 0:
+            left[pool] -= gangs[number]
+            total -= gangs[number]
+            first[num], runs[number] = number, True
+            num += 1
+    return first[:num]
 
 
 @njit(cache=True)
@@ -220,13 +252,13 @@ def _next_move_s(jobs, now_s, runs, rate, ran_s, service, limits, knob, as_publi
     """Time until a job goes to another queue, if what runs now runs on."""
     best_s = np.inf
     for i in range(len(runs)):
-        queue = int(jobs[i, _QUEUE])
+        queue = int(jobs[_QUEUE, i])
         if runs[i] and as_published:
             wait_s = max(1.0, np.floor((limits[queue] - ran_s[i]) / rate[i]))
         elif runs[i]:
             wait_s = (limits[queue] - service[i]) / rate[i]
         elif queue > 0:
-            wait_s = knob * ran_s[i] - (now_s - jobs[i, _SINCE_S] - ran_s[i])
+            wait_s = knob * ran_s[i] - (now_s - jobs[_SINCE_S, i] - ran_s[i])
             wait_s = np.floor(wait_s) if as_published else wait_s
         else:
             continue
