@@ -53,6 +53,20 @@ def test_as_the_authors_simulator(
     assert run.num_preemptions == preemptions
 
 
+def test_a_blocked_queue_is_looked_at_again_when_devices_become_free() -> None:
+    """Not before; and when it is not blocked any more, as many may be free as when it was."""
+    jobs = [declared_job("a", 0.0, 3, 10.0), declared_job("blocks", 1.0, 2, 50.0)]
+    jobs += [declared_job("late", 3.0, 1, 50.0), declared_job("later", 11.0, 1, 5.0)]
+    run = simulate_fleet(jobs, Site.uniform(1, 4), fifo())
+    assert dict(zip(run.names, run.first_start_s, strict=True)) == {
+        "a": 0,
+        "blocks": 10,
+        "late": 10,
+        "later": 11,
+    }
+    assert run.num_decisions == 4
+
+
 def test_shortest_waiting_job_goes_first_and_nothing_is_taken_away() -> None:
     jobs = [declared_job("a", 0, 1, 9), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 3)]
     assert simulate_fleet(jobs, Site.uniform(1, 1), sjf()).names == ("a", "c", "b")

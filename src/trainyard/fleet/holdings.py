@@ -142,13 +142,13 @@ class Holdings:
         self.changed = []
         for number, reason in targets.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
-        wanted = rows[targets.order]
+        wanted = rows[targets.order[: self._most_that_start(targets)]]
         if targets.devices is not None:
             starting, stopping = self._as_placed(rows, wanted, targets)
         elif self.preempts:
             starting, stopping = walk(self.books, rows, targets, self.site.devices_of_type)
         else:
-            starting, stopping = np.arange(self._most_that_start(targets)), _NONE
+            starting, stopping = np.arange(len(wanted)), _NONE
         if self.preempts and len(stopping):
             self.stop(stopping, now_s)
         if len(starting):
@@ -164,7 +164,12 @@ class Holdings:
     def _most_that_start(self, targets: Targets) -> int:
         """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
         count = len(targets.order)
-        if targets.backfill or targets.num_devices is not None:
+        if (
+            self.preempts
+            or targets.backfill
+            or targets.num_devices is not None
+            or targets.devices is not None
+        ):
             return count
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         return min(count, self.free.total + 1)

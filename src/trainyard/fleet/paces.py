@@ -14,17 +14,22 @@ from trainyard.fleet.workload.job import Adaptive, Grant, Spot, spot_of
 
 
 class Paces:
-    """Keeps the rates on the books right while jobs start, adapt themselves and crowd each other."""
+    """Keeps the rates on the books right while jobs start, adapt themselves and crowd each other.
+
+    Attributes
+    ----------
+    are_uneven : whether jobs may run slower than their profiles say.
+    adaptive : rows of the running jobs that adapt themselves.
+    """
 
     def __init__(self, site: Site, books: Books, fate: Fate, crowding: Crowding) -> None:
         self.site, self.books, self.fate, self.crowding = site, books, fate, crowding
         self._node_of: list[int] = site.node_of.tolist()
-        # Whether jobs may run slower than their profiles say; then, the parts of its speed that a running job has, as a
-        # straggler and beside the others.
         self.are_uneven = fate.hazards.straggler_share > 0 or crowding.is_there
+        # Where they do, the parts of its speed that a running job has, as a straggler and beside the others.
         self._drawn: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
-        self._adaptive: set[int] = set()
+        self.adaptive: set[int] = set()
 
     def started(self, rows: Sequence[int]) -> None:
         """Find out how fast jobs run that have just started."""
@@ -39,8 +44,8 @@ class Paces:
 
     def left(self, rows: Ints) -> None:
         """Jobs have lost their devices, or ended."""
-        if self._adaptive:
-            self._adaptive.difference_update(rows.tolist())
+        if self.adaptive:
+            self.adaptive.difference_update(rows.tolist())
 
     def regranted(self, row: int, grant: Grant, now_s: float) -> None:
         """A job goes on with the devices that it has, at another rate."""
@@ -74,7 +79,7 @@ class Paces:
         for row in rows:
             if isinstance(self.books.job(row).profile, Adaptive):
                 self._adapt(row)
-                self._adaptive.add(row)
+                self.adaptive.add(row)
 
     def _adapt(self, row: int) -> None:
         books, job, grant = self.books, self.books.job(row), self.books.grants[row]
@@ -97,9 +102,9 @@ class Paces:
         -------
         Their rows.
         """
-        if not self._adaptive:
+        if not self.adaptive:
             return []
-        rows = sorted(row for row in self._adaptive if self.books.since_s[row] < now_s or row in stepped)
+        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s or row in stepped)
         for row in rows:
             self._report(row, now_s)
             self._adapt(row)

@@ -293,6 +293,7 @@ class Targets(NamedTuple):
     leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
     stands : whether the policy has nothing to change for as long as every job has devices.
+    blocks : whether, while one of these jobs finds no place, none that comes later is to start either.
     reasons : why a job waits, by its number, where there is more to say than that others are more urgent.
     refused : jobs that will never run, and why.
     """
@@ -312,6 +313,7 @@ class Targets(NamedTuple):
     leftovers: bool = True
     ask_again_s: float = float("inf")
     stands: bool = False
+    blocks: bool = False
     reasons: Mapping[int, str] = _NOTHING
     refused: Mapping[int, str] = _NOTHING
 
@@ -364,6 +366,7 @@ class Priority:
     key : the number of every job.
     backfill : whether a job may run before a more urgent one that does not fit.
     steady : of equal jobs, keep the order that they had at the last decision.
+    in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
     """
 
@@ -372,6 +375,7 @@ class Priority:
     preempts: bool = False
     backfill: bool = True
     steady: bool = False
+    in_turn: bool = False
     quantum_s: float = float("inf")
 
     def start(self, site: Site) -> tuple[Ints, Ints]:
@@ -388,7 +392,9 @@ class Priority:
             state = snapshot.serial, order.argsort()
         else:
             order = key.argsort(kind="stable")
-        ask_again_s = snapshot.now_s + self.quantum_s
-        if self.quantum_s < float("inf") and snapshot.is_running.all():
-            ask_again_s = float("inf")  # where nobody waits, another order changes nothing
-        return Targets(order, backfill=self.backfill, ask_again_s=ask_again_s, stands=True), state
+        again_s = float("inf")  # where nobody waits, another order changes nothing
+        if self.quantum_s < again_s and not snapshot.held.all():
+            again_s = snapshot.now_s + self.quantum_s
+        blocks = self.in_turn and not self.backfill
+        targets = Targets(order, backfill=self.backfill, ask_again_s=again_s, stands=True, blocks=blocks)
+        return targets, state

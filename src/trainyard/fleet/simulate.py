@@ -95,6 +95,8 @@ class _Simulator:
         self.state = policy.start(holdings.site)
         # Whether the last decision holds for as long as nobody waits.
         self.stands = False
+        # Devices that were free after the last decision, if a job found no place that blocks all later ones; else -1.
+        self.free_when_blocked = -1
 
     def run(self, name: str) -> FleetRun:
         while self.next_job is not None or self.books.num_active:
@@ -153,7 +155,7 @@ class _Simulator:
         holdings.lose(lost, now_s)
         holdings.change_nodes(away, now_s)
         self._crowd(now_s)
-        self.stands = False
+        self.stands, self.free_when_blocked = False, -1
         rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
         heapq.heappush(self.node_changes, (now_s + rest_s, node))
 
@@ -207,7 +209,8 @@ class _Simulator:
             return False
         if self.policy.preempts:
             return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.stands)
-        return self.holdings.num_waiting > 0 and self.holdings.free.total > 0
+        free = self.holdings.free.total
+        return self.holdings.num_waiting > 0 and free > 0 and free != self.free_when_blocked
 
     def _decide(self) -> None:
         books = self.books
@@ -231,6 +234,9 @@ class _Simulator:
         self._crowd(self.now_s)
         if self.turns is not None:
             self._expect(self.turns.open(self.now_s))
+        # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
+        blocked = targets.blocks and self.holdings.num_waiting and not self.holdings.paces.adaptive
+        self.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()

@@ -15,7 +15,7 @@ from trainyard.fleet.policy import Priority
 
 def fifo(backfill: bool = False) -> Priority:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit")."""
-    return Priority(lambda s: s.arrival_s, backfill=backfill)
+    return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True)
 
 
 def sjf() -> Priority:
