@@ -44,6 +44,7 @@ _ALLOWED = _WHOLE.index("allowed")
 _NUM_DEVICES = _WHOLE.index("num_devices")
 _HELD = _WHOLE.index("held")
 _HELD_TYPE = _WHOLE.index("held_type")
+_NUM_PREEMPTED = _WHOLE.index("num_preempted")
 _NUM_STARTS = _WHOLE.index("num_starts")
 _FIRST_DEVICE = _WHOLE.index("first_device")
 
@@ -251,13 +252,13 @@ class Books:
         left, rate = self.left[row] - self.turn[row], self.rate[row]
         self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
 
-    def release(self, rows: Ints, now_s: float) -> None:
-        """Take jobs' devices away."""
+    def release(self, rows: Ints, now_s: float, preempted: bool = False) -> None:
+        """Take jobs' devices away; of those that are ``preempted`` that is counted."""
         self.grants.forget(rows)
         if self.paces:
             for row in rows.tolist():
                 self.paces.pop(row, None)
-        _release(self._real, self._whole, rows, now_s)
+        _release(self._real, self._whole, rows, now_s, preempted)
 
 
 @njit(cache=True)
@@ -350,8 +351,9 @@ def _run(real, row, rate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _release(real, whole, rows, now_s):  # type: ignore[no-untyped-def]
+def _release(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
     for row in rows:
         _settle(real, whole, row, now_s)
         whole[_HELD, row], real[_RATE, row] = 0, 0.0
+        whole[_NUM_PREEMPTED, row] += preempted
         real[_FINISH_S, row], real[_WAITING_SINCE_S, row] = np.inf, now_s

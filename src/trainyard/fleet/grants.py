@@ -76,8 +76,7 @@ class Grants:
 
     def devices_of(self, rows: Ints) -> Ints:
         """The devices of jobs, of one after the other."""
-        found = np.empty(self.held[rows].sum(), np.int64)
-        _copy(rows, self.first, self.held, self._devices, found)
+        found: Ints = _devices_of(rows, self.first, self.held, self._devices)
         return found
 
     def room(self, num_devices: int, rows: Ints) -> tuple[Ints, int]:
@@ -99,9 +98,13 @@ class Grants:
 
 
 @njit(cache=True)
-def _copy(rows, first, held, devices, found):  # type: ignore[no-untyped-def]
+def _devices_of(rows, first, held, devices):  # type: ignore[no-untyped-def]
     num = 0
+    for row in rows:
+        num += held[row]
+    found, num = np.empty(num, np.int64), 0
     for row in rows:
         for device in devices[first[row] : first[row] + held[row]]:
             found[num] = device
             num += 1
+    return found

@@ -293,8 +293,7 @@ class Holdings:
         self._wait(stopped, now_s)
 
     def _wait(self, rows: Ints, now_s: float) -> None:
-        self.books.release(rows, now_s)
-        self.books.num_preempted[rows] += 1
+        self.books.release(rows, now_s, preempted=True)
         self.num_waiting += len(rows)
 
     def _pause(self, rows: Ints, now_s: float) -> None:

@@ -139,8 +139,10 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
             for kind in range(len(by_type)):
                 suits = kind == named if named >= 0 else (allowed[i] >> kind) & 1
                 if len(taken) == 0 and suits and left[kind] >= wanted[i]:
-                    own = type_of == kind
-                    free, sizes = where(own, per_node[_FREE], 0), where(own, per_node[_SIZE], 0)
+                    free, sizes = per_node[_FREE], per_node[_SIZE]
+                    if len(by_type) > 1:
+                        own = type_of == kind
+                        free, sizes = where(own, free, 0), where(own, sizes, 0)
                     own_how = hows[i] if len(hows) else how
                     taken = nodes_for(own_how, free, wanted[i], sizes)
                     taken = in_one_rack(own_how, taken, free, wanted[i], sizes, per_node[_RACK])

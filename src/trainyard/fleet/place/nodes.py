@@ -82,8 +82,10 @@ def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-unty
     taken : of `nodes_for`, which has the other parameters.
     racks : index of the rack of every node.
     """
+    if racks.max() == 0 or how not in (CONSOLIDATED, PACKED):
+        return taken
     num_nodes, fewest = (taken > 0).sum(), free.sum() + 1
-    if num_nodes < 2 or racks.max() == 0 or how not in (CONSOLIDATED, PACKED):
+    if num_nodes < 2:
         return taken
     for rack in range(racks.max() + 1):
         here = where(racks == rack, free, 0)
