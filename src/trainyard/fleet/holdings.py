@@ -164,12 +164,8 @@ class Holdings:
     def _most_that_start(self, targets: Targets) -> int:
         """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
         count = len(targets.order)
-        if (
-            self.preempts
-            or targets.backfill
-            or targets.num_devices is not None
-            or targets.devices is not None
-        ):
+        chosen = targets.num_devices is not None or targets.devices is not None
+        if self.preempts or targets.backfill or chosen:
             return count
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         return min(count, self.free.total + 1)
