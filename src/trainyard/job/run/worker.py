@@ -131,7 +131,10 @@ def train_rank(
     report(Ready(rank, first, tuple(notes)))
     pacer = Pacer(config.core_part, torch.get_num_threads())
     for step in range(first, config.steps):
-        report(_step(executor, work, rank, step, pacer))
+        began_s = time.perf_counter()
+        if step > first:
+            pacer.rest()
+        report(_step(executor, work, rank, step, began_s))
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
@@ -152,9 +155,7 @@ def _is_paused(config: TrainConfig, executor: Executor) -> bool:
     return bool(found.item())
 
 
-def _step(executor: Executor, work: Work, rank: int, step: int, pacer: Pacer) -> RankStep:
-    began = time.perf_counter()
-    pacer.rest()
+def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) -> RankStep:
     sent = executor.mesh.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
@@ -164,7 +165,7 @@ def _step(executor: Executor, work: Work, rank: int, step: int, pacer: Pacer) ->
         step,
         result.losses,
         result.grad_norm,
-        time.perf_counter() - began,
+        time.perf_counter() - began_s,
         num_tokens(batch),
         peak_memory_bytes(executor.device),
         executor.mesh.sent_bytes - sent,

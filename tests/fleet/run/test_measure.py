@@ -1,0 +1,46 @@
+"""Speeds are those of whole steps, however few fit into the time of a measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainyard.fleet.run import measure
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.workload.training import Training, training_job
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.7, 1.9])
+def test_a_measurement_ends_with_a_step(
+    step_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(measure, "time", clock)
+    job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))
+    (tmp_path / "a").mkdir()
+    engine: Any = SimpleNamespace(
+        home=lambda name: JobHome(tmp_path / name),
+        start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
+        stop=lambda names: None,
+        progress=lambda name: Progress(int((clock.now_s - 3.0) / step_s)),
+    )
+    trial = measure._started(job, engine, 5.0)
+    assert 1 / trial.steps_per_s == pytest.approx(step_s, abs=0.02)
+    assert trial.start_s == pytest.approx(3.0, abs=0.04)
