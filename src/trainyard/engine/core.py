@@ -1,17 +1,11 @@
-"""The event loop, compiled with Numba; `trainyard.engine.tasks` says what it computes.
-
-All compiled code of the engine is in this one file: Numba keeps compiled functions on disk, and notices a
-change in the file of a function but not in the files of those it calls.
-"""
+"""The event loop, compiled with Numba; `trainyard.engine.tasks` says what it computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
 import numpy as np
-from numba import njit
 
+from trainyard.engine.agenda import drop_first, expect
+from trainyard.engine.compiling import compiled
 from trainyard.engine.state import State, Work
 
 # Phases of a task.
@@ -23,78 +17,15 @@ NUM_COUNTS = 7
 # different sequences of roundings.
 _SAME_INSTANT = 1e-12
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
-
-def _compiled(function: _Function) -> _Function:
-    """Compile without reference counts on arrays: nothing here allocates, and counting takes most time."""
-    return cast(_Function, njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function))  # type: ignore[call-overload]
-
-
-@_compiled
-def _event_before(state: State, a: int, b: int) -> bool:
-    if state.event_s[a] != state.event_s[b]:
-        return bool(state.event_s[a] < state.event_s[b])
-    return a < b
-
-
-@_compiled
-def _raise_event(state: State, place: int) -> None:
-    events, task = state.events, state.events[place]
-    while place > 0:
-        parent = (place - 1) >> 1
-        if not _event_before(state, task, events[parent]):
-            break
-        events[place] = events[parent]
-        state.event_place[events[place]] = place
-        place = parent
-    events[place] = task
-    state.event_place[task] = place
-
-
-@_compiled
-def _sink_event(state: State, place: int) -> None:
-    events, size, task = state.events, state.counts[_EVENTS], state.events[place]
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and _event_before(state, events[child + 1], events[child]):
-            child += 1
-        if not _event_before(state, events[child], task):
-            break
-        events[place] = events[child]
-        state.event_place[events[place]] = place
-        place = child
-    events[place] = task
-    state.event_place[task] = place
-
-
-@_compiled
+@compiled
 def _set_event(state: State, task: int, time_s: float) -> None:
     """Put the event of a task into the heap, or move it."""
-    place, earlier = state.event_place[task], time_s < state.event_s[task]
-    state.event_s[task] = time_s
-    if place < 0:
-        place = state.counts[_EVENTS]
-        state.counts[_EVENTS] += 1
-        state.events[place] = task
-    if earlier or place == state.counts[_EVENTS] - 1:
-        _raise_event(state, place)
-    else:
-        _sink_event(state, place)
+    counts = state.counts
+    counts[_EVENTS] = expect(state.event_s, state.events, state.event_place, counts[_EVENTS], task, time_s)
 
 
-@_compiled
-def _pop_event(state: State) -> int:
-    task = int(state.events[0])
-    state.event_place[task] = -1
-    state.counts[_EVENTS] -= 1
-    if state.counts[_EVENTS] > 0:
-        state.events[0] = state.events[state.counts[_EVENTS]]
-        _sink_event(state, 0)
-    return task
-
-
-@_compiled
+@compiled
 def _goes_first(work: Work, state: State, a: int, b: int) -> bool:
     if work.priority[a] != work.priority[b]:
         return bool(work.priority[a] < work.priority[b])
@@ -103,7 +34,7 @@ def _goes_first(work: Work, state: State, a: int, b: int) -> bool:
     return a < b
 
 
-@_compiled
+@compiled
 def _join_line(work: Work, state: State, resource: int, task: int) -> None:
     base, place = state.line_offsets[resource], state.line_length[resource]
     state.line_length[resource] += 1
@@ -117,7 +48,7 @@ def _join_line(work: Work, state: State, resource: int, task: int) -> None:
     lines[base + place] = task
 
 
-@_compiled
+@compiled
 def _leave_line(work: Work, state: State, resource: int) -> None:
     """Take the first task out of a line."""
     state.line_length[resource] -= 1
@@ -134,7 +65,7 @@ def _leave_line(work: Work, state: State, resource: int) -> None:
     lines[base + place] = task
 
 
-@_compiled
+@compiled
 def _touch(state: State, resource: int) -> None:
     """Remember that something may start at a resource."""
     if state.is_touched[resource] == 0:
@@ -143,7 +74,7 @@ def _touch(state: State, resource: int) -> None:
         state.counts[_TOUCHED] += 1
 
 
-@_compiled
+@compiled
 def _make_ready(work: Work, state: State, task: int, now_s: float, cause: int) -> None:
     """All predecessors of a task have ended, `cause` (or none, -1) last."""
     if work.release_s[task] > now_s:
@@ -167,7 +98,7 @@ def _make_ready(work: Work, state: State, task: int, now_s: float, cause: int) -
             state.counts[_FREE] += 1
 
 
-@_compiled
+@compiled
 def _end_all(work: Work, state: State, now_s: float) -> None:
     """End the tasks of the stack `ending`, and the joins that become ready by that."""
     while state.counts[_ENDING] > 0:
@@ -188,7 +119,7 @@ def _end_all(work: Work, state: State, now_s: float) -> None:
                 _make_ready(work, state, successor, now_s, task)
 
 
-@_compiled
+@compiled
 def _begin(work: Work, state: State, task: int, now_s: float) -> None:
     state.start_s[task] = now_s
     state.start_step[task] = state.counts[_STEP] + 1
@@ -199,7 +130,7 @@ def _begin(work: Work, state: State, task: int, now_s: float) -> None:
         _set_event(state, task, now_s + work.duration_s[task])
 
 
-@_compiled
+@compiled
 def _try_first_in_line(work: Work, state: State, resource: int, now_s: float) -> None:
     """Start the first task in a line if it is first, and its resource free, everywhere."""
     if state.line_length[resource] == 0:
@@ -222,7 +153,7 @@ def _try_first_in_line(work: Work, state: State, resource: int, now_s: float) ->
     _begin(work, state, task, now_s)
 
 
-@_compiled
+@compiled
 def _start_all(work: Work, state: State, now_s: float) -> None:
     """Start everything that can start."""
     for k in range(state.counts[_FREE]):
@@ -235,7 +166,7 @@ def _start_all(work: Work, state: State, now_s: float) -> None:
     state.counts[_TOUCHED] = 0
 
 
-@_compiled
+@compiled
 def _mark_dirty(state: State, link: int) -> None:
     """Remember that the flows of a link have changed."""
     if state.link_seen[link] == 0:
@@ -244,7 +175,7 @@ def _mark_dirty(state: State, link: int) -> None:
         state.counts[_DIRTY] += 1
 
 
-@_compiled
+@compiled
 def _begin_flow(work: Work, state: State, task: int, now_s: float) -> None:
     state.phase[task] = _FLOWING
     state.remaining_bytes[task] = work.num_bytes[task]
@@ -260,7 +191,7 @@ def _begin_flow(work: Work, state: State, task: int, now_s: float) -> None:
         _mark_dirty(state, link)
 
 
-@_compiled
+@compiled
 def _end_flow(work: Work, state: State, task: int) -> None:
     for entry in range(work.link_offsets[task], work.link_offsets[task + 1]):
         link, before, after = work.links[entry], state.previous_entry[entry], state.next_entry[entry]
@@ -273,7 +204,7 @@ def _end_flow(work: Work, state: State, task: int) -> None:
         _mark_dirty(state, link)
 
 
-@_compiled
+@compiled
 def _collect_component(work: Work, state: State) -> int:
     """Extend the dirty links by all that share a flow with them, transitively; list those flows."""
     num_flows, position = 0, 0
@@ -297,7 +228,7 @@ def _collect_component(work: Work, state: State) -> int:
     return num_flows
 
 
-@_compiled
+@compiled
 def _saturate(work: Work, state: State, link: int, share: float) -> None:
     """Give all flows of a link that have no rate yet this one."""
     entry = state.first_entry[link]
@@ -311,7 +242,7 @@ def _saturate(work: Work, state: State, link: int, share: float) -> None:
         entry = state.next_entry[entry]
 
 
-@_compiled
+@compiled
 def _fill(work: Work, state: State) -> None:
     """Max-min fair rates by progressive filling: saturate the tightest links, again and again."""
     num_open = state.counts[_DIRTY]
@@ -339,7 +270,7 @@ def _fill(work: Work, state: State) -> None:
     state.counts[_DIRTY] = 0
 
 
-@_compiled
+@compiled
 def _share_links(work: Work, state: State, now_s: float) -> None:
     """Give new rates to the flows that a change can have touched, and move their ends."""
     num_flows = _collect_component(work, state)
@@ -357,7 +288,7 @@ def _share_links(work: Work, state: State, now_s: float) -> None:
         _set_event(state, flow, now_s + state.remaining_bytes[flow] / rate)
 
 
-@_compiled
+@compiled
 def _take_events(work: Work, state: State, now_s: float) -> None:
     """Take all events of this instant from the heap."""
     while state.counts[_EVENTS] > 0:
@@ -366,7 +297,8 @@ def _take_events(work: Work, state: State, now_s: float) -> None:
         limit_s = now_s * (1.0 + _SAME_INSTANT) if phase == _FLOWING else now_s
         if state.event_s[task] > limit_s:
             break
-        _pop_event(state)
+        counts = state.counts
+        counts[_EVENTS] = drop_first(state.event_s, state.events, state.event_place, counts[_EVENTS])
         if phase == _DELAYED:
             _make_ready(work, state, task, now_s, -1)
         elif phase == _FIXED and work.num_bytes[task] > 0.0:
@@ -378,7 +310,7 @@ def _take_events(work: Work, state: State, now_s: float) -> None:
             state.counts[_ENDING] += 1
 
 
-@_compiled
+@compiled
 def run(work: Work, state: State) -> int:
     """Run the work until nothing can happen any more; return the number of tasks that ended."""
     now_s = 0.0
