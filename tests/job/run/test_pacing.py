@@ -41,14 +41,6 @@ def test_a_step_takes_as_long_as_on_a_slower_core(clock: Clock) -> None:
         assert clock.now_s == 4.0 * step
 
 
-def test_a_step_that_neighbours_slow_takes_no_longer(clock: Clock) -> None:
-    pacer = Pacer(0.25, 1)
-    for step, seconds in enumerate((2.0, 1.0, 1.5, 1.2)):
-        clock.compute(seconds)
-        pacer.rest()
-        assert clock.now_s == 4.0 * (step + 2)  # the first was the first, and nobody knew better
-
-
 def test_waiting_for_others_is_made_up_for(clock: Clock) -> None:
     pacer = Pacer(0.5, 1)
     clock.compute(1.0)
