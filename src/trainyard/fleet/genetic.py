@@ -18,11 +18,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from trainyard.fleet.offspring import chances_of_hits, programmed, written
+
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 _IDLE = 4e-3  # speedup of a job without devices: more than none, so that a mean exists
-_RESET, _THIN, _CROSS = 0.1, 0.1, 0.9  # chances of the mutations of a job, and of two parents instead of one
+_CROSS = 0.9  # chance of two parents instead of one, in the program
 
 
 class Allocations(NamedTuple):
@@ -82,9 +84,19 @@ def carried(before: Allocations, place: Ints) -> Allocations:
 
 
 def search(
-    problem: Problem, start: Allocations, seed: int, num_generations: int, population: int
+    problem: Problem,
+    start: Allocations,
+    seed: int,
+    num_generations: int,
+    population: int,
+    as_published: bool = False,
 ) -> tuple[Allocations, Floats]:
-    """Allocations after some generations, best first, and the fitness of each."""
+    """Allocations after some generations, best first, and the fitness of each.
+
+    Parameters
+    ----------
+    as_published : make children as the authors' program does.
+    """
     p = problem
     found = _search(
         *start,
@@ -98,6 +110,7 @@ def search(
         seed,
         num_generations,
         population,
+        as_published,
     )
     return Allocations(*found[:3]), found[3]
 
@@ -121,7 +134,7 @@ def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _search(  # type: ignore[no-untyped-def]
     first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness, seed,
-    num_generations, population,
+    num_generations, population, as_published,
 ):  # fmt: skip
     np.random.seed(seed)
     num_jobs, num_entries, num = base_first.shape[1] - 1, node0.shape[1], len(first0)
@@ -130,7 +143,7 @@ def _search(  # type: ignore[no-untyped-def]
     count = np.zeros((2 * population, num_entries), np.int32)
     first[:num], node[:num], count[:num] = first0, node0, count0
     base = (base_first[0], base_node[0], base_count[0])
-    chances = _chances(num_jobs)
+    chances = chances_of_hits(num_jobs)
     fitness, slots = np.full(2 * population, -np.inf), np.arange(2 * population)
     for i in range(num):
         fitness[i] = _fitness(first[i], node[i], count[i], base, speedup, keep, fairness)
@@ -139,20 +152,14 @@ def _search(  # type: ignore[no-untyped-def]
         born = num
         for _ in range(population):
             a, b = _winner(fitness, slots, num), _winner(fitness, slots, num)
-            cut = np.random.randint(num_jobs) if np.random.random() < _CROSS else num_jobs
             s = slots[born]
+            one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
             child = (first[s], node[s], count[s])
-            _mixed(
-                (first[a], node[a], count[a]),
-                (first[b], node[b], count[b]),
-                cut,
-                base,
-                sizes,
-                least,
-                most,
-                chances,
-                child,
-            )
+            if as_published:
+                cut = np.random.randint(num_jobs) if np.random.random() < _CROSS else num_jobs
+                programmed(one, other, cut, base, sizes, least, most, chances, child)
+            else:
+                written(one, other, sizes, least, most, child)
             fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
             if not _known(first, node, count, fitness, slots[:born], s):
                 born += 1
@@ -193,18 +200,6 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True)
-def _chances(num_jobs):  # type: ignore[no-untyped-def]
-    """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
-    p = 1.0 / num_jobs
-    term, total, found = (1 - p) ** num_jobs, 0.0, np.ones(16)
-    for k in range(16):
-        total += term
-        found[k] = total
-        term *= (num_jobs - k) / (k + 1.0) * (p / (1 - p) if p < 1 else 0.0)
-    return found
-
-
-@njit(cache=True)
 def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
     """Power mean of the speedups of all jobs."""
     total, num_jobs = 0.0, len(keep)
@@ -232,140 +227,3 @@ def _same(first, node, count, base, j):  # type: ignore[no-untyped-def]
     for k in range(length):
         same &= node[a + k] == base_node[b + k] and count[a + k] == base_count[b + k]
     return same
-
-
-@njit(cache=True)
-def _mixed(one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
-    """A child: jobs before the cut as in one parent, the rest as in the other; then mutated and repaired."""
-    num_jobs, num_nodes = len(least), len(sizes)
-    room = len(one[1]) + len(other[1]) + len(base[1])
-    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
-    used, shared = np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32)
-    n = 0
-    for j in range(num_jobs):
-        source = one if j < cut else other
-        if np.random.random() < _RESET:
-            source = base
-        thin = np.random.random() < _THIN
-        for e in range(source[0][j], source[0][j + 1]):
-            if thin and np.random.random() < _THIN:
-                continue
-            node[n], count[n] = source[1][e], source[2][e]
-            used[node[n]] += count[n]
-            shared[node[n]] += 1
-            n += 1
-        first[j + 1] = n
-    # Entries on nodes with free devices grow: those that are there ...
-    each = 1.0 / num_jobs
-    for e in range(n):
-        m = node[e]
-        if used[m] < sizes[m]:
-            own = 1.0 / shared[m]
-            if np.random.random() < each + own - each * own:
-                count[e] = np.random.randint(count[e], sizes[m] + 1)
-    # ... and those that are not, which are linked in lists by job.
-    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
-    for m in range(num_nodes):
-        if used[m] >= sizes[m]:
-            continue
-        hits, draw = 0, np.random.random()
-        while hits < 15 and draw > chances[hits]:
-            hits += 1
-        for _ in range(hits):
-            j, value = np.random.randint(num_jobs), np.random.randint(sizes[m] + 1)
-            known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
-            for e in range(first[j], first[j + 1]):
-                known |= node[e] == m
-            if not known:
-                node[n], count[n], after[n] = m, value, head[j]
-                head[j] = n
-                n += 1
-    _repaired(first, node, count, head, after, sizes, least, most, child)
-
-
-@njit(cache=True)
-def _repaired(first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
-
-    The first jobs keep what they have.
-    """
-    left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
-    row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
-    to_first, to_node, to_count = child
-    end = 0
-    for j in range(len(least)):
-        n = 0
-        for e in range(first[j], first[j + 1]):
-            n = _insert(row, amount, n, node[e], count[e])
-        e = head[j]
-        while e >= 0:
-            n = _insert(row, amount, n, node[e], count[e])
-            e = after[e]
-        total, spread = 0, n > 1
-        for k in range(n):
-            m = row[k]
-            if spread:
-                if crossed[m]:
-                    amount[k] = 0
-                    continue
-                crossed[m] = True
-            total += amount[k]
-        if total > most[j]:
-            _capped(amount, n, most[j])
-        begin, total = end, 0
-        for k in range(n):
-            m = row[k]
-            got = min(amount[k], left[m])
-            if got > 0:
-                to_node[end], to_count[end] = m, got
-                end += 1
-                total += got
-        if 0 < total < least[j]:
-            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
-        for e in range(begin, end):
-            left[to_node[e]] -= to_count[e]
-        to_first[j + 1] = end
-
-
-@njit(cache=True)
-def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
-    """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
-    # On a node that another spread job is on, it cannot become one.
-    stays = end - begin == 1 and crossed[node[begin]]
-    for m in range(len(left)):
-        at = begin
-        while at < end and node[at] < m:
-            at += 1
-        there = at < end and node[at] == m
-        more = min(wanted, left[m] - count[at] if there else left[m])
-        if more <= 0 or (not there and (stays or crossed[m])):
-            continue
-        if there:
-            count[at] += more
-        else:
-            end = begin + _insert(node[begin:], count[begin:], end - begin, m, more)
-        wanted -= more
-    if wanted > 0:
-        return begin
-    if end - begin > 1:
-        crossed[node[begin:end]] = True
-    return end
-
-
-@njit(cache=True)
-def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
-    """Insert an entry by its node."""
-    k = n
-    while k > 0 and row[k - 1] > m:
-        row[k], amount[k] = row[k - 1], amount[k - 1]
-        k -= 1
-    row[k], amount[k] = m, value
-    return n + 1
-
-
-@njit(cache=True)
-def _capped(amount, n, most):  # type: ignore[no-untyped-def]
-    """Take entries in random order until the job has all that it may have."""
-    for k in np.random.permutation(n):
-        amount[k] = min(amount[k], most)
-        most -= amount[k]

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 
 from trainyard.fleet.genetic import Problem, allocations, search
 from trainyard.fleet.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
 from trainyard.fleet.holdings import Costs
+from trainyard.fleet.offspring import written
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -122,25 +124,27 @@ def problem(speedup: np.ndarray, base: list[list[tuple[int, int]]], most: int, n
     )
 
 
+@pytest.mark.parametrize("as_published", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_search_finds_the_best_division(seed: int) -> None:
+def test_search_finds_the_best_division(seed: int, as_published: bool) -> None:
     """Of two jobs on 16 devices, one scales and one does not: found by trying every division."""
     n = np.arange(17)
     speedup = np.stack([np.stack([n**0.9, n**0.9]), np.stack([np.minimum(n, 1), np.minimum(n, 1)])]).astype(
         float
     )
     task = problem(speedup, [[], []], 16)
-    found, fitness = search(task, task.base, seed, 100, 100)
+    found, fitness = search(task, task.base, seed, 100, 100, as_published)
     assert sorted(found.rows(0)[1])[0][1] >= 1
     assert sum(count for _, count in found.rows(0)[0]) == 15
     assert fitness[0] == pytest.approx(2 / (1 / (15**0.9 + 4e-3) + 1 / (1 + 4e-3)))
 
 
-def test_distributed_jobs_do_not_share_nodes() -> None:
+@pytest.mark.parametrize("as_published", [False, True])
+def test_distributed_jobs_do_not_share_nodes(as_published: bool) -> None:
     """Section 4.2.1, interference avoidance; and nobody gets more than there is."""
     n = np.arange(13)
     task = problem(np.broadcast_to(n**0.8, (6, 2, 13)).copy(), [[]] * 6, 12)
-    found, fitness = search(task, task.base, 0, 100, 100)
+    found, fitness = search(task, task.base, 0, 100, 100, as_published)
     assert (np.diff(fitness) <= 0).all()
     for which in range(len(fitness)):
         rows = found.rows(which)
@@ -151,14 +155,77 @@ def test_distributed_jobs_do_not_share_nodes() -> None:
     assert len({str(found.rows(i)) for i in range(len(fitness))}) == len(fitness)
 
 
-def test_moving_must_be_worth_it() -> None:
+@pytest.mark.parametrize("as_published", [False, True])
+def test_a_gang_gets_all_or_nothing(as_published: bool) -> None:
+    """Jobs that run on three devices or not at all; two fit, on their own or next to one that is spread."""
+    n = np.arange(4).astype(float)
+    task = replace(
+        problem(np.broadcast_to(n, (4, 2, 4)).copy(), [[]] * 4, 3, num_nodes=2), least=np.full(4, 3, np.int32)
+    )
+    found, _ = search(task, task.base, 0, 50, 50, as_published)
+    counts = [sum(count for _, count in row) for which in range(5) for row in found.rows(which)]
+    assert set(counts) <= {0, 3}
+    assert [sum(count for _, count in row) for row in found.rows(0)].count(3) == 2
+
+
+def offspring(
+    seed: int, sizes: list[int], *parents: list[list[tuple[int, int]]]
+) -> list[list[tuple[int, int]]]:
+    """One child of two parents, made as the paper has it, of jobs that may have any number of devices."""
+    num_jobs, devices = len(parents[0]), sum(sizes)
+    one, other, child = (allocations(rows, devices) for rows in (*parents, [[]] * num_jobs))
+    _seed(seed)
+    least, most = np.ones(num_jobs, np.int32), np.full(num_jobs, devices, np.int32)
+    first, node, count = ([part[0] for part in each] for each in (one, other, child))
+    written(tuple(first), tuple(node), np.array(sizes, np.int32), least, most, tuple(count))
+    return child.rows(0)
+
+
+@njit
+def _seed(seed: int) -> None:
+    np.random.seed(seed)
+
+
+def test_elements_mutate_as_often_as_written() -> None:
+    """Section 4.2.1: each element with chance 1 / nodes, to any number from 0 to the node's devices, alike."""
+    nothing: list[list[tuple[int, int]]] = [[]]
+    drawn = [offspring(seed, [3] * 8, nothing, nothing)[0] for seed in range(4000)]
+    counts = np.bincount([count for row in drawn for _, count in row], minlength=4)[1:]
+    # One of 8 elements on average is hit, and a quarter of these are set to 0.
+    np.testing.assert_allclose(counts / 4000, 0.25, atol=0.035)
+    nodes = np.bincount([node for row in drawn for node, _ in row], minlength=8)
+    np.testing.assert_allclose(nodes / 4000, 0.75 / 8, atol=0.02)
+
+
+def test_rows_come_from_either_parent() -> None:
+    """Crossover mixes rows at random: every job is as in one parent, in half of the children as in the first."""
+    # No node is of two jobs, and of 400 hardly any becomes that by mutation.
+    one, other = [[[(2 * job + parent, 1)] for job in range(6)] for parent in (0, 1)]
+    drawn = [offspring(seed, [9] * 400, one, other) for seed in range(600)]
+    first = [[(2 * job, 1) in row for job, row in enumerate(rows)] for rows in drawn]
+    assert np.mean(first) == pytest.approx(0.5, abs=0.04)
+    # Not cut in two: neighbours agree as often as not.
+    assert np.mean(np.diff(np.array(first), axis=1) == 0) == pytest.approx(0.5, abs=0.04)
+
+
+def test_contested_devices_are_taken_back_at_random() -> None:
+    """Repair: on a node that is asked for twice what it has, nobody is preferred."""
+    full = [[(0, 4)], [(0, 4)]]
+    drawn = [offspring(seed, [4, 0, 0, 0, 0, 0, 0, 0], full, full) for seed in range(2000)]
+    left = np.array([[sum(count for _, count in row) for row in rows] for rows in drawn])
+    assert (left.sum(axis=1) <= 4).all()
+    assert left.mean(axis=0)[0] == pytest.approx(left.mean(axis=0)[1], abs=0.15)
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_moving_must_be_worth_it(as_published: bool) -> None:
     """The penalty of a restart keeps a job where it is, unless it gains more elsewhere."""
     n = np.arange(5).astype(float)
     base = [[(0, 2)]]
     for factor, devices in [(0.4, 2), (0.6, 4)]:
         task = problem(np.stack([n, n])[None], base, 4)
         changed = replace(task, keep=np.array([factor]))
-        found, _ = search(changed, changed.base, 0, 50, 50)
+        found, _ = search(changed, changed.base, 0, 50, 50, as_published)
         assert sum(count for _, count in found.rows(0)[0]) == devices
 
 
@@ -250,6 +317,7 @@ def test_as_the_authors_simulator() -> None:
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"].startswith("pollux")]
     jobs = read_pollux(POLLUX / "workloads" / "workload-6.csv", POLLUX / "traces")
-    run = simulate_fleet(jobs, SITE, Pollux(), rounds=Rounds(60), costs=Costs(30.0, 30.0))
+    policy = Pollux(as_published=True)
+    run = simulate_fleet(jobs, SITE, policy, rounds=Rounds(60), costs=Costs(30.0, 30.0))
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.03)

@@ -12,10 +12,13 @@ Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021.
 
 Notes
 -----
-The objective is the paper's. Its search differs from the text as the authors' own program does: devices are added where
-some are free rather than anywhere, and of jobs that contest devices, those that had least service keep them rather than
-random ones. The authors' program searches for two objectives at once, of which it uses one; here is only that one. A
-job that cannot be resized gets its gang or nothing.
+The objective and the search are the paper's (section 4.2.1). ``as_published`` searches as the authors' own program does:
+parents are cut at one job rather than mixed, devices are added where some are free rather than anywhere, and of jobs that
+contest devices, those that had least service keep them rather than random ones. That program searches for two objectives
+at once, of which it uses one; here is only that one. It finds more: on two of the authors' workloads (1, 6; 16 nodes of
+4 devices) the mean completion time is 20 and 31 % longer under the paper's search, with as many generations of as many.
+
+A job that cannot be resized gets its gang or nothing.
 
 Fidelity: simplified. Left out: growing and shrinking of the cluster (section 4.2.2). Device types are alike to
 Pollux.
@@ -67,6 +70,7 @@ class Pollux:
     interval_s : time between two decisions.
     num_generations, population : of the search.
     seed : of its random numbers.
+    as_published : search as the authors' program does; see the notes.
     """
 
     fairness: float = -1.0
@@ -75,6 +79,7 @@ class Pollux:
     num_generations: int = 100
     population: int = 100
     seed: int = 0
+    as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
 
@@ -93,7 +98,7 @@ class Pollux:
             known = {serial: i for i, serial in enumerate(state.jobs)}
             start = carried(state.population, np.array([known.get(s, -1) for s in serials], np.int32))
         seed = int(np.random.SeedSequence((self.seed, state.num_rounds)).generate_state(1)[0])
-        found, _ = search(problem, start, seed, self.num_generations, self.population)
+        found, _ = search(problem, start, seed, self.num_generations, self.population, self.as_published)
         counts = [dict(row) for row in found.rows(0)]
         devices = keeping(snapshot.site, counts, [snapshot.grants[i] for i in order])
         waiting = np.sort(order[[not row for row in counts]])

@@ -64,7 +64,7 @@ def _simulator(folder: Path) -> Iterator[Row]:
     run = simulate_fleet(
         read_pollux(folder / "workloads" / "workload-6.csv", folder / "traces"),
         Site.uniform(16, 4, "T4"),
-        Pollux(),
+        Pollux(as_published=True),
         rounds=Rounds(60.0),
         costs=Costs(30.0, 30.0),
     )

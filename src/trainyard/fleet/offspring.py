@@ -1,0 +1,306 @@
+"""Children of allocations in a genetic search: of two parents, mutated, and repaired until they are possible.
+
+There are two ways: as the paper on Pollux has it, and as its authors' program does it. An allocation is kept as
+`trainyard.fleet.genetic` says: `first` [job + 1], `node` and `devices` [entry].
+
+References
+----------
+A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
+
+
+@njit(cache=True)
+def written(one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back."""
+    first, node, count = _mutated(one, other, sizes)
+    on_node, after = _by_node(node, len(sizes))
+    _separate(first, node, count, on_node, after)
+    for j in range(len(least)):
+        begin, end = first[j], first[j + 1]
+        if count[begin:end].sum() > most[j]:
+            _capped(count[begin:end], end - begin, most[j])
+    left = np.zeros_like(sizes)
+    for m in range(len(sizes)):
+        left[m] = _fit(count, on_node[m], after, sizes[m])
+    _compacted(first, node, count, left, least, child)
+
+
+@njit(cache=True)
+def _mutated(one, other, sizes):  # type: ignore[no-untyped-def]
+    """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices."""
+    num_jobs, num_nodes = len(one[0]) - 1, len(sizes)
+    room = len(one[1]) + len(other[1]) + 2 * num_jobs + 64
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
+    hit, n = _next_hit(-1, num_nodes), 0
+    for j in range(num_jobs):
+        source = one if np.random.random() < 0.5 else other
+        e, end, row = source[0][j], source[0][j + 1], j * num_nodes
+        while n < room and (e < end or hit < row + num_nodes):
+            if e < end and row + source[1][e] < hit:
+                node[n], count[n] = source[1][e], source[2][e]
+                e += 1
+                n += 1
+                continue
+            m = hit - row
+            e += e < end and source[1][e] == m
+            node[n], count[n] = m, np.random.randint(sizes[m] + 1)
+            n += count[n] > 0
+            hit = _next_hit(hit, num_nodes)
+        while hit < row + num_nodes:  # no room for more
+            hit = _next_hit(hit, num_nodes)
+        first[j + 1] = n
+    return first, node[:n], count[:n]
+
+
+@njit(cache=True)
+def _next_hit(hit, num_nodes):  # type: ignore[no-untyped-def]
+    """The next of the elements, one after the other, that has chance 1 / nodes: how many have not is geometric."""
+    if num_nodes == 1:
+        return hit + 1
+    return hit + 1 + int(np.log(1.0 - np.random.random()) / np.log1p(-1.0 / num_nodes))
+
+
+@njit(cache=True)
+def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
+    """Entries of each node, as linked lists: the first one, and after each the next; -1 for none."""
+    on_node, after = np.full(num_nodes, -1, np.int32), np.zeros(len(node), np.int32)
+    for e in range(len(node)):
+        after[e] = on_node[node[e]]
+        on_node[node[e]] = e
+    return on_node, after
+
+
+@njit(cache=True)
+def _separate(first, node, count, on_node, after):  # type: ignore[no-untyped-def]
+    """Random jobs that are on several nodes leave a node until there is only one of them."""
+    owner, length = np.zeros(len(node), np.int32), np.diff(first)
+    for j in range(len(length)):
+        owner[first[j] : first[j + 1]] = j
+    for m in range(len(on_node)):
+        num_spread, stays, e = 0, -1, on_node[m]
+        while e >= 0:
+            if length[owner[e]] > 1:
+                num_spread += 1
+                if np.random.randint(num_spread) == 0:
+                    stays = e
+            e = after[e]
+        e = on_node[m] if num_spread > 1 else -1
+        while e >= 0:
+            if e != stays and length[owner[e]] > 1:
+                count[e] = 0
+                length[owner[e]] -= 1
+            e = after[e]
+
+
+@njit(cache=True)
+def _fit(count, head, after, size):  # type: ignore[no-untyped-def]
+    """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
+    total, num = 0, 0
+    e = head
+    while e >= 0:
+        total += count[e]
+        num += 1
+        e = after[e]
+    if total <= size:
+        return size - total
+    some = np.empty(num, np.int32)
+    num, e = 0, head
+    while e >= 0:
+        if count[e]:
+            some[num] = e
+            num += 1
+        e = after[e]
+    for _ in range(total - size):
+        k = np.random.randint(num)
+        count[some[k]] -= 1
+        if not count[some[k]]:
+            num -= 1
+            some[k] = some[num]
+    return 0
+
+
+@njit(cache=True)
+def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
+    """Without empty elements, and with what is missing for jobs that cannot run on so few."""
+    to_first, to_node, to_count = child
+    crossed = np.zeros(len(left), np.bool_)
+    for j in range(len(least)):
+        length = 0
+        for e in range(first[j], first[j + 1]):
+            length += count[e] > 0
+        if length > 1:
+            for e in range(first[j], first[j + 1]):
+                crossed[node[e]] |= count[e] > 0
+    end = 0
+    for j in range(len(least)):
+        begin, total = end, 0
+        for e in range(first[j], first[j + 1]):
+            if count[e]:
+                to_node[end], to_count[end] = node[e], count[e]
+                left[node[e]] += count[e]
+                total += count[e]
+                end += 1
+        if 0 < total < least[j]:
+            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
+        for e in range(begin, end):
+            left[to_node[e]] -= to_count[e]
+        to_first[j + 1] = end
+
+
+@njit(cache=True)
+def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
+    """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
+    p = 1.0 / num_jobs
+    term, total, found = (1 - p) ** num_jobs, 0.0, np.ones(16)
+    for k in range(16):
+        total += term
+        found[k] = total
+        term *= (num_jobs - k) / (k + 1.0) * (p / (1 - p) if p < 1 else 0.0)
+    return found
+
+
+@njit(cache=True)
+def programmed(one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
+    """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
+
+    Devices are added where some are free, and the first jobs keep contested ones.
+    """
+    num_jobs, num_nodes = len(least), len(sizes)
+    room = len(one[1]) + len(other[1]) + len(base[1])
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
+    used, shared = np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32)
+    n = 0
+    for j in range(num_jobs):
+        source = one if j < cut else other
+        if np.random.random() < _RESET:
+            source = base
+        thin = np.random.random() < _THIN
+        for e in range(source[0][j], source[0][j + 1]):
+            if thin and np.random.random() < _THIN:
+                continue
+            node[n], count[n] = source[1][e], source[2][e]
+            used[node[n]] += count[n]
+            shared[node[n]] += 1
+            n += 1
+        first[j + 1] = n
+    # Entries on nodes with free devices grow: those that are there ...
+    each = 1.0 / num_jobs
+    for e in range(n):
+        m = node[e]
+        if used[m] < sizes[m]:
+            own = 1.0 / shared[m]
+            if np.random.random() < each + own - each * own:
+                count[e] = np.random.randint(count[e], sizes[m] + 1)
+    # ... and those that are not, which are linked in lists by job.
+    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
+    for m in range(num_nodes):
+        if used[m] >= sizes[m]:
+            continue
+        hits, draw = 0, np.random.random()
+        while hits < 15 and draw > chances[hits]:
+            hits += 1
+        for _ in range(hits):
+            j, value = np.random.randint(num_jobs), np.random.randint(sizes[m] + 1)
+            known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
+            for e in range(first[j], first[j + 1]):
+                known |= node[e] == m
+            if not known:
+                node[n], count[n], after[n] = m, value, head[j]
+                head[j] = n
+                n += 1
+    _repaired(first, node, count, head, after, sizes, least, most, child)
+
+
+@njit(cache=True)
+def _repaired(first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
+
+    The first jobs keep what they have.
+    """
+    left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
+    row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
+    to_first, to_node, to_count = child
+    end = 0
+    for j in range(len(least)):
+        n = 0
+        for e in range(first[j], first[j + 1]):
+            n = _insert(row, amount, n, node[e], count[e])
+        e = head[j]
+        while e >= 0:
+            n = _insert(row, amount, n, node[e], count[e])
+            e = after[e]
+        total, spread = 0, n > 1
+        for k in range(n):
+            m = row[k]
+            if spread:
+                if crossed[m]:
+                    amount[k] = 0
+                    continue
+                crossed[m] = True
+            total += amount[k]
+        if total > most[j]:
+            _capped(amount, n, most[j])
+        begin, total = end, 0
+        for k in range(n):
+            m = row[k]
+            got = min(amount[k], left[m])
+            if got > 0:
+                to_node[end], to_count[end] = m, got
+                end += 1
+                total += got
+        if 0 < total < least[j]:
+            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
+        for e in range(begin, end):
+            left[to_node[e]] -= to_count[e]
+        to_first[j + 1] = end
+
+
+@njit(cache=True)
+def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
+    """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
+    # On a node that another spread job is on, it cannot become one.
+    stays = end - begin == 1 and crossed[node[begin]]
+    for m in range(len(left)):
+        at = begin
+        while at < end and node[at] < m:
+            at += 1
+        there = at < end and node[at] == m
+        more = min(wanted, left[m] - count[at] if there else left[m])
+        if more <= 0 or (not there and (stays or crossed[m])):
+            continue
+        if there:
+            count[at] += more
+        else:
+            end = begin + _insert(node[begin:], count[begin:], end - begin, m, more)
+        wanted -= more
+    if wanted > 0:
+        return begin
+    if end - begin > 1:
+        crossed[node[begin:end]] = True
+    return end
+
+
+@njit(cache=True)
+def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
+    """Insert an entry by its node."""
+    k = n
+    while k > 0 and row[k - 1] > m:
+        row[k], amount[k] = row[k - 1], amount[k - 1]
+        k -= 1
+    row[k], amount[k] = m, value
+    return n + 1
+
+
+@njit(cache=True)
+def _capped(amount, n, most):  # type: ignore[no-untyped-def]
+    """Take entries in random order until the job has all that it may have."""
+    for k in np.random.permutation(n):
+        amount[k] = min(amount[k], most)
+        most -= amount[k]
