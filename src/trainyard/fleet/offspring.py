@@ -129,7 +129,7 @@ def _fit(count, head, after, size):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
     """Without empty elements, and with what is missing for jobs that cannot run on so few."""
-    to_first, to_node, to_count = child
+    _, to_node, to_count = child
     crossed = np.zeros(len(left), np.bool_)
     for j in range(len(least)):
         length = 0
@@ -140,18 +140,13 @@ def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyp
                 crossed[node[e]] |= count[e] > 0
     end = 0
     for j in range(len(least)):
-        begin, total = end, 0
+        begin = end
         for e in range(first[j], first[j + 1]):
             if count[e]:
                 to_node[end], to_count[end] = node[e], count[e]
                 left[node[e]] += count[e]
-                total += count[e]
                 end += 1
-        if 0 < total < least[j]:
-            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
-        for e in range(begin, end):
-            left[to_node[e]] -= to_count[e]
-        to_first[j + 1] = end
+        end = _enough(child, j, begin, end, least[j], left, crossed)
 
 
 @njit(cache=True)
@@ -226,7 +221,7 @@ def _repaired(first, node, count, head, after, sizes, least, most, child):  # ty
     """
     left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
     row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
-    to_first, to_node, to_count = child
+    _, to_node, to_count = child
     end = 0
     for j in range(len(least)):
         n = 0
@@ -247,19 +242,27 @@ def _repaired(first, node, count, head, after, sizes, least, most, child):  # ty
             total += amount[k]
         if total > most[j]:
             _capped(amount, n, most[j])
-        begin, total = end, 0
+        begin = end
         for k in range(n):
             m = row[k]
             got = min(amount[k], left[m])
             if got > 0:
                 to_node[end], to_count[end] = m, got
                 end += 1
-                total += got
-        if 0 < total < least[j]:
-            end = _filled(to_node, to_count, begin, end, least[j] - total, left, crossed)
-        for e in range(begin, end):
-            left[to_node[e]] -= to_count[e]
-        to_first[j + 1] = end
+        end = _enough(child, j, begin, end, least[j], left, crossed)
+
+
+@njit(cache=True)
+def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-untyped-def]
+    """Takes what a job has from what is left, and what it lacks, or nothing; returns where its entries end."""
+    first, node, count = child
+    total = count[begin:end].sum()
+    if 0 < total < least:
+        end = _filled(node, count, begin, end, least - total, left, crossed)
+    for e in range(begin, end):
+        left[node[e]] -= count[e]
+    first[j + 1] = end
+    return end
 
 
 @njit(cache=True)
