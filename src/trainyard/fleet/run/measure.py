@@ -20,7 +20,7 @@ from trainyard.fleet.workload.training import Predicted, Training, training_job,
 _POLL_S = 0.01
 _LIMIT_S = 300.0
 _ENDLESS = 10**9
-# What starting takes differs by half from one time to the next.
+# What starting takes differs by half from one time to the next, and how fast a machine is by a tenth within a minute.
 _STARTS = 3
 _STARTS_AT_ONCE = 8
 
@@ -31,7 +31,7 @@ class Trial:
 
     Attributes
     ----------
-    steps_per_s : once it runs.
+    steps_per_s : once it runs; the mean of several times.
     start_s, stop_s : from the order to start to the beginning of the first step, and from that to stop until its
         devices are free; the median of several times.
     """
@@ -45,7 +45,7 @@ def measured_alone(
     jobs: Sequence[Job],
     engine: HomeEngine,
     *,
-    seconds: float = 5.0,
+    seconds: float = 20.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[Job, ...], Costs]:
     """Jobs with speeds as they are on an engine, and what starting costs there.
@@ -57,7 +57,7 @@ def measured_alone(
     Parameters
     ----------
     jobs : trainings; the ones returned are equal but for their speeds.
-    seconds : of every measurement, without starting and stopping.
+    seconds : of every training on every number of devices, in all, without starting and stopping.
     tell : hears what is measured.
 
     Raises
@@ -96,9 +96,12 @@ def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:
 def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds: float) -> Trial:
     job = training_job(name, 0.0, size, training)
     with _busy_elsewhere(job, engine):
-        once = _started(job, engine, seconds)
-        every = [once, *(_started(job, engine, 0.0) for _ in range(_STARTS - 1))]
-    return Trial(once.steps_per_s, median(t.start_s for t in every), median(t.stop_s for t in every))
+        every = [_started(job, engine, seconds / _STARTS) for _ in range(_STARTS)]
+    return Trial(
+        mean(t.steps_per_s for t in every),
+        median(t.start_s for t in every),
+        median(t.stop_s for t in every),
+    )
 
 
 def _busy_elsewhere(job: Job, engine: HomeEngine) -> AbstractContextManager[object]:
