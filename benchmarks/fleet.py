@@ -31,7 +31,6 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.application import adaptive, read_application
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job, by_arrival
 from trainyard.fleet.workload.read import read_workload
@@ -49,9 +48,6 @@ _LARGE_GAVEL_SITE = Site.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80", 85,
 _POLLUX_SITE, _LARGE_POLLUX_SITE = (Site.uniform(nodes, 4, "T4") for nodes in (16, 512))
 _SIA_SITE = Site.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
 _LARGE_SIA_SITE = Site.of_pools([("aws", 256, 4), ("dgx-ext", 64, 8), ("rtx", 64, 8)])
-_SIA_APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "yolov3")
-# Samples of a pass, where the authors' program takes other limits than the tables have.
-_SIA_LIMITS = {("deepspeech2", "rtx"): 57, ("yolov3", "aws"): 8}
 _NUM_DECISIONS = 6
 
 
@@ -178,16 +174,8 @@ def pollux_jobs(folder: Path) -> list[Job]:
 
 def sia_jobs(folder: Path) -> list[Job]:
     """The first workload of Sia, whose jobs run on three types of devices."""
-    first, *others = (
-        {
-            name: read_application(folder / "sia" / "traces" / name, _SIA_LIMITS.get((name, kind), 0), kind)
-            for name in _SIA_APPLICATIONS
-        }
-        for kind in _SIA_SITE.device_types
-    )
-    elsewhere = {name: tuple(other[name] for other in others) for name in _SIA_APPLICATIONS}
-    read = read_pollux(folder / "sia" / "workloads" / "philly" / "workload-1.csv")
-    return by_arrival(list(adaptive(read, first, elsewhere=elsewhere)))
+    trace = folder / "sia" / "workloads" / "philly" / "workload-1.csv"
+    return list(read_pollux(trace, folder / "sia" / "traces", _SIA_SITE.device_types))
 
 
 def main() -> None:

@@ -22,9 +22,9 @@ from trainyard.fleet.reproduce.sia_program import gavel_run
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.application import Application, adaptive, read_application
-from trainyard.fleet.workload.job import Declared, Grant, Job, by_arrival
-from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.application import adaptive
+from trainyard.fleet.workload.job import Declared, Grant, Job
+from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 SIA = DATA / "cluster" / "sia"
@@ -250,26 +250,26 @@ def test_as_published_does_not_disturb_who_restarts() -> None:
 SLOWDOWNS = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2}
 """By how much the authors' simulator lets applications be slower than they were measured."""
 
+AUTHORS_SITE = Site.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
+"""Their 24 T4, 16 A100 and 24 2080 Ti."""
+
 
 def workload(number: int) -> list[Job]:
-    """Jobs of the authors' eight, which are on 24 T4, 16 A100 and 24 2080 Ti; limits on passes are their tables'."""
-    local = {("deepspeech2", "rtx"): 57, ("yolov3", "aws"): 8}
-    apps: dict[str, tuple[Application, ...]] = {}
-    for name, slowdown in SLOWDOWNS.items():
-        kinds = ((kind, local.get((name, kind), 0)) for kind in ("aws", "dgx-ext", "rtx"))
-        read = (read_application(SIA / "traces" / name, largest, kind) for kind, largest in kinds)
-        apps[name] = tuple(replace(app, epoch_ends=slowdown * app.epoch_ends) for app in read)
-    first, others = (
-        {name: app[0] for name, app in apps.items()},
-        {name: app[1:] for name, app in apps.items()},
+    """Jobs of the authors' eight."""
+    on = (read_applications(SIA / "traces", kind) for kind in AUTHORS_SITE.device_types)
+    first, *others = (
+        {name: replace(apps[name], epoch_ends=s * apps[name].epoch_ends) for name, s in SLOWDOWNS.items()}
+        for apps in on
     )
+    elsewhere = {name: tuple(other[name] for other in others) for name in SLOWDOWNS}
     path = SIA / "workloads" / "philly" / f"workload-{number}.csv"
-    return list(by_arrival(list(adaptive(read_pollux(path), first, elsewhere=others))))
+    return list(adaptive(read_pollux(path), first, elsewhere=elsewhere))
 
 
 def simulated(jobs: list[Job], sia: Sia) -> FleetRun:
-    site = Site.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
-    return simulate_fleet(jobs, site, sia, rounds=Rounds(60), costs=Costs(60.0, 60.0), keep_spans=True)
+    return simulate_fleet(
+        jobs, AUTHORS_SITE, sia, rounds=Rounds(60), costs=Costs(60.0, 60.0), keep_spans=True
+    )
 
 
 @needs_data

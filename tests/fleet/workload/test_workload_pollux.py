@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
+from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.application import SelfTuned
+from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.read import read_workload
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "cluster"
@@ -107,6 +109,54 @@ def test_without_measurements(workload: Path, capsys: pytest.CaptureFixture[str]
     assert (code, out) == (2, "")
     assert err.startswith("error: nothing is known of the speed of application 'ncf'; give `--profiles`")
     assert "a folder with a folder per application, which has placements.csv, scalability.csv and" in err
+
+
+@pytest.fixture
+def by_type(profiles: Path) -> Path:
+    """All applications are half as fast on a K80 as on a V100."""
+    for folder in profiles.iterdir():
+        for name in ("placements", "scalability"):
+            (folder / f"{name}-V100.csv").write_text((folder / f"{name}.csv").read_text())
+            head, *rows = (folder / f"{name}.csv").read_text().splitlines()
+            fields = [row.split(",") for row in rows]
+            slower = [",".join([*row[:-2], *(str(2 * float(s)) for s in row[-2:])]) for row in fields]
+            (folder / f"{name}-K80.csv").write_text("\n".join([head, *slower, ""]))
+    return profiles
+
+
+def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path) -> None:
+    site = Site.of_pools((("V100", 1, 4), ("K80", 1, 4)))
+    jobs = list(read_workload(workload, profiles=by_type, device_types=site.device_types))
+    for job in jobs:
+        assert isinstance(job.profile, SelfTuned)
+        v100, k80 = (
+            job.profile.pace(spot_of(kind, (1,)), Grant((0,)), 0.0, None) for kind in ("V100", "K80")
+        )
+        assert v100.work_per_s == pytest.approx(2 * k80.work_per_s)
+        assert {t.device_type for t in job.profile.known.timings} == {"V100", "K80"}
+    run = simulate_fleet(jobs[:1], site, parse_policy("sia"), rounds=Rounds(60.0), keep_spans=True)
+    assert all(site.type_of_node[site.node_of[span.devices[0]]] == 0 for span in run.spans)
+
+
+def test_types_that_were_not_measured(workload: Path, by_type: Path) -> None:
+    """On a cluster of other types, tables for any type are used; on a mixed one there are no right ones."""
+    (job,) = read_workload(workload, profiles=by_type, limit=1, device_types=("T4", "A100"))
+    assert isinstance(job.profile, SelfTuned)
+    assert (job.profile.application.device_type, job.profile.elsewhere) == ("", ())
+    with pytest.raises(
+        FleetError, match=r"placements-T4.csv for devices of type 'T4'; it has such for K80, V100"
+    ):
+        next(read_workload(workload, profiles=by_type, device_types=("T4", "K80")))
+
+
+@needs_data
+def test_sias_cluster_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    trace, profiles = (str(DATA / "sia" / part) for part in ("workloads/philly/workload-1.csv", "traces"))
+    cluster = ("--cluster", "6x4xaws+2x8xdgx-ext+3x8xrtx")
+    given = ("--trace", trace, "--profiles", profiles, "--policy", "sia", *cluster)
+    code, out, err = simulated(*given, capsys=capsys)
+    assert code == 0, err
+    assert json.loads(out)["num_devices"] == 64
 
 
 def test_profiles_that_are_none(workload: Path, profiles: Path) -> None:

@@ -29,7 +29,7 @@ class Options(Common):
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Measured speeds that the trace refers to: a file for those of Gavel, Shockwave and Synergy, a folder for those of
-    Pollux and Sia, which need it, and for those of ElasticFlow."""
+    Pollux and Sia, which need it, and for those of ElasticFlow. Sia's are by device type, as the cluster names them."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -83,7 +83,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     costs = Costs(options.restart_s, options.start_s)
     runs = []
     for setting in settings:
-        jobs = read_workload(options.trace, options.format, options.profiles, options.limit)
+        jobs = read_workload(
+            options.trace, options.format, options.profiles, options.limit, site.device_types
+        )
         with screen.waiting(f"simulating {setting.text}"):
             runs.append(
                 setting.simulate(

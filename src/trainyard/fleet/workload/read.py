@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -55,7 +56,11 @@ def recognise(path: Path) -> Format:
 
 
 def read_workload(
-    path: Path, format: str | None = None, profiles: Path | None = None, limit: int | None = None
+    path: Path,
+    format: str | None = None,
+    profiles: Path | None = None,
+    limit: int | None = None,
+    device_types: Sequence[str] = (),
 ) -> Iterator[Job]:
     """The jobs of a trace, in the order of their arrival; read when asked for, one after the other.
 
@@ -68,6 +73,7 @@ def read_workload(
     format : name of the format; recognised if it is not given.
     profiles : where the measured speeds of the jobs are, for formats that have them in a file of their own.
     limit : take only so many jobs, the first ones; by default all.
+    device_types : of the cluster, where profiles may have tables by type: those of Sia.
 
     Raises
     ------
@@ -93,12 +99,15 @@ def read_workload(
         raise FleetError(f"a {entry.name} trace has no profiles; leave {profiles} out")
     if profiles is None and entry.needs_profiles:
         raise FleetError(f"a {entry.name} trace gives work, not time; give `profiles`: {entry.profiles}")
+    read = partial(entry.read, profiles=profiles)
+    if entry.by_type:
+        read = partial(read, device_types=device_types)
     if not path.is_dir():
-        return islice(entry.read(path, profiles), limit)
-    parts = (_part(entry, file, profiles) for file in files)
+        return islice(read(path), limit)
+    parts = (_part(file, read(file)) for file in files)
     return islice(heapq.merge(*parts, key=lambda job: job.arrival_s), limit)
 
 
-def _part(entry: Format, file: Path, profiles: Path | None) -> Iterator[Job]:
-    for job in entry.read(file, profiles):
+def _part(file: Path, jobs: Iterator[Job]) -> Iterator[Job]:
+    for job in jobs:
         yield replace(job, name=f"{file.stem}/{job.name}", virtual_cluster=job.virtual_cluster or file.stem)

@@ -96,15 +96,17 @@ class Format:
     matches : whether a file that begins so is of it.
     read : the jobs of a file in the order of arrival; the second argument is where the profiles are.
     profiles : what the second argument is, where there is one; empty where a trace says all.
-    needs_profiles : whether it can do without.
+    needs_profiles : whether it cannot do without.
+    by_type : whether profiles are files by device type; then ``read`` takes ``device_types`` of the cluster, too.
     """
 
     name: str
     about: str
     matches: Callable[[Head], bool]
-    read: Callable[[Path, Path | None], Iterator[Job]]
+    read: Callable[..., Iterator[Job]]
     profiles: str = ""
     needs_profiles: bool = False
+    by_type: bool = False
 
 
 def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:

@@ -8,14 +8,15 @@ Jayaram Subramanya et al., "Sia: Heterogeneity-aware, Goodput-optimized ML-clust
   only says so.
 - The measurements, ``traces`` of Pollux, are a folder per application. With them, jobs tune themselves: they choose their
   batch sizes and ask for one device, whatever the workload says; a policy that resizes no job leaves them on it. NCF
-  keeps its batch and its device, as in the authors' simulator.
+  keeps its batch and its device, as in the authors' simulator. Those of Sia are by device type as well: on a cluster
+  whose types were measured, jobs learn how fast they are on each.
 - ``philly.csv`` has the columns timestamp, duration, num_gpus, gpu_time, cluster, and is not sorted. Time 0 is the first
   submission.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,10 +32,10 @@ _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _PHILLY = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
 _PROFILES = (
     "a folder with a folder per application, which has placements.csv, scalability.csv and "
-    "validation-<batch size>.csv, such as `traces` of Pollux"
+    "validation-<batch size>.csv, such as `traces` of Pollux or of Sia"
 )
-# Rules of the authors' simulator: samples of a pass on a device, and the batch of a job that keeps it.
-_LARGEST_LOCAL = MappingProxyType({"yolov3": 8})
+# Rules of the authors' simulators: samples of a pass on a device of a type, and the batch of a job that keeps it.
+_LARGEST_LOCAL = MappingProxyType({("yolov3", ""): 8, ("yolov3", "aws"): 8, ("deepspeech2", "rtx"): 57})
 _FIXED_BATCH = MappingProxyType({"ncf": 32768})
 
 
@@ -56,11 +57,16 @@ class Unmeasured:
         )
 
 
-@lru_cache(maxsize=4)
-def read_applications(folder: Path) -> Mapping[str, Application]:
-    """Applications by name, for devices of any type; kept, since all jobs of a workload share them.
+@lru_cache(maxsize=16)
+def read_applications(folder: Path, device_type: str = "") -> Mapping[str, Application]:
+    """Applications by name; kept, since all jobs of a workload share them.
 
-    As the authors' simulator has it, YOLOv3 makes passes of at most 8 samples.
+    As the authors' simulators have it, YOLOv3 makes passes of at most 8 samples on a T4, and DeepSpeech2 of 57 on a
+    2080 Ti.
+
+    Parameters
+    ----------
+    device_type : on which they were measured; by default for devices of any type.
 
     Raises
     ------
@@ -70,20 +76,46 @@ def read_applications(folder: Path) -> Mapping[str, Application]:
     names = sorted(path.parent.name for path in folder.glob("*/placements.csv"))
     if not names:
         raise FleetError(f"folder {folder} has no <application>/placements.csv; give {_PROFILES}")
+    largest = {name: _LARGEST_LOCAL.get((name, device_type), 0) for name in names}
     return MappingProxyType(
-        {name: read_application(folder / name, _LARGEST_LOCAL.get(name, 0)) for name in names}
+        {name: read_application(folder / name, largest[name], device_type) for name in names}
     )
 
 
-def read_pollux(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_pollux(path: Path, profiles: Path | None = None, device_types: Sequence[str] = ()) -> Iterator[Job]:
     """Jobs of a workload of Pollux' or Sia's; ``model`` is the application.
 
     Parameters
     ----------
     profiles : the folder of applications; without, jobs cannot be simulated.
+    device_types : of the cluster; where they were measured, jobs are told the types apart.
+
+    Raises
+    ------
+    FleetError
+        If some types were measured and others not.
     """
     jobs = _unmeasured(path)
-    yield from adaptive(jobs, read_applications(profiles), _FIXED_BATCH) if profiles else jobs
+    if profiles is None:
+        yield from jobs
+        return
+    first, *others = (read_applications(profiles, kind) for kind in _measured(profiles, device_types))
+    elsewhere = {name: tuple(other[name] for other in others) for name in first}
+    yield from adaptive(jobs, first, _FIXED_BATCH, elsewhere)
+
+
+def _measured(folder: Path, device_types: Sequence[str]) -> Sequence[str]:
+    """These types if applications were measured on each of them; if on none, "", which is any."""
+    known = sorted({path.stem.removeprefix("placements-") for path in folder.glob("*/placements-*.csv")})
+    lacking = [kind for kind in device_types if kind not in known]
+    if len(lacking) == len(device_types):
+        return ("",)
+    if lacking:
+        raise FleetError(
+            f"folder {folder} has no <application>/placements-{lacking[0]}.csv for devices of type {lacking[0]!r}; it "
+            f"has such for {', '.join(known)}: take a cluster of these, or of none of them"
+        )
+    return device_types
 
 
 def _unmeasured(path: Path) -> Iterator[Job]:
@@ -119,6 +151,7 @@ FORMAT = Format(
     has_columns(*_WORKLOAD),
     read_pollux,
     profiles=_PROFILES,
+    by_type=True,
 )
 PHILLY = Format(
     "pollux-philly", "Pollux: philly.csv, cut from the Philly trace", has_columns(*_PHILLY), read_philly_csv
