@@ -14,7 +14,7 @@ from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.application import SelfTuned
+from trainyard.fleet.workload.application import SelfTuned, read_application
 from trainyard.fleet.workload.job import Grant, spot_of
 from trainyard.fleet.workload.read import read_workload
 
@@ -138,6 +138,20 @@ def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path)
     assert all(site.type_of_node[site.node_of[span.devices[0]]] == 0 for span in run.spans)
 
 
+def test_a_type_that_was_measured_on_one_node(tmp_path: Path) -> None:
+    """All that fits there is in the tables; what does not fit was not measured."""
+    write_application(tmp_path / "cifar10", 8)
+    for name, head in (("placements", "placement"), ("scalability", "num_nodes,num_replicas")):
+        where = ("1", "2") if name == "placements" else ("1,1", "1,2")
+        rows = [f"{w},{step(1, int(w[-1]), local)}" for w in where for local in (4, 8)]
+        text = "\n".join([f"{head},local_bsz,step_time,sync_time", *rows, ""])
+        (tmp_path / "cifar10" / f"{name}-quad.csv").write_text(text)
+    app = read_application(tmp_path / "cifar10", device_type="quad")
+    assert app.step_s((2,), 6) == pytest.approx((0.16, 0.18))
+    with pytest.raises(FleetError, match="up to 2 devices of 1 nodes, not near 2 devices of 2 nodes"):
+        app.step_s((1, 1), 4)
+
+
 def test_types_that_were_not_measured(workload: Path, by_type: Path) -> None:
     """On a cluster of other types, tables for any type are used; on a mixed one there are no right ones."""
     (job,) = read_workload(workload, profiles=by_type, limit=1, device_types=("T4", "A100"))
@@ -174,7 +188,7 @@ def test_profiles_that_are_none(workload: Path, profiles: Path) -> None:
     write_application(folder / "ncf", 8)
     scalability = folder / "ncf" / "scalability.csv"
     head = scalability.read_text().splitlines()[0] + "\n"
-    for text, said in ((head, "has no rows"), (head + f"1,1,{step(1, 1, 4)}\n", "has too few step times")):
+    for text, said in ((head, "has no rows"), (head + f"2,2,{step(2, 2, 4)}\n", "has too few step times")):
         scalability.write_text(text)
         (folder / "ncf" / "placements.csv").write_text(
             f"placement,local_bsz,step_time,sync_time\n1,{step(1, 1, 8)}\n"

@@ -38,7 +38,8 @@ class Application:
     batch_sizes, square, variance : of the gradients, [batch size] and [batch size, epoch].
     loss : after every epoch, [batch size, epoch]: what lacks in quality.
     by_placement : devices on each node, and [measurement, (local batch, step_s, sync_s)].
-    elsewhere : step_s and sync_s by (nodes, devices, local batch).
+    elsewhere : step_s and sync_s by (nodes, devices, local batch); None if all that fits on the one node of the
+        measurements is in ``by_placement``.
     most_nodes, most_devices : that were measured.
     device_type : on which it was measured; empty for any.
     """
@@ -51,7 +52,7 @@ class Application:
     variance: Floats
     loss: Floats
     by_placement: Mapping[tuple[int, ...], Floats]
-    elsewhere: Tetrahedra
+    elsewhere: Tetrahedra | None
     most_nodes: int
     most_devices: int
     device_type: str = ""
@@ -191,14 +192,16 @@ def read_application(folder: Path, largest_local: int = 0, device_type: str = ""
     means = np.stack([np.bincount(group, rows[:, c]) / np.bincount(group) for c in (1, 2)], 1)
     points = np.concatenate((keys, _where(spread))).astype(np.float64)
     values = np.concatenate((means, np.stack([spread.step_s, spread.sync_s], 1)))
-    try:
-        elsewhere = between(points, values)
-    except QhullError as error:
-        raise FleetError(
-            f"folder {str(folder)!r} has too few step times to know those between; give some of at least two numbers of "
-            "nodes, of devices and of samples on each"
-        ) from error
     most_nodes, most_devices = (int(points[:, c].max()) for c in (0, 1))
+    elsewhere = None
+    if most_nodes > 1 or not all((count,) in by_placement for count in range(1, most_devices + 1)):
+        try:
+            elsewhere = between(points, values)
+        except QhullError as error:
+            raise FleetError(
+                f"folder {str(folder)!r} has too few step times to know those between; give some of at least two numbers "
+                "of nodes, of devices and of samples on each"
+            ) from error
     return Application(
         folder.name,
         limits,
@@ -297,7 +300,8 @@ def _step_s(app: Application, per_node: tuple[int, ...], local_batch: int) -> tu
     if table is not None:
         step_s, sync_s = (float(np.interp(local_batch, table[:, 0], table[:, c])) for c in (1, 2))
         return step_s - sync_s, step_s
-    found = app.elsewhere.at((min(len(per_node), app.most_nodes), sum(per_node), local_batch))
+    where = (min(len(per_node), app.most_nodes), sum(per_node), local_batch)
+    found = app.elsewhere.at(where) if app.elsewhere is not None else None
     if found is None:
         raise FleetError(
             f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes, not "
