@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from record import write_record
@@ -71,15 +72,10 @@ def undisturbed(folder: Path) -> dict[int, float]:
     return JobHome(folder / "one" / "job0").losses()
 
 
-def compare(policy: str, engine: str, folder: Path, alone: dict[int, float]) -> dict[str, float]:
-    """One policy, predicted and run.
-
-    Parameters
-    ----------
-    alone : losses by step of an undisturbed job.
-    """
+def run(policy: str, engine: str, folder: Path, jobs: Sequence[tuple[float, int, int]] = _JOBS) -> Any:
+    """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
-    write_workload(folder / "jobs.csv")
+    write_workload(folder / "jobs.csv", jobs)
     command = ["trainyard", "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
     command += [
         "--policy",
@@ -91,18 +87,26 @@ def compare(policy: str, engine: str, folder: Path, alone: dict[int, float]) -> 
         "--measure",
         "--json",
     ]
-    found = json.loads(
-        subprocess.run([*command, *_POLICIES[policy]], stdout=subprocess.PIPE, check=True).stdout
-    )
-    *each, mean = found["jobs"]
+    done = subprocess.run([*command, *_POLICIES.get(policy, ())], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, float]:
+    """One policy, predicted and run.
+
+    Parameters
+    ----------
+    alone : losses by step of an undisturbed job.
+    """
+    *each, all_jobs = found["jobs"]
     errors = [job["measured_jct_s"] / job["predicted_jct_s"] - 1.0 for job in each]
     for job, error in zip(each, errors, strict=True):
         times = f"predicted {job['predicted_jct_s']:.1f} s, measured {job['measured_jct_s']:.1f} s"
         print(f"  {job['job']}: {times}, {error:+.0%}")
     return {
-        "predicted_mean_jct_s": mean["predicted_jct_s"],
-        "measured_mean_jct_s": mean["measured_jct_s"],
-        "mean_error": mean["measured_jct_s"] / mean["predicted_jct_s"] - 1.0,
+        "predicted_mean_jct_s": all_jobs["predicted_jct_s"],
+        "measured_mean_jct_s": all_jobs["measured_jct_s"],
+        "mean_error": all_jobs["measured_jct_s"] / all_jobs["predicted_jct_s"] - 1.0,
         "worst_error": max(map(abs, errors)),
         "within_15_percent": sum(abs(error) <= 0.15 for error in errors),
         "pairs_in_order": concordance(each),
@@ -114,19 +118,32 @@ def compare(policy: str, engine: str, folder: Path, alone: dict[int, float]) -> 
     }
 
 
+def speed_after(before: Any, after: Any) -> float:
+    """How fast the machine is when a policy's jobs are done: steps per second of a training alone, over those before."""
+    first, second = (next(iter(found["alone"]["steps_per_s"].values())) for found in (before, after))
+    return mean(second[count] / first[count] for count in first)
+
+
 def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     """Run, print and record."""
     chosen = [policy for policy in _POLICIES if policy.startswith(only)]
     if not chosen:
         raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
     with tempfile.TemporaryDirectory() as own:
-        results, alone = {}, undisturbed(Path(own))
+        results, alone, base = {}, undisturbed(Path(own)), Path(folder or own)
+        runs = []
         for policy in chosen:
             print(f"{policy} on {engine}")
-            found = results[policy] = compare(
-                policy, engine, Path(folder or own) / policy.partition("(")[0], alone
+            runs.append(run(policy, engine, base / policy.partition("(")[0]))
+            results[policy] = summary(runs[-1], base / policy.partition("(")[0], alone)
+            print(
+                "  " + ", ".join(f"{key} {value:.3g}" for key, value in results[policy].items()), flush=True
             )
-            print("  " + ", ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
+        # Every measurement is one after the policy before it, too.
+        runs.append(run("fifo", engine, base / "after", [(0.0, 1, 1)]))
+        for policy, before, after in zip(chosen, runs, runs[1:], strict=False):
+            results[policy]["speed_after"] = speed_after(before, after)
+            print(f"{policy}: then the machine was {results[policy]['speed_after']:.0%} as fast as before")
     if not only:
         print(write_record(f"fleet_real_{engine}", results))
 

@@ -28,7 +28,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import run_fleet
 from trainyard.fleet.run.local import LocalEngine
-from trainyard.fleet.run.measure import measured_alone
+from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, declared_job
@@ -118,6 +118,9 @@ def test_trainings_are_measured_alone_on_a_node_beside_others(
         profile.steps_per_s.keys() == {1, 2} for job in found if isinstance(profile := job.profile, Predicted)
     )
     assert costs.start_s > 0
+    document = measured_document(found, costs)
+    assert all(min(speeds.values()) > 0 for speeds in document["steps_per_s"].values())
+    assert document["start_s"] == costs.start_s
     one_each = [(0,), (1,), (2,), (3,)]
     assert started == [(2,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3, *one_each]
     assert not list(local.folder.glob("measured-*"))

@@ -39,7 +39,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
-    from trainyard.fleet.run.measure import measured_alone
+    from trainyard.fleet.run.measure import measured_alone, measured_document
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import FleetError, Site
     from trainyard.fleet.workload.read import read_workload
@@ -93,6 +93,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         "predicted": run_document(predicted),
         "measured": run_document(measured),
     }
+    if options.measure:
+        document["alone"] = measured_document(jobs, costs)
     return Outcome(document, (measured_table(title, predicted, measured),))
 
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import mean, median
+from typing import Any
 
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.run.homes import HomeEngine
@@ -82,6 +83,12 @@ def measured_alone(
     together_s = _together(trials, engine)
     tell(f"a start takes {both_s:.1f} s, and {together_s:.1f} s more for each other at the same moment")
     return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s, together_s)
+
+
+def measured_document(jobs: Sequence[Job], costs: Costs) -> dict[str, Any]:
+    """What `measured_alone` returned, as data: steps per second of every job by number of devices, and the costs."""
+    speeds = {job.name: job.profile.steps_per_s for job in jobs if isinstance(job.profile, Predicted)}
+    return {"steps_per_s": speeds, "start_s": costs.start_s, "together_s": costs.together_s}
 
 
 def _endless(job: Job) -> Training:
