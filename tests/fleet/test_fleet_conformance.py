@@ -39,7 +39,7 @@ def text_of(entry: Entry, variant: str) -> str:
 
 
 def workload(seed: int) -> list[Job]:
-    """Gangs of all sizes, more than fit, two of them at one moment, with a pause in which nobody is there."""
+    """Gangs of all sizes, more than fit, two of them at one moment, one without work; a pause when nobody is there."""
     rng = np.random.default_rng(seed)
     arrivals = np.sort(rng.integers(0, 4000, 24)).astype(float)
     arrivals[5] = arrivals[6]
@@ -51,7 +51,7 @@ def workload(seed: int) -> list[Job]:
             f"job{i}",
             float(arrival),
             int(rng.choice([1, 1, 2, 3, 4, 8, 12])),
-            float(rng.integers(1, 4000)),
+            float(rng.integers(1, 4000)) * (i != 7),
             float(busy[i]),
             model=str(rng.choice(models)),
         )

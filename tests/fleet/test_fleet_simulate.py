@@ -17,6 +17,7 @@ from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Need, Priority, Snapshot, Targets
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import Rounds, simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job
@@ -141,6 +142,14 @@ def test_site_reads_its_text() -> None:
     )
     with pytest.raises(FleetError, match="'4xK80' is not NODESxDEVICES"):
         Site.parse("2x8xV100+4xK80")
+    with pytest.raises(FleetError, match="a pool has at most 1,000,000 nodes, got 99999999"):
+        Site.parse("99999999x9")
+
+
+@pytest.mark.parametrize("round_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_rounds_that_are_none(round_s: float) -> None:
+    with pytest.raises(FleetError, match="rounds last longer than 0 s, and not for ever"):
+        setting_of("gavel_max_min", round_s=round_s)
 
 
 def test_site_reads_what_else_nodes_have() -> None:

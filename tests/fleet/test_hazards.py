@@ -68,6 +68,8 @@ def test_bad_hazards_are_refused() -> None:
         Hazards(failure_every_s=0.0)
     with pytest.raises(FleetError, match="from 0 to 1"):
         Hazards(straggler_share=1.5)
+    with pytest.raises(FleetError, match="a whole number from 0, got -1"):
+        Hazards(seed=-1)
 
 
 def test_a_node_that_goes_away_takes_its_jobs_along() -> None:

@@ -45,6 +45,8 @@ class Hazards:
                 raise FleetError(f"{name} is a time above 0 seconds, got {getattr(self, name):g}")
         if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
             raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
+        if self.seed < 0:
+            raise FleetError(f"the seed of what goes wrong is a whole number from 0, got {self.seed}")
 
     @property
     def are_there(self) -> bool:

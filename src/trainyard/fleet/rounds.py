@@ -73,8 +73,8 @@ class Rounds:
     published: Published | None = None
 
     def __post_init__(self) -> None:
-        if self.round_s <= 0:
-            raise FleetError(f"rounds last longer than 0 s, got {self.round_s}")
+        if not 0 < self.round_s < inf:
+            raise FleetError(f"rounds last longer than 0 s, and not for ever; got {self.round_s} s")
 
 
 @runtime_checkable

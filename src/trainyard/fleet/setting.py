@@ -79,8 +79,9 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
     place = place or entry.place
     placement(place)
-    round_s = round_s or entry.round_s
-    rounds = Rounds(round_s) if round_s else None
+    if round_s is None:
+        round_s = entry.round_s or None
+    rounds = None if round_s is None else Rounds(round_s)
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
     return Setting(text, policy, place, rounds)

@@ -18,6 +18,7 @@ _POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?(?:@(.*))?")
 _NUMBER = r"(\d+(?:\.\d+)?)"
 # What may follow the @ of a pool.
 _CPUS, _MEMORY, _RACK = (re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "GB", r"([1-9]\d*)/rack"))
+_MOST_NODES = 1_000_000
 _FORM = "NODESxDEVICES or NODESxDEVICESxTYPE, and what more a node has: NODESxDEVICES@24cpu,500GB,4/rack"
 
 
@@ -216,5 +217,7 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
             raise FleetError(
                 f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB and 4/rack; a pool is {_FORM}"
             )
+    if int(found[1]) > _MOST_NODES:
+        raise FleetError(f"cluster {whole!r}: a pool has at most {_MOST_NODES:,} nodes, got {found[1]}")
     host = Host(found[3] or "device", int(found[2]), cpus, memory_bytes)
     return [replace(host, rack=f"{rack}.{n // per_rack}" if per_rack else "") for n in range(int(found[1]))]

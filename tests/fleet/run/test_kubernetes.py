@@ -104,6 +104,8 @@ def test_what_kubernetes_cannot_do() -> None:
         manifest(a_job("Big Job"), Grant((0,)), SITE, PODS, Volcano())
     with pytest.raises(FleetError, match="Kubernetes gives whole devices"):
         manifest(a_job(), Grant((0,), share=0.5), SITE, PODS, Volcano())
+    with pytest.raises(FleetError, match=r"is given device 99; the devices of cluster .* are 0 to"):
+        manifest(a_job(), Grant((0, 99)), SITE, PODS, Volcano())
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ JOBS = st.builds(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(JOBS, min_size=1, max_size=4), st.sampled_from(["jobs.csv", "jobs.yml"]))
+@given(
+    st.lists(JOBS, min_size=1, max_size=4, unique_by=attrgetter("name")),
+    st.sampled_from(["jobs.csv", "jobs.yml"]),
+)
 def test_any_jobs_survive(tmp_path_factory: pytest.TempPathFactory, jobs: list[Job], name: str) -> None:
     jobs.sort(key=lambda job: job.arrival_s)
     path = tmp_path_factory.mktemp("own") / name
@@ -85,6 +89,10 @@ HEAD = "name,arrival_s,num_devices,length_s"
         ),
         (f"{HEAD}\na,0,1,1\n,0,1,1\n", "line 3, field 'name': got ''"),
         (f"{HEAD}\na,,1,1\n", "line 2, field 'arrival_s': got ''"),
+        (
+            f"{HEAD}\na,5,1,1\na,0,1,1\n",
+            "line 2, field 'name': got 'a', allowed is a name that no other job has",
+        ),
         (
             f"{HEAD}\na,0,1,\n",
             "line 2, field 'length_s': got '', allowed is either length_s, or work and speeds",

@@ -152,6 +152,12 @@ def test_a_type_that_was_measured_on_one_node(tmp_path: Path) -> None:
         app.step_s((1, 1), 4)
 
 
+def test_nodes_larger_than_those_that_were_measured(profiles: Path) -> None:
+    """Eight devices were measured on two nodes, not on one."""
+    app = read_application(profiles / "cifar10")
+    assert app.step_s((8,), 8) == app.step_s((4, 4), 8) == pytest.approx((0.18, 0.22))
+
+
 def test_types_that_were_not_measured(workload: Path, by_type: Path) -> None:
     """On a cluster of other types, tables for any type are used; on a mixed one there are no right ones."""
     (job,) = read_workload(workload, profiles=by_type, limit=1, device_types=("T4", "A100"))

@@ -85,10 +85,15 @@ def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volca
     Raises
     ------
     FleetError
-        If the job is no training, its name is none for Kubernetes, it shares devices, or it has a number of devices
-        that varies over its nodes and is given to Kueue.
+        If the job is no training, its name is none for Kubernetes, it shares devices or has some that are not there, or
+        it has a number of devices that varies over its nodes and is given to Kueue.
     """
     require_whole(job.name, grant, "Kubernetes")
+    if max(grant.devices) >= site.num_devices:
+        raise FleetError(
+            f"job {job.name!r} is given device {max(grant.devices)}; the devices of cluster {site.name!r} are 0 to "
+            f"{site.num_devices - 1}"
+        )
     if not _NAME.fullmatch(job.name):
         raise FleetError(
             f"job {job.name!r}: names in Kubernetes are at most 50 lower-case letters, digits and '-', beginning with a "

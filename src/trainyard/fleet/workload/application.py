@@ -300,11 +300,13 @@ def _step_s(app: Application, per_node: tuple[int, ...], local_batch: int) -> tu
     if table is not None:
         step_s, sync_s = (float(np.interp(local_batch, table[:, 0], table[:, c])) for c in (1, 2))
         return step_s - sync_s, step_s
-    where = (min(len(per_node), app.most_nodes), sum(per_node), local_batch)
-    found = app.elsewhere.at(where) if app.elsewhere is not None else None
-    if found is None:
-        raise FleetError(
-            f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes, not "
-            f"near {sum(per_node)} devices of {len(per_node)} nodes at {local_batch} samples each; limit its devices"
-        )
-    return float(found[0] - found[1]), float(found[0])
+    # On nodes larger than those measured, a job is taken to be as fast as on the fewest of those that hold it.
+    fewest = min(len(per_node), app.most_nodes)
+    for num_nodes in range(fewest, app.most_nodes + 1):
+        found = None if app.elsewhere is None else app.elsewhere.at((num_nodes, sum(per_node), local_batch))
+        if found is not None:
+            return float(found[0] - found[1]), float(found[0])
+    raise FleetError(
+        f"application {app.name!r} was measured on up to {app.most_devices} devices of {app.most_nodes} nodes, not "
+        f"near {sum(per_node)} devices of {len(per_node)} nodes at {local_batch} samples each; limit its devices"
+    )

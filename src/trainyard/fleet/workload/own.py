@@ -43,6 +43,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,20 @@ _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 def read_own(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     """Jobs of a CSV or YAML file in this form."""
+    names: set[str] = set()
+    for arrival_s, row in _by_arrival(path):
+        job = _job(arrival_s, row)
+        if job.name in names:
+            raise row.error("name", "a name that no other job has")
+        names.add(job.name)
+        yield job
+
+
+def _by_arrival(path: Path) -> Iterable[tuple[float, Row]]:
     if path.suffix in (".yaml", ".yml"):
-        rows = sorted(_yaml_rows(path), key=lambda row: row.number("arrival_s"))
-        yield from (_job(row.number("arrival_s"), row) for row in rows)
-        return
-    for arrival_s, row in Table(path, _NEEDED).by_arrival(lambda row: row.number("arrival_s")):
-        yield _job(arrival_s, row)
+        rows = [(row.number("arrival_s"), row) for row in _yaml_rows(path)]
+        return sorted(rows, key=itemgetter(0))
+    return Table(path, _NEEDED).by_arrival(lambda row: row.number("arrival_s"))
 
 
 def _job(arrival_s: float, row: Row) -> Job:

@@ -183,9 +183,9 @@ class Gavel:
 
 
 def _left(snapshot: Snapshot, runs: Ints) -> Floats:
-    """Work left; a real job that has done its last step and not yet said so has next to none."""
+    """Work left; a job without work has next to none, and a real one that has not yet said that its last step is done."""
     left, work = snapshot.left[runs], np.array([snapshot.job(number).work for number in runs.tolist()])
-    return np.where(left > 0, left, _NEXT_TO_NONE * work)
+    return np.where(left > 0, left, _NEXT_TO_NONE * np.where(work > 0, work, 1.0))
 
 
 def _speeds(snapshot: Snapshot, state: Memory) -> Floats:
