@@ -146,6 +146,11 @@ class Site:
         """Number of devices in every pool."""
         return np.bincount(self.type_of_node, self.devices_per_node, len(self.device_types)).astype(np.int64)
 
+    @cached_property
+    def says(self) -> tuple[bool, bool]:
+        """Whether any node says how many processors it has, and how much memory."""
+        return any(host.cpus for host in self.hosts), any(host.memory_bytes for host in self.hosts)
+
     def compact(self, num_devices: int, kind: int) -> tuple[int, ...]:
         """Devices on each node when so many of a type, by its index, lie on as few nodes as can hold them."""
         whole, rest = divmod(num_devices, self._largest_nodes[kind])

@@ -50,9 +50,8 @@ class Auxiliary:
     @staticmethod
     def is_asked(job: Job, site: Site) -> bool:
         """Whether a job asks for something that nodes say that they have."""
-        return any(
-            (job.cpus and host.cpus) or (job.memory_bytes and host.memory_bytes) for host in set(site.hosts)
-        )
+        says_cpus, says_memory = site.says
+        return bool(job.cpus and says_cpus) or bool(job.memory_bytes and says_memory)
 
     def check(self, job: Job, allowed: int) -> None:
         """Whether a job can ever have what it asks for.
