@@ -40,13 +40,13 @@ _WEIGHT = _REAL.index("weight")
 _PLACED_S = _REAL.index("placed_s")
 _GANG_RATE = _REAL.index("gang_rate")
 _SERIAL = _WHOLE.index("serial")
-_ALLOWED = _WHOLE.index("allowed")
-_NUM_DEVICES = _WHOLE.index("num_devices")
-_HELD = _WHOLE.index("held")
-_HELD_TYPE = _WHOLE.index("held_type")
+ALLOWED = _WHOLE.index("allowed")
+NUM_DEVICES = _WHOLE.index("num_devices")
+HELD = _WHOLE.index("held")
+HELD_TYPE = _WHOLE.index("held_type")
 _NUM_PREEMPTED = _WHOLE.index("num_preempted")
 _NUM_STARTS = _WHOLE.index("num_starts")
-_FIRST_DEVICE = _WHOLE.index("first_device")
+FIRST_DEVICE = _WHOLE.index("first_device")
 
 
 class Books:
@@ -138,6 +138,11 @@ class Books:
         return job
 
     @property
+    def blocks(self) -> tuple[Floats, Ints]:
+        """All columns, of real and of whole numbers, as compiled functions take them."""
+        return self._real, self._whole
+
+    @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
         return self._rows[: self.num_active]
@@ -212,7 +217,8 @@ class Books:
         """
         self.grants.forget(rows)
         room = self.grants.room(len(given.devices), self.active)
-        waited, known = _start(self._real, self._whole, rows, *given, kind_of, *room, now_s, pauses_s)
+        waited, known = start_jobs(*self.blocks, rows, *given, kind_of, *room, now_s, pauses_s)
+        self.grants.fill(len(given.devices))
         return waited, known
 
     def run(self, row: int, rate: float) -> None:
@@ -254,18 +260,22 @@ class Books:
 
     def release(self, rows: Ints, now_s: float, preempted: bool = False) -> None:
         """Take jobs' devices away; of those that are ``preempted`` that is counted."""
+        self.forget(rows)
+        release_jobs(*self.blocks, rows, now_s, preempted)
+
+    def forget(self, rows: Ints) -> None:
+        """Forget how jobs ran that wait now, and values of what they had."""
         self.grants.forget(rows)
         if self.paces:
             for row in rows.tolist():
                 self.paces.pop(row, None)
-        _release(self._real, self._whole, rows, now_s, preempted)
 
 
 @njit(cache=True)
 def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
     real[:, row], whole[:, row] = 0.0, 0
     real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row], real[_GANG_RATE, row] = reals
-    whole[_SERIAL, row], whole[_ALLOWED, row], whole[_NUM_DEVICES, row] = wholes
+    whole[_SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
     real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
 
 
@@ -291,7 +301,7 @@ def _remove(rows, count, row):  # type: ignore[no-untyped-def]
 def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     granted_s = now_s - real[_GRANTED_S, row]
     real[_ATTAINED_S, row] += granted_s
-    real[_ATTAINED_DEVICE_S, row] += granted_s * whole[_HELD, row]
+    real[_ATTAINED_DEVICE_S, row] += granted_s * whole[HELD, row]
     if now_s > real[_SINCE_S, row]:
         done = (now_s - real[_SINCE_S, row]) * real[_RATE, row]
         real[_LEFT, row] = max(0.0, real[_LEFT, row] - done)
@@ -303,9 +313,9 @@ def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
 def _attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
-        stint_s = now_s - real[_GRANTED_S, row] if whole[_HELD, row] else 0.0
+        stint_s = now_s - real[_GRANTED_S, row] if whole[HELD, row] else 0.0
         found[0, i] = real[_ATTAINED_S, row] + stint_s
-        found[1, i] = real[_ATTAINED_DEVICE_S, row] + stint_s * whole[_HELD, row]
+        found[1, i] = real[_ATTAINED_DEVICE_S, row] + stint_s * whole[HELD, row]
 
 
 @njit(cache=True)
@@ -317,12 +327,12 @@ def _left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _start(real, whole, rows, devices, counts, kind_of, written, used, now_s, pauses_s):  # type: ignore[no-untyped-def]
+def start_jobs(real, whole, rows, devices, counts, kind_of, written, used, now_s, pauses_s):  # type: ignore[no-untyped-def]
     written[used : used + len(devices)] = devices
     waited, known, first = 0, True, 0
     for i in range(len(rows)):
         row = rows[i]
-        if whole[_HELD, row]:
+        if whole[HELD, row]:
             _settle(real, whole, row, now_s)
         else:
             waited += 1
@@ -330,14 +340,14 @@ def _start(real, whole, rows, devices, counts, kind_of, written, used, now_s, pa
         if np.isnan(real[_FIRST_START_S, row]):
             real[_FIRST_START_S, row] = now_s
             pause_s = pauses_s[0]
-        whole[_HELD, row], whole[_HELD_TYPE, row] = counts[i], kind_of[devices[first]]
-        whole[_FIRST_DEVICE, row] = used + first
+        whole[HELD, row], whole[HELD_TYPE, row] = counts[i], kind_of[devices[first]]
+        whole[FIRST_DEVICE, row] = used + first
         first += counts[i]
         whole[_NUM_STARTS, row] += 1
         real[_PLACED_S, row] = real[_GRANTED_S, row] = now_s
         real[_SINCE_S, row] = now_s + pause_s
         rate = real[_GANG_RATE, row]
-        if np.isnan(rate) or counts[i] != whole[_NUM_DEVICES, row]:
+        if np.isnan(rate) or counts[i] != whole[NUM_DEVICES, row]:
             rate, known = 0.0, False
         _run(real, row, rate)
     return waited, known
@@ -351,9 +361,9 @@ def _run(real, row, rate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _release(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
+def release_jobs(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
     for row in rows:
         _settle(real, whole, row, now_s)
-        whole[_HELD, row], real[_RATE, row] = 0, 0.0
+        whole[HELD, row], real[_RATE, row] = 0, 0.0
         whole[_NUM_PREEMPTED, row] += preempted
         real[_FINISH_S, row], real[_WAITING_SINCE_S, row] = np.inf, now_s

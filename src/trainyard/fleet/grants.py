@@ -76,7 +76,7 @@ class Grants:
 
     def devices_of(self, rows: Ints) -> Ints:
         """The devices of jobs, of one after the other."""
-        found: Ints = _devices_of(rows, self.first, self.held, self._devices)
+        found: Ints = devices_of(rows, self.first, self.held, self._devices)
         return found
 
     def room(self, num_devices: int, rows: Ints) -> tuple[Ints, int]:
@@ -84,7 +84,7 @@ class Grants:
 
         Parameters
         ----------
-        num_devices : how many there will be.
+        num_devices : how many there will be at most.
         rows : of all jobs; what others had is thrown away when there is no more room.
         """
         if self._used + num_devices > len(self._devices):
@@ -93,12 +93,15 @@ class Grants:
             self._devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
             self._devices[: len(kept)] = kept
             self._used = len(kept)
+        return self._devices, self._used
+
+    def fill(self, num_devices: int) -> None:
+        """So many were written down."""
         self._used += num_devices
-        return self._devices, self._used - num_devices
 
 
 @njit(cache=True)
-def _devices_of(rows, first, held, devices):  # type: ignore[no-untyped-def]
+def devices_of(rows, first, held, devices):  # type: ignore[no-untyped-def]
     num = 0
     for row in rows:
         num += held[row]

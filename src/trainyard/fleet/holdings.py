@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from trainyard.fleet.books import Books, Floats, Ints
+from trainyard.fleet.books import Books, Ints
 from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.fair import FairTimes
 from trainyard.fleet.grants import Laid, laid
 from trainyard.fleet.hazards import Fate, Hazards
-from trainyard.fleet.mechanism import walk
+from trainyard.fleet.mechanism import Asked, exchange, walk
 from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 
 _NONE = np.zeros(0, np.int64)
-_EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Holdings:
         most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
         return site.type_bits(device_types), most
 
-    def apply(self, rows: Ints, targets: Targets, now_s: float) -> list[int]:
+    def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
 
         Parameters
@@ -139,14 +138,38 @@ class Holdings:
         FleetError
             If the targets give a device twice, or more of it than there is.
         """
-        self.changed = []
         for number, reason in targets.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
+        bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
+        changed = bring_about(rows, targets, now_s)
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+        return changed
+
+    def _can_exchange(self, targets: Targets) -> bool:
+        """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
+        by_policy = not self.preempts or targets.devices is not None
+        counted = self._auxiliary is not None or self.notes.spans is not None
+        return not (by_policy or counted or self.costs.together_s)
+
+    def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """The same as `_step_by_step`, at once."""
+        pauses_s = self.costs.start_s, self.costs.restart_s
+        room = self.site.devices_of_type
+        done = exchange(self.books, self.free, rows, targets, self.how, room, now_s, pauses_s)
+        self.paces.left(done.leaving)
+        self.num_waiting += done.num_stopped
+        self._set_going(done.started, done.places, targets, done.known)
+        return done.started
+
+    def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
+        self.changed = []
         wanted = rows[targets.order[: self._most_that_start(targets)]]
         if targets.devices is not None:
             starting, stopping = self._as_placed(rows, wanted, targets)
         elif self.preempts:
-            starting, stopping = walk(self.books, rows, targets, self.site.devices_of_type)
+            room = self.site.devices_of_type
+            starting, stopping = walk(self.books, rows, Asked.of(targets), room, targets.backfill)
         else:
             starting, stopping = np.arange(len(wanted)), _NONE
         if self.preempts and len(stopping):
@@ -154,12 +177,11 @@ class Holdings:
         if len(starting):
             self._begin(wanted[starting], starting, targets, now_s)
         if targets.devices is not None:
-            whole = _whole(targets)
+            whole = are_whole(targets)
             if not (whole and self.whole):
                 self._share(wanted, targets, now_s)
             self.whole = whole
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
-        return self.changed
+        return np.array(self.changed, np.int64)
 
     def _most_that_start(self, targets: Targets) -> int:
         """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
@@ -197,24 +219,15 @@ class Holdings:
         if len(moving):
             self._wait(np.setdiff1d(moving, wanted), now_s)
         if len(wanted):
-            extras, asks = _extras(targets), self._auxiliary is not None and targets.devices is None
-            grants = []
-            if extras or asks:
-                both = zip(given.each(), places.tolist(), strict=True)
-                grants = [_granted(devices, place, extras) for devices, place in both]
-            if asks:
-                jobs = map(self.books.job, wanted.tolist())
-                grants = [as_asked(*each) for each in zip(jobs, grants, strict=True)]
-            self._start(wanted, given, grants, now_s)
+            known = self._start(wanted, given, now_s)
+            self._set_going(wanted, places, targets, known)
 
     def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, Laid]:
         """Which jobs that the policy does not place itself find a place, and the devices of each."""
         books = self.books
-        wanted = books.num_devices[rows] if targets.num_devices is None else targets.num_devices[places]
-        kinds = _NONE if targets.device_type is None else targets.device_type[places]
-        hows = _NONE
-        if targets.consolidate is not None:
-            hows = np.where(targets.consolidate[places], CONSOLIDATED, ANYWHERE)
+        _, counts, kinds, hows = Asked.of(targets)
+        wanted = counts[places] if len(counts) else books.num_devices[rows]
+        kinds, hows = (each[places] if len(each) else each for each in (kinds, hows))
         allowed = books.allowed[rows]
         if self._auxiliary is None:
             return self.free.lay(wanted, kinds, allowed, hows, self.how, targets.backfill)
@@ -228,20 +241,33 @@ class Holdings:
         self.free.take_these(grant.devices)
         if self._auxiliary is not None:
             self._auxiliary.take(row, self.books.job(row), grant.devices)
-        self._start(np.array([row]), laid([grant.devices]), [grant], now_s)
+        self._start(np.array([row]), laid([grant.devices]), now_s)
+        self.books.grants[row] = grant
+        self.paces.started([row])
 
-    def _start(self, started: Ints, given: Laid, grants: Sequence[Grant], now_s: float) -> None:
-        """Jobs have devices; ``grants`` is empty if that is all that they have."""
-        rows, costs = started.tolist(), self.costs
+    def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
+        """Jobs have devices; returns whether it is known how fast they run on these."""
+        costs, rows = self.costs, started.tolist()
         more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
         pauses_s = costs.start_s + more_s, costs.restart_s + more_s
         waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
         self.num_waiting -= waited
-        for row, grant in zip(rows, grants, strict=False):
-            self.books.grants[row] = grant
-        if grants or not known or self.paces.are_uneven:
-            self.paces.started(rows)
         self.changed += rows
+        return known
+
+    def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
+        """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
+        extras, asks = extras_of(targets), self._auxiliary is not None and targets.devices is None
+        if not (extras or asks or not known or self.paces.are_uneven):
+            return
+        rows, grants = started.tolist(), self.books.grants
+        if extras or asks:
+            for row, place in zip(rows, places.tolist(), strict=True):
+                held = grants[row]
+                assert held is not None
+                grant = granted(held.devices, place, extras)
+                grants[row] = as_asked(self.books.job(row), grant) if asks else grant
+        self.paces.started(rows)
 
     def _start_beside_others(self, rows: list[int], now_s: float) -> float:
         """Those that have not started yet take longer for these; returns how much longer these take."""
@@ -256,31 +282,18 @@ class Holdings:
     def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
         assert targets.devices is not None
-        tenants: dict[int, list[int]] = {}
-        for row, devices in zip(wanted.tolist(), targets.devices, strict=True):
-            for device in devices:
-                tenants.setdefault(device, []).append(row)
-        extras = _extras(targets)
+        tenants = tenants_of(wanted.tolist(), targets.devices)
+        extras = extras_of(targets)
         for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
             if not devices:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}
             partners = tuple(sorted(self.books.job(other).name for other in others))
-            grant = _granted(devices, place, extras)._replace(partners=partners)
+            grant = granted(devices, place, extras)._replace(partners=partners)
             if self.books.grants[row] != grant:
                 self.paces.regranted(row, grant, now_s)
                 self.changed.append(row)
-        self._check_shares(tenants)
-
-    def _check_shares(self, tenants: dict[int, list[int]]) -> None:
-        for device, rows in tenants.items():
-            total = sum(grant.share for row in rows if (grant := self.books.grants[row]) is not None)
-            if total > 1.0 + 1e-9:
-                names = ", ".join(self.books.job(row).name for row in rows)
-                raise FleetError(
-                    f"the policy gives device {device} out {total:g} times, to jobs {names}; the shares of one device "
-                    "add up to at most 1"
-                )
+        check_shares(tenants, self.books)
 
     def stop(self, rows: Sequence[int] | Ints, now_s: float) -> None:
         """Take jobs' devices away; they wait."""
@@ -380,20 +393,3 @@ class Holdings:
         """A job that waits leaves for good."""
         self.books.remove(row)
         self.num_waiting -= 1
-
-
-def _whole(targets: Targets) -> bool:
-    """Whether jobs get devices for themselves alone, and nothing else."""
-    given = [device for devices in targets.devices or () for device in devices]
-    return not _extras(targets) and len(set(given)) == len(given)
-
-
-def _extras(targets: Targets) -> dict[str, Floats | Ints]:
-    """What jobs get beside devices, by its name in a grant."""
-    return {name: values for name in _EXTRAS if (values := getattr(targets, name)) is not None}
-
-
-def _granted(devices: tuple[int, ...], place: int, extras: Mapping[str, Floats | Ints]) -> Grant:
-    if not extras:
-        return Grant(devices)
-    return Grant(devices, **{name: values[place].item() for name, values in extras.items()})

@@ -393,7 +393,7 @@ class Priority:
         else:
             order = key.argsort(kind="stable")
         again_s = float("inf")  # where nobody waits, another order changes nothing
-        if self.quantum_s < again_s and not snapshot.held.all():
+        if self.quantum_s < again_s and np.count_nonzero(snapshot.held) < snapshot.num_jobs:
             again_s = snapshot.now_s + self.quantum_s
         blocks = self.in_turn and not self.backfill
         targets = Targets(order, backfill=self.backfill, ask_again_s=again_s, stands=True, blocks=blocks)

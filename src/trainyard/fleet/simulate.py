@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -228,7 +228,7 @@ class _Simulator:
         changed = self.holdings.apply(rows, targets, self.now_s)
         self._expect(changed)
         if self.may_fail:
-            for row in changed:
+            for row in changed.tolist():
                 if books.placed_s[row] == self.now_s:
                     self._foresee(row, self.now_s)
         self._crowd(self.now_s)
@@ -259,6 +259,6 @@ class _Simulator:
         if self.may_crowd:
             self._expect(self.holdings.paces.crowd(now_s))
 
-    def _expect(self, rows: list[int]) -> None:
-        if rows:
-            self.ends.expect(np.array(rows, np.int64))
+    def _expect(self, rows: Sequence[int] | Ints) -> None:
+        if len(rows):
+            self.ends.expect(np.asarray(rows, np.int64))

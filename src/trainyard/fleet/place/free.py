@@ -27,6 +27,7 @@ class FreeDevices:
     ----------
     by_node, by_type, total : numbers of free devices.
     kind_of : index of the type of every device.
+    tables : of devices, of nodes and of types, as compiled functions take them.
     """
 
     def __init__(self, site: Site) -> None:
@@ -38,7 +39,7 @@ class FreeDevices:
         self.by_type = site.devices_of_type.copy()
         self.total = site.num_devices
         self.kind_of: Ints = site.type_of_node[site.node_of]
-        self._tables = per_device, per_node, self.by_type
+        self.tables = per_device, per_node, self.by_type
 
     def place(
         self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
@@ -66,12 +67,10 @@ class FreeDevices:
         self, wanted: Ints, kinds: Ints, allowed: Ints, hows: Ints, how: int, goes_on: bool
     ) -> tuple[Ints, Laid]:
         """The same as `place`, in arrays."""
-        count = len(wanted)
-        # Numbers of the jobs that were placed, how many devices each has, and then all these devices.
-        found = np.empty(2 * count + self.total, np.int64)
-        placed, taken = _place(wanted, kinds, allowed, hows, how, goes_on, *self._tables, found)
-        self.total -= taken
-        return found[:placed], Laid(found[2 * count : 2 * count + taken], found[count : count + placed])
+        numbers, *given = place_jobs(wanted, kinds, allowed, hows, how, goes_on, *self.tables)
+        laid = Laid(*given)
+        self.total -= len(laid.devices)
+        return numbers, laid
 
     def offering(self, room: Ints, sizes: Ints, left: Ints) -> FreeDevices:
         """The same devices as a job sees them that cannot use all.
@@ -82,7 +81,7 @@ class FreeDevices:
         left : devices of every type that it may take.
         """
         seen = copy(self)
-        per_device, per_node, _ = (table.copy() for table in self._tables)
+        per_device, per_node, _ = (table.copy() for table in self.tables)
         np.minimum(per_node[_FREE], room, out=per_node[_FREE])
         np.minimum(per_node[_SIZE], sizes, out=per_node[_SIZE])
         seen.by_node = per_node[_FREE]
@@ -90,20 +89,20 @@ class FreeDevices:
             left, np.bincount(per_node[_TYPE], seen.by_node, len(left)).astype(np.int64)
         )
         seen.total = int(seen.by_type.sum())
-        seen._tables = per_device, per_node, seen.by_type
+        seen.tables = per_device, per_node, seen.by_type
         return seen
 
     def take_these(self, devices: Sequence[int] | Ints) -> None:
         """Take the devices named; one that others have already is shared with them."""
-        self.total += _change(np.asarray(devices, np.int64), 1, *self._tables)
+        self.total += change_tenants(np.asarray(devices, np.int64), 1, *self.tables)
 
     def give(self, devices: Sequence[int] | Ints) -> None:
         """Jobs leave devices, which are free when the last one does."""
-        self.total += _change(np.asarray(devices, np.int64), -1, *self._tables)
+        self.total += change_tenants(np.asarray(devices, np.int64), -1, *self.tables)
 
 
 @njit(cache=True)
-def _change(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Give devices one tenant more, or less; returns how many are free that were not."""
     total = 0
     for device in devices:
@@ -118,15 +117,11 @@ def _change(devices, change, per_device, per_node, by_type):  # type: ignore[no-
 
 
 @njit(cache=True)
-def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type, found):  # type: ignore[no-untyped-def]
-    """Take devices of nodes for jobs; returns how many jobs got any, and how many devices."""
+def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """Take devices of nodes for jobs; returns the numbers of those that got any, the devices, and how many each has."""
     tenants, type_of = per_device[_TENANTS], per_node[_TYPE]
-    numbers, counts, devices = (
-        found[: len(wanted)],
-        found[len(wanted) : 2 * len(wanted)],
-        found[2 * len(wanted) :],
-    )
     left, total = by_type.copy(), by_type.sum()
+    numbers, counts, devices = empty(len(wanted), int64), empty(len(wanted), int64), empty(total, int64)
     placed = count = 0
     for i in range(len(wanted)):
         if total == 0:
@@ -164,4 +159,4 @@ def _place(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_
             placed += 1
         elif wanted[i] and not goes_on:
             break
-    return placed, count
+    return numbers[:placed], devices[:count], counts[:placed]

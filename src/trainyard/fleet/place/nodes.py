@@ -115,6 +115,8 @@ def _fullest(free, taken, wanted):  # type: ignore[no-untyped-def]
     for node in range(len(free)):
         if taken[node] == 0 and free[node] >= wanted and (best < 0 or free[node] < free[best]):
             best = node
+            if free[best] == wanted:
+                break
     return best
 
 
