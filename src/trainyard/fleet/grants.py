@@ -48,11 +48,12 @@ class Grants:
     ----------
     held : number of devices of every row.
     first : where the devices of every row begin.
+    devices : of all rows, and some that rows had before.
     """
 
     def __init__(self, held: Ints, first: Ints) -> None:
         self.held, self.first = held, first
-        self._devices = np.zeros(0, np.int64)
+        self.devices = np.zeros(0, np.int64)
         self._used = 0
         self._made: dict[int, Grant] = {}
 
@@ -61,7 +62,7 @@ class Grants:
             return None
         if row not in self._made:
             first = self.first[row]
-            self._made[row] = Grant(tuple(self._devices[first : first + self.held[row]].tolist()))
+            self._made[row] = Grant(tuple(self.devices[first : first + self.held[row]].tolist()))
         return self._made[row]
 
     def __setitem__(self, row: int, grant: Grant) -> None:
@@ -76,7 +77,7 @@ class Grants:
 
     def devices_of(self, rows: Ints) -> Ints:
         """The devices of jobs, of one after the other."""
-        found: Ints = devices_of(rows, self.first, self.held, self._devices)
+        found: Ints = devices_of(rows, self.first, self.held, self.devices)
         return found
 
     def room(self, num_devices: int, rows: Ints) -> tuple[Ints, int]:
@@ -87,13 +88,13 @@ class Grants:
         num_devices : how many there will be at most.
         rows : of all jobs; what others had is thrown away when there is no more room.
         """
-        if self._used + num_devices > len(self._devices):
+        if self._used + num_devices > len(self.devices):
             kept = self.devices_of(rows)
             self.first[rows] = self.held[rows].cumsum() - self.held[rows]
-            self._devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
-            self._devices[: len(kept)] = kept
+            self.devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
+            self.devices[: len(kept)] = kept
             self._used = len(kept)
-        return self._devices, self._used
+        return self.devices, self._used
 
     def fill(self, num_devices: int) -> None:
         """So many were written down."""

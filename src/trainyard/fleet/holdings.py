@@ -13,7 +13,7 @@ from trainyard.fleet.extras import are_whole, check_shares, extras_of, granted, 
 from trainyard.fleet.fair import FairTimes
 from trainyard.fleet.grants import Laid, laid
 from trainyard.fleet.hazards import Fate, Hazards
-from trainyard.fleet.mechanism import Asked, exchange, walk
+from trainyard.fleet.mechanism import Asked, exchange, give_back, walk
 from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
@@ -317,7 +317,7 @@ class Holdings:
                 grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
                 if grant is not None and now_s > placed_s:
                     self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
-        self.free.give(self.books.grants.devices_of(rows))
+        give_back(self.books, self.free, rows)
         self.paces.left(rows)
 
     def on_lost_nodes(self, away: Iterable[int]) -> list[int]:

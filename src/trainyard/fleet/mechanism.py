@@ -130,6 +130,17 @@ def exchange(
     return Exchanged(started, places, leaving, num_stopped, known)
 
 
+def give_back(books: Books, free: FreeDevices, rows: Ints) -> None:
+    """Devices of jobs are free again; on the books they still have them."""
+    free.total += _give_back(rows, books.blocks[1], books.grants.devices, *free.tables)
+
+
+@njit(cache=True)
+def _give_back(rows, whole, written, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    devices = devices_of(rows, whole[FIRST_DEVICE], whole[HELD], written)
+    return change_tenants(devices, -1, per_device, per_node, by_type)
+
+
 @njit(cache=True)
 def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no-untyped-def]
     asked, held, held_type, allowed = whole[NUM_DEVICES], whole[HELD], whole[HELD_TYPE], whole[ALLOWED]
@@ -172,8 +183,7 @@ def _exchange(  # type: ignore[no-untyped-def]
     starting, stopping = _walk(order, counts, kinds, rows, whole, room, backfill)
     wanted = rows[order[starting]]
     leaving = concatenate((stopping, wanted[held[wanted] > 0]))
-    given_back = devices_of(leaving, whole[FIRST_DEVICE], held, written)
-    change_tenants(given_back, -1, per_device, per_node, by_type)
+    _give_back(leaving, whole, written, per_device, per_node, by_type)
     sizes = counts[starting] if len(counts) else whole[NUM_DEVICES][wanted]
     kinds = kinds[starting] if len(kinds) else kinds
     hows = hows[starting] if len(hows) else hows

@@ -96,14 +96,10 @@ class FreeDevices:
         """Take the devices named; one that others have already is shared with them."""
         self.total += change_tenants(np.asarray(devices, np.int64), 1, *self.tables)
 
-    def give(self, devices: Sequence[int] | Ints) -> None:
-        """Jobs leave devices, which are free when the last one does."""
-        self.total += change_tenants(np.asarray(devices, np.int64), -1, *self.tables)
-
 
 @njit(cache=True)
 def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
-    """Give devices one tenant more, or less; returns how many are free that were not."""
+    """Give devices one tenant more, or less; returns how many are free that were not: those that the last one leaves."""
     total = 0
     for device in devices:
         was_free = per_device[_TENANTS, device] == 0
@@ -119,7 +115,7 @@ def change_tenants(devices, change, per_device, per_node, by_type):  # type: ign
 @njit(cache=True)
 def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Take devices of nodes for jobs; returns the numbers of those that got any, the devices, and how many each has."""
-    tenants, type_of = per_device[_TENANTS], per_node[_TYPE]
+    type_of, has_racks = per_node[_TYPE], per_node[_RACK].max() > 0
     left, total = by_type.copy(), by_type.sum()
     numbers, counts, devices = empty(len(wanted), int64), empty(len(wanted), int64), empty(total, int64)
     placed = count = 0
@@ -140,23 +136,36 @@ def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node,
                         free, sizes = where(own, free, 0), where(own, sizes, 0)
                     own_how = hows[i] if len(hows) else how
                     taken = nodes_for(own_how, free, wanted[i], sizes)
-                    taken = in_one_rack(own_how, taken, free, wanted[i], sizes, per_node[_RACK])
+                    if has_racks:
+                        taken = in_one_rack(own_how, taken, free, wanted[i], sizes, per_node[_RACK])
                     if len(taken):
                         pool = kind
             left[pool] -= wanted[i]
-        for node in range(len(taken)):
-            device = per_node[_FIRST, node]
-            for _ in range(taken[node]):
-                while tenants[device]:
-                    device += 1
-                tenants[device] = 1
-                devices[count] = device
-                count += 1
-            per_node[_FREE, node] -= taken[node]
-            by_type[type_of[node]] -= taken[node]
         if len(taken):
+            _take(taken, wanted[i], devices[count:], per_device, per_node, by_type)
+            count += wanted[i]
             numbers[placed], counts[placed] = i, wanted[i]
             placed += 1
         elif wanted[i] and not goes_on:
             break
     return numbers[:placed], devices[:count], counts[:placed]
+
+
+@njit(cache=True)
+def _take(taken, wanted, devices, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """Take so many devices of every node, ``wanted`` in all, and write down which."""
+    tenants, count = per_device[_TENANTS], 0
+    for node in range(len(taken)):
+        if taken[node] == 0:
+            continue
+        device = per_node[_FIRST, node]
+        for _ in range(taken[node]):
+            while tenants[device]:
+                device += 1
+            tenants[device] = 1
+            devices[count] = device
+            count += 1
+        per_node[_FREE, node] -= taken[node]
+        by_type[per_node[_TYPE, node]] -= taken[node]
+        if count == wanted:
+            break

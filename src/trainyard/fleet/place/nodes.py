@@ -82,7 +82,7 @@ def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-unty
     taken : of `nodes_for`, which has the other parameters.
     racks : index of the rack of every node.
     """
-    if racks.max() == 0 or how not in (CONSOLIDATED, PACKED):
+    if how not in (CONSOLIDATED, PACKED):
         return taken
     num_nodes, fewest = (taken > 0).sum(), free.sum() + 1
     if num_nodes < 2:
