@@ -29,8 +29,9 @@ have ended; both are given, the skew by the name of the model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -38,6 +39,7 @@ from numba import njit
 from trainyard.fleet.gittins import gittins_index, published_index
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
+from trainyard.fleet.queue_order import carried_over, repaired
 from trainyard.fleet.site import FleetError, Site
 
 _INF = float("inf")
@@ -59,10 +61,28 @@ def skew(tensor_bytes: Sequence[float]) -> float:
     return max(tensor_bytes) / sum(tensor_bytes)
 
 
-# Rows of the state, which has a column for every job, in the order of arrival: which job it is; its queue, from 0; its
-# place in the published order of all jobs; time and service that it had attained when it last began anew; when after that
-# it first had devices, NaN before; and whether it is to be consolidated.
-_SERIAL, _QUEUE, _PLACE, _BEFORE_S, _BEFORE, _SINCE_S, _SKEWED = range(7)
+# What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
+# Then the devices that it asks for, the types that it can run on, as bits, whether it is to be consolidated, and the
+# service that it attained since it last began anew. Where jobs may move that do not run, also the time that it ran since,
+# both until then, and when after that it first had devices, NaN before.
+_QUEUE, _INDEX, _TURN, _GANG, _ALLOWED, _SKEWED, _SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
+
+
+class Line(NamedTuple):
+    """The jobs of the last decision, numbered as in its snapshot.
+
+    Attributes
+    ----------
+    serial : which they are.
+    jobs : what is known of them, a row for each thing.
+    order : their numbers, most urgent first.
+    first : numbers of those that were to run.
+    """
+
+    serial: Ints
+    jobs: Floats
+    order: Ints
+    first: Ints
 
 
 @dataclass(frozen=True)
@@ -111,158 +131,193 @@ class Tiresias:
     def _table(self) -> Floats:
         return published_index(self._samples, self.thresholds[0])
 
-    def start(self, site: Site) -> Floats:
-        """Nobody is queued."""
-        return np.zeros((7, 0))
+    @cached_property
+    def _all_may_move(self) -> bool:
+        """Whether jobs may move that neither ran nor are new."""
+        return self.as_published or self.promote_knob < _INF
 
-    def decide(self, snapshot: Snapshot, state: Floats) -> tuple[Targets, Floats]:
+    def start(self, site: Site) -> Line:
+        """Nobody is queued."""
+        return Line(_NOBODY, np.zeros((_SINCE_S + 1 if self._all_may_move else _RAN_S, 0)), _NOBODY, _NOBODY)
+
+    def decide(self, snapshot: Snapshot, state: Line) -> tuple[Targets, Line]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
-        now_s, gangs, num = snapshot.now_s, snapshot.num_devices, snapshot.num_jobs
-        attained_s = snapshot.attained_s
-        attained = snapshot.attained_device_s if self.two_dimensional else attained_s
-        rate = gangs if self.two_dimensional else np.ones_like(gangs)
-        rules = (self._limits, self.promote_knob, self.as_published)
-        jobs, ran_s, service = _requeued(
-            state, snapshot.serial, now_s, snapshot.held, attained_s, attained, *rules
+        now_s, rules = snapshot.now_s, (self._limits, self.promote_knob, self.as_published)
+        jobs, renumbered, numbers, num_known = _continued(
+            state.serial, state.jobs, state.first, snapshot.serial, self._all_may_move
         )
-        for number in np.isnan(jobs[_SKEWED]).nonzero()[0].tolist():
+        # Thousands may wait, of whom nothing can have changed: they are not looked at.
+        moved = _requeued(
+            jobs, numbers, now_s, *self._columns(replace(snapshot, rows=snapshot.rows[numbers])), *rules
+        )
+        for number in range(num_known, snapshot.num_jobs):
             jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number).model)
-        order = self._order(snapshot, jobs, service)
         if self.as_published:
-            jobs[_PLACE, order] = np.arange(num)
-        runs = np.zeros(num, np.bool_)
-        first = _fit(order, gangs, snapshot.allowed, snapshot.site.devices_of_type, runs)
+            order = self._published_order(snapshot, jobs, num_known, moved, len(state.order))
+        else:
+            if self.samples:
+                jobs[_INDEX, numbers], moved = self._index(jobs[:, numbers]), numbers
+            order = repaired(state.order, renumbered, moved, jobs[_QUEUE : _TURN + 1])
+        first, waiting = _fit(order, jobs, snapshot.site.devices_of_type)
         # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
-        wait_s, all_run = _INF, len(first) == num
-        if self.as_published or not all_run:
-            wait_s = _next_move_s(jobs, now_s, runs, rate, ran_s, service, *rules)
-        waiting = _NOBODY if all_run else np.flatnonzero(~runs)
+        wait_s = _INF
+        if self.as_published or len(waiting):
+            wait_s = _next_move_s(jobs, now_s, first, waiting, self.two_dimensional, *rules)
         return Targets(
             first,
-            consolidate=None if self.as_published or self.as_in_pollux else jobs[_SKEWED, first] > 0,
+            consolidate=None if self.as_published or self.as_in_pollux else jobs[_SKEWED][first] > 0,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
-            reasons=Reasons(waiting, lambda number: self._reason(jobs, service, order, number)),
-        ), jobs
+            reasons=Reasons(waiting, lambda number: self._reason(jobs, order, number)),
+        ), Line(snapshot.serial, jobs, order, first)
+
+    def _columns(self, seen: Snapshot) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
+        """Of some jobs: devices held, asked for, and allowed; time and service attained; and their turn."""
+        attained = seen.attained_device_s if self.two_dimensional else seen.attained_s
+        turn = seen.arrival_s if self.as_in_pollux else seen.first_start_s
+        return seen.held, seen.num_devices, seen.allowed, seen.attained_s, attained, turn
 
     def _is_skewed(self, model: str) -> bool:
         return self.skews.get(model, 1.0) > self.pack_limit
 
-    def _order(self, snapshot: Snapshot, jobs: Floats, service: Floats) -> Ints:
-        # Of integers so short, as many as there are queues are sorted in one pass.
-        queue = jobs[_QUEUE].astype(np.int16)
-        turn = jobs[_PLACE] if self.as_published else snapshot.first_start_s
-        if not self.samples:
-            order: Ints = (snapshot.arrival_s if self.as_in_pollux else turn).argsort(kind="stable")
-            order = order[queue[order].argsort(kind="stable")]
-            return order
-        if self.as_published:
-            index = self._table[np.searchsorted(self._samples, service, "right")]
-            return np.lexsort((turn, snapshot.arrival_s, -index, queue))
-        index = gittins_index(service, self._limits[queue], self._samples)
-        return np.lexsort((turn, -index, queue))
+    def _index(self, jobs: Floats) -> Floats:
+        return -gittins_index(jobs[_SERVICE], self._limits[jobs[_QUEUE].astype(np.int64)], self._samples)
 
-    def _reason(self, jobs: Floats, service: Floats, order: Ints, number: int) -> str:
+    def _published_order(
+        self, snapshot: Snapshot, jobs: Floats, num_known: int, moved: Ints, num_before: int
+    ) -> Ints:
+        turn, queue = jobs[_TURN], jobs[_QUEUE]
+        _queue_up(turn, num_known, moved, snapshot.held, num_before)
+        if self.samples:
+            index = self._table[np.searchsorted(self._samples, jobs[_SERVICE], "right")]
+            order: Ints = np.lexsort((turn, snapshot.arrival_s, -index, queue))
+        else:
+            order = np.lexsort((turn, queue))
+        turn[order] = np.arange(len(order))
+        return order
+
+    def _reason(self, jobs: Floats, order: Ints, number: int) -> str:
         ahead = int(np.flatnonzero(order == number)[0])
         queue = f"queue {int(jobs[_QUEUE, number]) + 1} of {len(self._limits)}"
         unit = "device-seconds" if self.two_dimensional else "seconds"
-        return f"in {queue} after {service[number]:.0f} {unit}; {ahead} jobs are before it"
+        return f"in {queue} after {jobs[_SERVICE, number]:.0f} {unit}; {ahead} jobs are before it"
 
 
 @njit(cache=True)
-def _requeued(state, serial, now_s, held, attained_s, attained, limits, knob, as_published):  # type: ignore[no-untyped-def]
-    """The state of the jobs that are there now, and what each has run and attained since it last began anew."""
-    jobs, known = _continued(state, serial)
-    ran_s, service = attained_s - jobs[_BEFORE_S], attained - jobs[_BEFORE]
-    moved = np.zeros(len(serial), np.bool_)
-    for i in range(len(serial)):
+def _continued(before, known, first, serial, all_may_move):  # type: ignore[no-untyped-def]
+    """What is known of the jobs that are there now, from the last decision.
+
+    Returns
+    -------
+    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move,
+    because they were to run or are new; and how many are not new, which are the first.
+    """
+    jobs, renumbered, num_known = carried_over(before, known, serial)
+    jobs[:, num_known:] = 0.0
+    jobs[_TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
+    if all_may_move:
+        return jobs, renumbered, np.arange(len(serial)), num_known
+    ran = renumbered[first]
+    new = np.arange(num_known, len(serial))
+    return jobs, renumbered, np.concatenate((ran[ran >= 0], new)), num_known
+
+
+@njit(cache=True)
+def _requeued(  # type: ignore[no-untyped-def]
+    jobs, numbers, now_s, held, gangs, allowed, attained_s, attained, turn, limits, knob, as_published
+):
+    """Note how jobs are now, and return the numbers of those whose place is another."""
+    moved, num_moved, may_begin_anew = np.empty(len(numbers), np.int64), 0, len(jobs) > _SINCE_S
+    for i in range(len(numbers)):
+        job = jobs[:, numbers[i]]
+        former_queue, former_turn = job[_QUEUE], job[_TURN]
+        job[_GANG], job[_ALLOWED], job[_SERVICE] = gangs[i], allowed[i], attained[i]
+        if may_begin_anew:
+            job[_SERVICE] -= job[_BEFORE]
+            job[_RAN_S] = attained_s[i] - job[_BEFORE_S]
+            if held[i] > 0 and np.isnan(job[_SINCE_S]):
+                job[_SINCE_S] = now_s - job[_RAN_S]
         if held[i] > 0:
-            former = queue = int(jobs[_QUEUE, i])
-            if np.isnan(jobs[_SINCE_S, i]):
-                jobs[_SINCE_S, i] = now_s - ran_s[i]
-            while service[i] + _NEAR_S >= limits[queue]:
-                queue += 1
-                if as_published:
-                    break
-            jobs[_QUEUE, i], moved[i] = queue, queue != former
-        elif knob < np.inf and jobs[_QUEUE, i] > 0:
-            limit_s = np.floor(knob * ran_s[i]) if as_published else knob * ran_s[i]
-            if now_s - jobs[_SINCE_S, i] - ran_s[i] + _NEAR_S >= limit_s:
-                jobs[_QUEUE, i], moved[i] = 0, True
-                jobs[_BEFORE_S, i], jobs[_BEFORE, i], jobs[_SINCE_S, i] = attained_s[i], attained[i], np.nan
-                ran_s[i] = service[i] = 0.0
-    if as_published:
-        _queue_up(jobs[_PLACE], known, moved, held, state.shape[1])
-    return jobs, ran_s, service
+            job[_QUEUE] = _queue_of(job[_QUEUE], job[_SERVICE], limits, as_published)
+        elif knob < np.inf and job[_QUEUE] > 0:
+            _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
+        if not as_published:
+            job[_TURN] = np.inf if np.isnan(turn[i]) else turn[i]
+        if job[_QUEUE] != former_queue or job[_TURN] != former_turn:
+            moved[num_moved] = numbers[i]
+            num_moved += 1
+    return moved[:num_moved]
 
 
 @njit(cache=True)
-def _queue_up(places, known, moved, held, last):  # type: ignore[no-untyped-def]
+def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-def]
+    """Where a job that runs goes down to; in the program to the next queue at most."""
+    while service + _NEAR_S >= limits[int(queue)]:
+        queue += 1
+        if as_published:
+            break
+    return queue
+
+
+@njit(cache=True)
+def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
+    """A job that waits does so if it has waited for long enough."""
+    limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
+    if now_s - job[_SINCE_S] - job[_RAN_S] + _NEAR_S >= limit_s:
+        job[_BEFORE_S], job[_BEFORE], job[_SINCE_S] = attained_s, attained, np.nan
+        job[_QUEUE] = job[_RAN_S] = job[_SERVICE] = 0.0
+
+
+@njit(cache=True)
+def _queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
     """First those that run, then those that wait, that come, and that moved."""
-    for i in range(len(places)):
-        if i >= known:
-            places[i] = 2 * last + i
-        elif moved[i]:
-            places[i] = 2 * last + len(places) + i
-        elif held[i] == 0:
-            places[i] += last
+    for number in range(len(places)):
+        if number >= num_known:
+            places[number] = 2 * num_before + number
+        elif held[number] == 0:
+            places[number] += num_before
+    for number in moved[moved < num_known]:
+        places[number] = 2 * num_before + len(places) + number
 
 
 @njit(cache=True)
-def _continued(state, serial):  # type: ignore[no-untyped-def]
-    """The state of the jobs that are there now as it was, and how many it knows: new ones come last."""
-    num, last = len(serial), state.shape[1]
-    jobs = np.empty((len(state), num))
-    column = known = 0
-    while column < last and known < num:
-        if state[_SERIAL, column] < serial[known]:
-            column += 1
-            continue
-        # As many as follow each other are copied at once.
-        size, most = 1, min(last - column, num - known)
-        while size < most and state[_SERIAL, column + size] == serial[known + size]:
-            size += 1
-        jobs[:, known : known + size] = state[:, column : column + size]
-        column, known = column + size, known + size
-    jobs[:, known:] = 0.0
-    jobs[_SERIAL, known:] = serial[known:]
-    jobs[_SINCE_S, known:] = jobs[_SKEWED, known:] = np.nan
-    return jobs, known
-
-
-@njit(cache=True)
-def _fit(order, gangs, allowed, room, runs):  # type: ignore[no-untyped-def]
-    """Who runs, most urgent first; noted in ``runs``, too."""
+def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
+    """Who runs, most urgent first, and who waits."""
     left, total = room.copy(), room.sum()
     first, num = np.empty(len(order), np.int64), 0
+    waits = np.ones(len(order), np.bool_)
     for number in order:
         if total == 0:
             break
-        pool = pool_for(left, gangs[number], -1, allowed[number])
+        gang = int(jobs[_GANG, number])
+        pool = pool_for(left, gang, -1, int(jobs[_ALLOWED, number]))
         if pool >= 0:
-            left[pool] -= gangs[number]
-            total -= gangs[number]
-            first[num], runs[number] = number, True
+            left[pool] -= gang
+            total -= gang
+            first[num], waits[number] = number, False
             num += 1
-    return first[:num]
+    return first[:num].copy(), np.flatnonzero(waits)
 
 
 @njit(cache=True)
-def _next_move_s(jobs, now_s, runs, rate, ran_s, service, limits, knob, as_published):  # type: ignore[no-untyped-def]
+def _next_move_s(jobs, now_s, first, waiting, two_dimensional, limits, knob, as_published):  # type: ignore[no-untyped-def]
     """Time until a job goes to another queue, if what runs now runs on."""
     best_s = np.inf
-    for i in range(len(runs)):
-        queue = int(jobs[_QUEUE, i])
-        if runs[i] and as_published:
-            wait_s = max(1.0, np.floor((limits[queue] - ran_s[i]) / rate[i]))
-        elif runs[i]:
-            wait_s = (limits[queue] - service[i]) / rate[i]
-        elif queue > 0:
-            wait_s = knob * ran_s[i] - (now_s - jobs[_SINCE_S, i] - ran_s[i])
-            wait_s = np.floor(wait_s) if as_published else wait_s
+    for number in first:
+        limit, rate = limits[int(jobs[_QUEUE, number])], jobs[_GANG, number] if two_dimensional else 1.0
+        if as_published:
+            wait_s = max(1.0, np.floor((limit - jobs[_RAN_S, number]) / rate))
         else:
-            continue
+            wait_s = (limit - jobs[_SERVICE, number]) / rate
         best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
+    if knob == np.inf:
+        return best_s
+    for number in waiting:
+        if jobs[_QUEUE, number] > 0:
+            ran_s = jobs[_RAN_S, number]
+            wait_s = knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s)
+            wait_s = np.floor(wait_s) if as_published else wait_s
+            best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     return best_s
 
 

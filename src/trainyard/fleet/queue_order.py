@@ -1,0 +1,112 @@
+"""An order of many jobs of which few change between decisions: those are taken out and put in again, the rest stays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def carried_over(before, columns, serial):  # type: ignore[no-untyped-def]
+    """What is known of jobs, for those that are there now, of whom the last are new.
+
+    Parameters
+    ----------
+    before, serial : which jobs were there, and which are; ascending, and of a new one greater than of all others.
+    columns : a row for each thing that is known, with a column for every job that was there.
+
+    Returns
+    -------
+    The same with a column for every job that is there, not filled in for new ones; the number now of every job that was
+    there, -1 for those that left; and how many are not new.
+    """
+    found, renumbered = np.empty((len(columns), len(serial))), np.full(len(before), -1)
+    column = known = 0
+    while column < len(before) and known < len(serial):
+        # As many as follow each other are copied at once.
+        size = _num_equal(before[column:], serial[known:])
+        for row in range(len(columns)):
+            found[row, known : known + size] = columns[row, column : column + size]
+        renumbered[column : column + size] = np.arange(known, known + size)
+        # After them is one that left.
+        column, known = column + size + 1, known + size
+    return found, renumbered, known
+
+
+@njit(cache=True)
+def _num_equal(before, serial):  # type: ignore[no-untyped-def]
+    """How many are the same until one that left: from there on none is, so that half of them can be ruled out at once."""
+    least, most = 0, min(len(before), len(serial))
+    while least < most:
+        middle = (least + most) // 2
+        if before[middle] == serial[middle]:
+            least = middle + 1
+        else:
+            most = middle
+    return least
+
+
+@njit(cache=True)
+def repaired(order, renumbered, moved, keys):  # type: ignore[no-untyped-def]
+    """The order of the jobs that are there now: by their keys, the first one first, and of equal ones by their number.
+
+    Parameters
+    ----------
+    order : numbers that jobs had before, in their order then.
+    renumbered : the number that each of them has now; -1 for those that left.
+    moved : numbers of those whose keys changed, or that came.
+    keys : a row for each, with a column for every job; no NaN.
+    """
+    stays = np.ones(keys.shape[1], np.bool_)
+    stays[moved] = False
+    kept, num = np.empty(len(order), np.int64), 0
+    for before in order:
+        number = renumbered[before]
+        if number >= 0 and stays[number]:
+            kept[num] = number
+            num += 1
+    return _merged(kept[:num], _sorted(moved, keys), keys)
+
+
+@njit(cache=True)
+def _sorted(numbers, keys):  # type: ignore[no-untyped-def]
+    numbers = np.sort(numbers)
+    for row in range(len(keys) - 1, -1, -1):
+        # Of equal ones those stay first that are first by the rows after it.
+        numbers = numbers[np.argsort(keys[row][numbers], kind="mergesort")]
+    return numbers
+
+
+@njit(cache=True)
+def _merged(kept, coming, keys):  # type: ignore[no-untyped-def]
+    """Both, which are in order."""
+    found = np.empty(len(kept) + len(coming), np.int64)
+    first = 0
+    for i in range(len(coming)):
+        last = _place(kept, first, coming[i], keys)
+        found[first + i : last + i] = kept[first:last]
+        found[last + i] = coming[i]
+        first = last
+    found[first + len(coming) :] = kept[first:]
+    return found
+
+
+@njit(cache=True)
+def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
+    """How many of those kept are before a job, which at least the ``first`` are."""
+    last = len(kept)
+    while first < last:
+        middle = (first + last) // 2
+        if _is_before(kept[middle], number, keys):
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@njit(cache=True)
+def _is_before(one, other, keys):  # type: ignore[no-untyped-def]
+    for row in range(len(keys)):
+        if keys[row, one] != keys[row, other]:
+            return keys[row, one] < keys[row, other]
+    return one < other
