@@ -3,9 +3,9 @@
 Run `python benchmarks/fleet_real.py [ENGINE [FOLDER [POLICY]]]`; ENGINE is local (the default), slurm or ray, and of the
 last two a cluster with two nodes of two devices of type local must be there, with at least four processors on a node:
 four jobs may be on its devices, and each asks for one. FOLDER, of the jobs, must be seen by all nodes. It is
-`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. The losses of all
-steps are compared with those of a run that nothing disturbs. With POLICY only those run whose text begins so, and nothing
-is recorded.
+`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that; afterwards it runs
+alone once more, as machines change their speed. The losses of all steps are compared with those of a run that nothing
+disturbs. With POLICY only those run whose text begins so.
 """
 
 from __future__ import annotations
@@ -130,22 +130,17 @@ def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     if not chosen:
         raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
     with tempfile.TemporaryDirectory() as own:
-        results, alone, base = {}, undisturbed(Path(own)), Path(folder or own)
-        runs = []
+        results, alone = {}, undisturbed(Path(own))
         for policy in chosen:
             print(f"{policy} on {engine}")
-            runs.append(run(policy, engine, base / policy.partition("(")[0]))
-            results[policy] = summary(runs[-1], base / policy.partition("(")[0], alone)
+            base = Path(folder or own) / policy.partition("(")[0]
+            before = run(policy, engine, base)
+            after = run(policy, engine, base / "after", [(0.0, 1, 1)])
+            results[policy] = summary(before, base, alone) | {"speed_after": speed_after(before, after)}
             print(
                 "  " + ", ".join(f"{key} {value:.3g}" for key, value in results[policy].items()), flush=True
             )
-        # Every measurement is one after the policy before it, too.
-        runs.append(run("fifo", engine, base / "after", [(0.0, 1, 1)]))
-        for policy, before, after in zip(chosen, runs, runs[1:], strict=False):
-            results[policy]["speed_after"] = speed_after(before, after)
-            print(f"{policy}: then the machine was {results[policy]['speed_after']:.0%} as fast as before")
-    if not only:
-        print(write_record(f"fleet_real_{engine}", results))
+    print(write_record(f"fleet_real_{engine}", results))
 
 
 if __name__ == "__main__":

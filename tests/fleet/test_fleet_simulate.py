@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -144,6 +144,32 @@ def test_site_reads_its_text() -> None:
         Site.parse("2x8xV100+4xK80")
     with pytest.raises(FleetError, match="a pool has at most 1,000,000 nodes, got 99999999"):
         Site.parse("99999999x9")
+
+
+@pytest.mark.parametrize(
+    ("policy", "restart_s"),
+    [("las", 60.0), ("gandiva(pack=False)", 60.0), ("gavel_max_min", 360.0), ("synergy(order='las')", 310.0)],
+)
+def test_jobs_that_restart_for_ever(policy: str, restart_s: float) -> None:
+    """Where they lose their devices while they restart; a little sooner, they end, if late."""
+    jobs, site, setting = (
+        [declared_job(name, 0.0, 1, 1000.0) for name in "ab"],
+        Site.uniform(1, 1),
+        setting_of(policy),
+    )
+    with pytest.raises(FleetError, match=r"2 jobs were started \d+ times in a row and did no work"):
+        setting.simulate(jobs, site, costs=Costs(restart_s, restart_s))
+    assert len(setting.simulate(jobs, site, costs=Costs(0.5 * restart_s, 0.5 * restart_s)).names) == 2
+
+
+def test_a_device_that_jobs_share_is_in_use_once() -> None:
+    jobs = [
+        declared_job("a", 0.0, 1, 100.0, 0.3),
+        replace(declared_job("b", 0.0, 1, 100.0, 0.3), guaranteed=False),
+    ]
+    run = setting_of("antman").simulate(jobs, Site.uniform(1, 1))
+    assert run.device_s.sum() > run.makespan_s, "they share no device"
+    assert run.utilisation == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("round_s", [0.0, -1.0, float("nan"), float("inf")])

@@ -94,10 +94,10 @@ class Holdings:
             self._reach[job.device_types] = self._allowed(job.device_types)
         bits, most = self._reach[job.device_types]
         if job.least_devices > most:
-            kind = " or ".join(job.device_types) or "one type"
+            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
             raise FleetError(
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
-                f"{most}. Take a larger cluster, or leave the job out"
+                f"{most}, its types are {there}. Take another cluster, or leave the job out"
             )
         if Auxiliary.is_asked(job, self.site):
             self._count_auxiliary().check(job, bits)

@@ -112,11 +112,13 @@ class FleetRun:
 
     @property
     def utilisation(self) -> float:
-        """Share of all devices' time, from the first arrival to the last end, that jobs had."""
+        """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
         if not len(self.names):
             return 0.0
+        moments_s, counts = self.used
+        lasts_s = np.diff(np.minimum(np.append(moments_s, self.makespan_s), self.makespan_s))
         span_s = self.makespan_s - float(self.arrival_s.min())
-        return float(self.device_s.sum()) / (span_s * self.site.num_devices) if span_s > 0 else 0.0
+        return float(counts @ lasts_s) / (span_s * self.site.num_devices) if span_s > 0 else 0.0
 
     @property
     def num_missed(self) -> int:

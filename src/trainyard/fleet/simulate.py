@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from trainyard.fleet.ends import Ends
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Floats, Ints, Policy, Snapshot, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
@@ -20,6 +21,8 @@ from trainyard.fleet.turns import turns_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
+# Moments at which the policy may be asked.
+_LOOK_EVERY = 1000
 
 
 def simulate_fleet(
@@ -50,7 +53,7 @@ def simulate_fleet(
     Raises
     ------
     FleetError
-        If a job can never run here, jobs are not in order, or the policy leaves jobs waiting for ever.
+        If a job can never run here, jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
     """
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
@@ -63,6 +66,33 @@ def simulate_fleet(
     how = placement(place)
     holdings = Holdings(site, policy.preempts, how, costs or Costs(), notes, fate, crowding)
     return _Simulator(jobs, policy, holdings, rounds).run(name)
+
+
+class _Standing(NamedTuple):
+    """How far jobs are.
+
+    Attributes
+    ----------
+    num_ended : jobs that are done.
+    rows : of the others, with how often each has started, and its work left.
+    """
+
+    num_ended: int
+    rows: Ints
+    num_starts: Ints
+    left: Floats
+
+    @classmethod
+    def of(cls, holdings: Holdings, now_s: float) -> _Standing:
+        books, rows = holdings.books, holdings.books.active.copy()
+        return cls(len(holdings.notes.names), rows, books.num_starts[rows], books.left_at(rows, now_s))
+
+    def starts_without_work(self, before: _Standing) -> int:
+        """How often jobs have started since; 0 if one came, ended or worked."""
+        same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
+        if not same or (self.left < before.left).any():
+            return 0
+        return int((self.num_starts - before.num_starts).sum())
 
 
 class _Simulator:
@@ -91,6 +121,8 @@ class _Simulator:
         ]
         heapq.heapify(self.node_changes)
         self.now_s = 0.0
+        self.num_moments = 0
+        self.standing = _Standing.of(self.holdings, 0.0)
         self.wake_s = _INF
         self.state = policy.start(holdings.site)
         # Whether the last decision holds for as long as nobody waits.
@@ -103,6 +135,9 @@ class _Simulator:
             self._advance()
             if self._may_change():
                 self._decide()
+            self.num_moments += 1
+            if self.num_moments % _LOOK_EVERY == 0:
+                self._refuse_to_restart_for_ever()
         return self.notes.result(name, self.holdings.site.whole)
 
     def _advance(self) -> None:
@@ -186,6 +221,17 @@ class _Simulator:
             f"end run every job that fits, or refuse it. Job {widest.name!r} asks for most devices, "
             f"{widest.num_devices}: a policy that does not resize jobs cannot run it where fewer are of one type"
         )
+
+    def _refuse_to_restart_for_ever(self) -> None:
+        """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
+        before, self.standing = self.standing, _Standing.of(self.holdings, self.now_s)
+        num_starts = self.standing.starts_without_work(before)
+        if num_starts >= _LOOK_EVERY // 2:
+            raise FleetError(
+                f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {self.now_s:g} "
+                "s: their devices are taken away again while they restart. Let a restart take less time (restart_s, "
+                "start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
+            )
 
     def _arrive(self) -> None:
         assert self.next_job is not None

@@ -60,7 +60,8 @@ class Turns:
         if self.rounds.published is not None:
             if len(self._steps.rows):
                 return float(self._steps.end_s.max())
-            asked = self.accounts is not None and self.accounts.since_s == now_s
+            # Once more after a round in which only jobs without work ran.
+            asked = self._idle and self.accounts is not None and self.accounts.since_s == now_s
             return arrival_s if arrival_s < _INF or asked else now_s
         if event_s == _INF:
             return _INF

@@ -147,9 +147,9 @@ class Tiresias:
             state.serial, state.jobs, state.first, snapshot.serial, self._all_may_move
         )
         # Thousands may wait, of whom nothing can have changed: they are not looked at.
-        moved = _requeued(
-            jobs, numbers, now_s, *self._columns(replace(snapshot, rows=snapshot.rows[numbers])), *rules
-        )
+        some = len(numbers) < snapshot.num_jobs
+        seen = replace(snapshot, rows=snapshot.rows[numbers]) if some else snapshot
+        moved = _requeued(jobs, numbers, now_s, *self._columns(seen), *rules)
         for number in range(num_known, snapshot.num_jobs):
             jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number).model)
         if self.as_published:
@@ -215,11 +215,11 @@ def _continued(before, known, first, serial, all_may_move):  # type: ignore[no-u
     jobs, renumbered, num_known = carried_over(before, known, serial)
     jobs[:, num_known:] = 0.0
     jobs[_TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
-    if all_may_move:
-        return jobs, renumbered, np.arange(len(serial)), num_known
     ran = renumbered[first]
-    new = np.arange(num_known, len(serial))
-    return jobs, renumbered, np.concatenate((ran[ran >= 0], new)), num_known
+    numbers = np.concatenate((ran[ran >= 0], np.arange(num_known, len(serial))))
+    if all_may_move or len(numbers) == len(serial):
+        numbers = np.arange(len(serial))
+    return jobs, renumbered, numbers, num_known
 
 
 @njit(cache=True)

@@ -27,6 +27,7 @@ Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
 
 _INF = float("inf")
 _NEXT_TO_NONE = 1e-6
+_MOMENT_S = 1e-3
 _ROUND_S = 360.0
 """The length of a round in the paper, six minutes."""
 
@@ -155,7 +156,7 @@ class Gavel:
 
     def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)
-        left = _left(snapshot, runs) if "length" in self.needs else none
+        left = _left(snapshot, runs, speed) if "length" in self.needs else none
         seen = speed
         if not self.aware:
             # To one who takes all types for alike, all jobs do one second's work in a second.
@@ -182,10 +183,11 @@ class Gavel:
         )
 
 
-def _left(snapshot: Snapshot, runs: Ints) -> Floats:
-    """Work left; a job without work has next to none, and a real one that has not yet said that its last step is done."""
+def _left(snapshot: Snapshot, runs: Ints, speed: Floats) -> Floats:
+    """Work left; next to none of a real job that has not yet said that its last step is done, and of one without work."""
     left, work = snapshot.left[runs], np.array([snapshot.job(number).work for number in runs.tolist()])
-    return np.where(left > 0, left, _NEXT_TO_NONE * np.where(work > 0, work, 1.0))
+    least = np.where(work > 0, _NEXT_TO_NONE * work, _MOMENT_S * speed.max(axis=1, initial=0.0))
+    return np.where(left > 0, left, least)
 
 
 def _speeds(snapshot: Snapshot, state: Memory) -> Floats:
