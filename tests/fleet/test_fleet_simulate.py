@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import finished
 
+from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
@@ -160,6 +161,24 @@ def test_jobs_that_restart_for_ever(policy: str, restart_s: float) -> None:
     with pytest.raises(FleetError, match=r"2 jobs were started \d+ times in a row and did no work"):
         setting.simulate(jobs, site, costs=Costs(restart_s, restart_s))
     assert len(setting.simulate(jobs, site, costs=Costs(0.5 * restart_s, 0.5 * restart_s)).names) == 2
+
+
+@pytest.mark.parametrize(
+    ("site", "num_jobs", "length_s", "policy", "restart_s", "hazards"),
+    [
+        # Nodes fail so often that whenever anybody looks, jobs stand at their last checkpoint.
+        (Site.uniform(1, 8), 8, 3600.0, "fifo", 0.0, Hazards(node_failure_every_s=80.0, node_repair_s=10.0)),
+        # Two jobs take turns for as long as one of two nodes is away.
+        (Site.uniform(2, 1), 2, 7200.0, "las", 90.0,
+         Hazards(node_failure_every_s=4 * 3600.0, node_repair_s=3 * 86400.0, seed=6)),
+    ],
+)  # fmt: skip
+def test_jobs_that_start_often_and_end(
+    site: Site, num_jobs: int, length_s: float, policy: str, restart_s: float, hazards: Hazards
+) -> None:
+    jobs = [declared_job(str(n), 0.0, 1, length_s) for n in range(num_jobs)]
+    run = setting_of(policy).simulate(jobs, site, costs=Costs(restart_s), hazards=hazards)
+    assert len(run.names) == num_jobs
 
 
 def test_a_device_that_jobs_share_is_in_use_once() -> None:

@@ -142,7 +142,7 @@ class Holdings:
             self._refuse(int(rows[number]), reason, now_s)
         bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
         changed = bring_about(rows, targets, now_s)
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+        self._note_use(now_s)
         return changed
 
     def _can_exchange(self, targets: Targets) -> bool:
@@ -153,8 +153,7 @@ class Holdings:
 
     def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """The same as `_step_by_step`, at once."""
-        pauses_s = self.costs.start_s, self.costs.restart_s
-        room = self.site.devices_of_type
+        pauses_s, room = (self.costs.start_s, self.costs.restart_s), self.site.devices_of_type
         done = exchange(self.books, self.free, rows, targets, self.how, room, now_s, pauses_s)
         self.paces.left(done.leaving)
         self.num_waiting += done.num_stopped
@@ -173,7 +172,8 @@ class Holdings:
         else:
             starting, stopping = np.arange(len(wanted)), _NONE
         if self.preempts and len(stopping):
-            self.stop(stopping, now_s)
+            self._pause(stopping, now_s)
+            self._wait(stopping, now_s)
         if len(starting):
             self._begin(wanted[starting], starting, targets, now_s)
         if targets.devices is not None:
@@ -244,6 +244,7 @@ class Holdings:
         self._start(np.array([row]), laid([grant.devices]), now_s)
         self.books.grants[row] = grant
         self.paces.started([row])
+        self._note_use(now_s)
 
     def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
         """Jobs have devices; returns whether it is known how fast they run on these."""
@@ -295,11 +296,15 @@ class Holdings:
                 self.changed.append(row)
         check_shares(tenants, self.books)
 
-    def stop(self, rows: Sequence[int] | Ints, now_s: float) -> None:
+    def _note_use(self, now_s: float) -> None:
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+
+    def stop(self, rows: Sequence[int], now_s: float) -> None:
         """Take jobs' devices away; they wait."""
         stopped = np.array(rows, np.int64)
         self._pause(stopped, now_s)
         self._wait(stopped, now_s)
+        self._note_use(now_s)
 
     def _wait(self, rows: Ints, now_s: float) -> None:
         self.books.release(rows, now_s, preempted=True)
@@ -336,7 +341,7 @@ class Holdings:
         for row in self.books.active.tolist():
             if (grant := self.books.grants[row]) is not None:
                 self.free.take_these(grant.devices)
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+        self._note_use(now_s)
 
     def fail(self, row: int, now_s: float) -> None:
         """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
@@ -364,7 +369,7 @@ class Holdings:
         self._pause(ended, now_s)
         books.release(ended, now_s)
         fair_s = self.fair.fair_s(row, job, now_s)
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+        self._note_use(now_s)
         self.notes.ended(
             job.name,
             job.virtual_cluster,

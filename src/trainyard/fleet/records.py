@@ -115,10 +115,11 @@ class FleetRun:
         """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
         if not len(self.names):
             return 0.0
+        first_s, last_s = float(self.arrival_s.min()), self.makespan_s
         moments_s, counts = self.used
-        lasts_s = np.diff(np.minimum(np.append(moments_s, self.makespan_s), self.makespan_s))
-        span_s = self.makespan_s - float(self.arrival_s.min())
-        return float(counts @ lasts_s) / (span_s * self.site.num_devices) if span_s > 0 else 0.0
+        lasts_s = np.diff(np.clip(np.append(moments_s, last_s), first_s, last_s))
+        whole_s = (last_s - first_s) * self.site.num_devices
+        return float(counts @ lasts_s) / whole_s if whole_s > 0 else 0.0
 
     @property
     def num_missed(self) -> int:

@@ -73,24 +73,29 @@ class _Standing(NamedTuple):
 
     Attributes
     ----------
-    num_ended : jobs that are done.
-    rows : of the others, with how often each has started, and its work left.
+    num_ended, num_failures : jobs that are done, and how often jobs lost work that they had done.
+    rows : of the others, with how often each has started, its devices, and its work left.
     """
 
     num_ended: int
+    num_failures: int
     rows: Ints
     num_starts: Ints
+    held: Ints
     left: Floats
 
     @classmethod
     def of(cls, holdings: Holdings, now_s: float) -> _Standing:
-        books, rows = holdings.books, holdings.books.active.copy()
-        return cls(len(holdings.notes.names), rows, books.num_starts[rows], books.left_at(rows, now_s))
+        books, notes, rows = holdings.books, holdings.notes, holdings.books.active.copy()
+        columns = books.num_starts[rows], books.held[rows], books.left_at(rows, now_s)
+        return cls(len(notes.names), notes.num_failures, rows, *columns)
 
     def starts_without_work(self, before: _Standing) -> int:
-        """How often jobs have started since; 0 if one came, ended or worked."""
-        same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
-        if not same or (self.left < before.left).any():
+        """How often jobs have started since; 0 if one came, ended, worked, or is left alone to start."""
+        if self[:2] != before[:2] or not np.array_equal(self.rows, before.rows):
+            return 0
+        stays = (self.held > 0) & (self.num_starts == before.num_starts)
+        if stays.any() or (self.left < before.left).any():
             return 0
         return int((self.num_starts - before.num_starts).sum())
 
@@ -226,7 +231,8 @@ class _Simulator:
         """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
         before, self.standing = self.standing, _Standing.of(self.holdings, self.now_s)
         num_starts = self.standing.starts_without_work(before)
-        if num_starts >= _LOOK_EVERY // 2:
+        # Nodes that come back may let them work.
+        if num_starts >= _LOOK_EVERY // 2 and not self.holdings.site.away:
             raise FleetError(
                 f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {self.now_s:g} "
                 "s: their devices are taken away again while they restart. Let a restart take less time (restart_s, "

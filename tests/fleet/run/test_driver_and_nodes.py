@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from test_partners import Told
 
 from trainyard.fleet.run.drive import Driver
@@ -46,6 +47,27 @@ def job(name: str, steps_per_s: float = 1.0, deadline_s: float | None = None) ->
 def driver(policy: str, engine: Told, told: list[Event], site: Site = SITE) -> Driver:
     setting = setting_of(policy)
     return Driver(site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=told.append)
+
+
+def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
+    """A job that failed 10 s after its start has them again at the next round, and the same after a cancelled one."""
+    setting, engine = setting_of("srtf", round_s=100.0), Nodes()
+    driven = Driver(Site.uniform(1, 1, "local"), setting.policy, engine, rounds=setting.rounds)
+    driven.submit(job("a"), 0.0)
+    driven.step(0.0)
+    del engine.runs["a"]
+    engine.over["a"] = Progress(1, failure="gone")
+    driven.step(10.0)
+    engine.over.clear()
+    driven.step(100.0)
+    driven.cancel("a", 120.0)
+    driven.submit(job("b"), 130.0)
+    driven.step(200.0)
+    engine.over["b"] = Progress(100, ended=True)
+    driven.step(210.0)
+    moments_s, counts = driven.notes.used
+    assert dict(zip(moments_s, counts, strict=True)) == {0: 1, 10: 0, 100: 1, 120: 0, 200: 1, 210: 0}
+    assert driven.notes.result("", driven.site).utilisation == pytest.approx(40 / 210)
 
 
 def test_a_job_does_no_work_before_it_has_left() -> None:

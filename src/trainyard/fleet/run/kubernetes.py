@@ -89,10 +89,10 @@ def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volca
         it has a number of devices that varies over its nodes and is given to Kueue.
     """
     require_whole(job.name, grant, "Kubernetes")
-    if max(grant.devices) >= site.num_devices:
+    last = site.whole.num_devices - 1
+    if max(grant.devices) > last:
         raise FleetError(
-            f"job {job.name!r} is given device {max(grant.devices)}; the devices of cluster {site.name!r} are 0 to "
-            f"{site.num_devices - 1}"
+            f"job {job.name!r} is given device {max(grant.devices)}; the devices of cluster {site.name!r} are 0 to {last}"
         )
     if not _NAME.fullmatch(job.name):
         raise FleetError(
