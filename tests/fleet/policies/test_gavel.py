@@ -1,4 +1,4 @@
-"""Gavel: the worked examples of its paper, properties of its allocations, and runs of its authors' program.
+"""Gavel: the worked examples of its paper, and properties of its allocations.
 
 The claims of gavel_max_min, gavel_water_filling, gavel_hierarchical, gavel_makespan, gavel_finish_time, gavel_fifo,
 gavel_cost and gavel_throughput.
@@ -6,18 +6,14 @@ gavel_cost and gavel_throughput.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from trainyard.fleet.policies.gavel import max_min
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
@@ -28,12 +24,10 @@ from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Need, Snapshot, Targets
-from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import declared_job
-from trainyard.fleet.workload.readers.gavel import read_gavel
 
 Floats = NDArray[np.float64]
 
@@ -350,78 +344,3 @@ class _Half:
 def test_fractions_want_rounds() -> None:
     with pytest.raises(FleetError, match="simulate it in rounds"):
         simulate_fleet([declared_job("a", 0.0, 1, 1.0)], Site.uniform(1, 1), _Half())
-
-
-# The authors' program
-
-POLICIES: dict[str, Callable[[], Gavel]] = {
-    "fifo": lambda: gavel_fifo(aware=False, as_published=True),
-    "fifo_perf": lambda: gavel_fifo(as_published=True),
-    "max_min_fairness": lambda: max_min_fairness(aware=False, as_published=True),
-    "max_min_fairness_perf": lambda: max_min_fairness(as_published=True),
-    "min_total_duration_perf": lambda: makespan(as_published=True),
-}
-
-
-def published() -> list[tuple[str, str, str, float, float]]:
-    if not DATA.exists():
-        return []
-    with (DATA / "reference" / "fleet" / "gavel.csv").open() as file:
-        return [
-            (
-                r["trace"],
-                r["cluster_v100_p100_k80"],
-                r["policy"],
-                float(r["avg_jct_s"]),
-                float(r["total_duration_s"]),
-            )
-            for r in csv.DictReader(file)
-        ]
-
-
-def as_published(trace: str, cluster: str, name: str) -> FleetRun:
-    folder = DATA / "cluster" / "gavel"
-    jobs = read_gavel(folder / "traces" / "physical_cluster" / trace, folder / "simulation_throughputs.json")
-    counts = zip(("v100", "p100", "k80"), cluster.split(":"), strict=True)
-    site = Site.of_pools([(kind, 1, int(count)) for kind, count in counts])
-    return simulate_fleet(jobs, site, POLICIES[name](), place="anywhere")
-
-
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
-@pytest.mark.parametrize(("trace", "cluster", "name", "completion_s", "duration_s"), published())
-def test_as_the_authors_program(
-    trace: str, cluster: str, name: str, completion_s: float, duration_s: float
-) -> None:
-    run = as_published(trace, cluster, name)
-    # What is dealt out is the same; solutions of programs agree as far as rounding errors break their ties.
-    exact = name.startswith("fifo")
-    assert run.mean_completion_s == pytest.approx(completion_s, abs=1e-3 if exact else completion_s * 0.01)
-    # Of max-min fairness with types alike, see the next test.
-    if name != "max_min_fairness":
-        assert run.makespan_s == pytest.approx(duration_s, abs=1e-3 if exact else duration_s * 0.01)
-
-
-@pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
-def test_with_types_alike_rounding_errors_say_when_the_last_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are tied all the time then: errors of 1e-12 in the fractions move the end by 1 % and more to either side.
-
-    So the program's end is one of many; ours are about it, and their mean is it within 1 %.
-    """
-    ((trace, cluster, name, completion_s, duration_s),) = (
-        r for r in published() if r[2] == "max_min_fairness"
-    )
-    ends_s, completions_s = [], []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-
-        def rounded(*given: Any, rng: np.random.Generator = rng, **named: Any) -> Any:
-            found = centre(*given, **named)
-            return None if found is None else found * (1 - 1e-12 * rng.random(found.shape))
-
-        monkeypatch.setattr(max_min, "centre", rounded)
-        run = as_published(trace, cluster, name)
-        ends_s.append(run.makespan_s)
-        completions_s.append(run.mean_completion_s)
-    assert min(ends_s) < duration_s < max(ends_s)
-    assert np.mean(ends_s) == pytest.approx(duration_s, rel=0.01)
-    assert np.mean(completions_s) == pytest.approx(completion_s, rel=0.01)

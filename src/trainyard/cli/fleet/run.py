@@ -13,7 +13,10 @@ from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
+    from trainyard.fleet.holdings import Costs
     from trainyard.fleet.records import FleetRun
+    from trainyard.fleet.run.homes import HomeEngine
+    from trainyard.fleet.workload.job import Job
 
 __all__ = ["Options", "act"]
 
@@ -39,11 +42,10 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.holdings import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
-    from trainyard.fleet.run.measure import measured_alone, measured_document
+    from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import FleetError, Site
     from trainyard.fleet.workload.read import read_workload
-    from trainyard.fleet.workload.training import on_places
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
@@ -57,12 +59,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     jobs = tuple(read_workload(options.trace, limit=options.limit))
     check_runnable(jobs, site)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
-    engine.warm_up()
-    if options.measure:
-        with screen.waiting("measuring") as tell:
-            jobs, costs = measured_alone(jobs, engine, tell=tell)
-    else:
-        jobs = tuple(on_places(job, engine.core_part) for job in jobs)
+    jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
     with screen.waiting("predicting"):
         predicted = setting.simulate(
             jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None
@@ -96,6 +93,20 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.measure:
         document["alone"] = measured_document(jobs, costs)
     return Outcome(document, (measured_table(title, predicted, measured),))
+
+
+def _with_speeds(
+    jobs: tuple[Job, ...], costs: Costs, engine: HomeEngine, measure: bool, screen: Screen
+) -> tuple[tuple[Job, ...], Costs]:
+    """Jobs as fast as they are on an engine that is ready, and what starts cost there."""
+    from trainyard.fleet.run.measure import measured_alone
+    from trainyard.fleet.workload.training import on_places
+
+    engine.warm_up()
+    if not measure:
+        return tuple(on_places(job, engine.core_part) for job in jobs), costs
+    with screen.waiting("measuring") as tell:
+        return measured_alone(jobs, engine, tell=tell)
 
 
 def _page(title: str, predicted: FleetRun, measured: FleetRun, facts: dict[str, str]) -> str:
