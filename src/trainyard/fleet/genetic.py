@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from trainyard.fleet.offspring import chances_of_hits, programmed, written
+from trainyard.fleet.offspring import below, chances_of_hits, programmed, written
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -99,6 +99,7 @@ def search(
     """
     p = problem
     found = _search(
+        np.random.Generator(np.random.SFC64(seed)),
         *start,
         *p.base,
         p.sizes,
@@ -107,7 +108,6 @@ def search(
         p.least,
         p.most,
         p.fairness,
-        seed,
         num_generations,
         population,
         as_published,
@@ -133,10 +133,9 @@ def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _search(  # type: ignore[no-untyped-def]
-    first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness, seed,
+    random, first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness,
     num_generations, population, as_published,
 ):  # fmt: skip
-    np.random.seed(seed)
     num_jobs, num_entries, num = base_first.shape[1] - 1, node0.shape[1], len(first0)
     first = np.zeros((2 * population, num_jobs + 1), np.int32)
     node = np.zeros((2 * population, num_entries), np.int32)
@@ -151,15 +150,15 @@ def _search(  # type: ignore[no-untyped-def]
     for _ in range(num_generations):
         born = num
         for _ in range(population):
-            a, b = _winner(fitness, slots, num), _winner(fitness, slots, num)
+            a, b = _winner(random, fitness, slots, num), _winner(random, fitness, slots, num)
             s = slots[born]
-            one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
             child = (first[s], node[s], count[s])
             if as_published:
-                cut = np.random.randint(num_jobs) if np.random.random() < _CROSS else num_jobs
-                programmed(one, other, cut, base, sizes, least, most, chances, child)
+                one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
+                cut = below(random, num_jobs) if random.random() < _CROSS else num_jobs
+                programmed(random, one, other, cut, base, sizes, least, most, chances, child)
             else:
-                written(one, other, sizes, least, most, child)
+                written(random, (first, node, count), a, b, sizes, least, most, child)
             fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
             if not _known(first, node, count, fitness, slots[:born], s):
                 born += 1
@@ -174,9 +173,9 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _winner(fitness, slots, num):  # type: ignore[no-untyped-def]
+def _winner(random, fitness, slots, num):  # type: ignore[no-untyped-def]
     """Tournament of two."""
-    a, b = slots[np.random.randint(num)], slots[np.random.randint(num)]
+    a, b = slots[below(random, num)], slots[below(random, num)]
     return a if fitness[a] >= fitness[b] else b
 
 
@@ -202,17 +201,21 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
 @njit(cache=True)
 def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
     """Power mean of the speedups of all jobs."""
-    total, num_jobs = 0.0, len(keep)
+    total, num_jobs, num_idle = 0.0, len(keep), 0
     for j in range(num_jobs):
+        begin, end = first[j], first[j + 1]
+        if begin == end:
+            num_idle += 1
+            continue
         devices = 0
-        for e in range(first[j], first[j + 1]):
+        for e in range(begin, end):
             devices += count[e]
-        across = 1 if first[j + 1] - first[j] > 1 else 0
-        found = speedup[j, across, devices] if devices else 0.0
+        found = speedup[j, int(end - begin > 1), devices]
         if not _same(first, node, count, base, j):
             found *= keep[j]
         found += _IDLE
         total += 1.0 / found if fairness == -1.0 else found**fairness
+    total += num_idle * _IDLE**fairness
     return (total / num_jobs) ** (1.0 / fairness)
 
 

@@ -17,54 +17,70 @@ _RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
 
 
 @njit(cache=True)
-def written(one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back."""
-    first, node, count = _mutated(one, other, sizes)
+def written(random, known, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
+
+    Parameters
+    ----------
+    known : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
+    child : what is written to.
+    """
+    first, node, count, owner = _mutated(random, known, one, other, sizes)
     on_node, after = _by_node(node, len(sizes))
-    _separate(first, node, count, on_node, after)
+    _separate(random, first, count, owner, on_node, after)
+    total = np.zeros(len(least), np.int32)
+    for e in range(len(count)):
+        total[owner[e]] += count[e]
     for j in range(len(least)):
-        begin, end = first[j], first[j + 1]
-        if count[begin:end].sum() > most[j]:
-            _capped(count[begin:end], end - begin, most[j])
+        if total[j] > most[j]:
+            _capped(random, count[first[j] : first[j + 1]], most[j])
     left = np.zeros_like(sizes)
     for m in range(len(sizes)):
-        left[m] = _fit(count, on_node[m], after, sizes[m])
+        left[m] = _fit(random, count, on_node[m], after, sizes[m])
     _compacted(first, node, count, left, least, child)
 
 
 @njit(cache=True)
-def _mutated(one, other, sizes):  # type: ignore[no-untyped-def]
-    """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices."""
-    num_jobs, num_nodes = len(one[0]) - 1, len(sizes)
-    room = len(one[1]) + len(other[1]) + 2 * num_jobs + 64
-    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
-    hit, n = _next_hit(-1, num_nodes), 0
+def _mutated(random, known, one, other, sizes):  # type: ignore[no-untyped-def]
+    """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
+
+    Returns
+    -------
+    Where the entries of every job begin, and of each entry its node, devices and job.
+    """
+    from_first, from_node, from_count = known
+    num_jobs, num_nodes = from_first.shape[1] - 1, len(sizes)
+    room = from_first[one, -1] + from_first[other, -1] + 2 * num_jobs + 64
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
+    owner = np.empty(room, np.int32)
+    # How many elements are passed by before one is hit is geometric: the whole part of an exponential number.
+    passed = -1.0 / np.log1p(-1.0 / num_nodes) if num_nodes > 1 else 0.0
+    hit, n = int(random.standard_exponential() * passed), 0
     for j in range(num_jobs):
-        source = one if np.random.random() < 0.5 else other
-        e, end, row = source[0][j], source[0][j + 1], j * num_nodes
-        while n < room and (e < end or hit < row + num_nodes):
-            if e < end and row + source[1][e] < hit:
-                node[n], count[n] = source[1][e], source[2][e]
+        source = one if random.random() < 0.5 else other
+        e, end = from_first[source, j], from_first[source, j + 1]
+        while True:
+            while e < end and n < room and from_node[source, e] < hit:
+                node[n], count[n], owner[n] = from_node[source, e], from_count[source, e], j
                 e += 1
                 n += 1
-                continue
-            m = hit - row
-            e += e < end and source[1][e] == m
-            node[n], count[n] = m, np.random.randint(sizes[m] + 1)
-            n += count[n] > 0
-            hit = _next_hit(hit, num_nodes)
-        while hit < row + num_nodes:  # no room for more
-            hit = _next_hit(hit, num_nodes)
+            if hit >= num_nodes:
+                break
+            e += e < end and from_node[source, e] == hit
+            value = below(random, sizes[hit] + 1)
+            if value and n < room:
+                node[n], count[n], owner[n] = hit, value, j
+                n += 1
+            hit += 1 + int(random.standard_exponential() * passed)
+        hit -= num_nodes
         first[j + 1] = n
-    return first, node[:n], count[:n]
+    return first, node[:n], count[:n], owner[:n]
 
 
 @njit(cache=True)
-def _next_hit(hit, num_nodes):  # type: ignore[no-untyped-def]
-    """The next of the elements, one after the other, that has chance 1 / nodes: how many have not is geometric."""
-    if num_nodes == 1:
-        return hit + 1
-    return hit + 1 + int(np.log(1.0 - np.random.random()) / np.log1p(-1.0 / num_nodes))
+def below(random, end):  # type: ignore[no-untyped-def]
+    """A whole number from 0 to below ``end``; the generator's own way takes five times as long."""
+    return int(random.random() * end)
 
 
 @njit(cache=True)
@@ -78,29 +94,24 @@ def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _separate(first, node, count, on_node, after):  # type: ignore[no-untyped-def]
+def _separate(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
     """Random jobs that are on several nodes leave a node until there is only one of them."""
-    owner, length = np.zeros(len(node), np.int32), np.diff(first)
-    for j in range(len(length)):
-        owner[first[j] : first[j + 1]] = j
+    length, spread = np.diff(first), np.empty(len(owner), np.int32)
     for m in range(len(on_node)):
-        num_spread, stays, e = 0, -1, on_node[m]
+        num, e = 0, on_node[m]
         while e >= 0:
-            if length[owner[e]] > 1:
-                num_spread += 1
-                if np.random.randint(num_spread) == 0:
-                    stays = e
+            spread[num] = e
+            num += length[owner[e]] > 1
             e = after[e]
-        e = on_node[m] if num_spread > 1 else -1
-        while e >= 0:
-            if e != stays and length[owner[e]] > 1:
-                count[e] = 0
-                length[owner[e]] -= 1
-            e = after[e]
+        stays = below(random, num) if num > 1 else 0
+        for k in range(num):
+            if k != stays:
+                count[spread[k]] = 0
+                length[owner[spread[k]]] -= 1
 
 
 @njit(cache=True)
-def _fit(count, head, after, size):  # type: ignore[no-untyped-def]
+def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
     """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
     total, num = 0, 0
     e = head
@@ -118,7 +129,7 @@ def _fit(count, head, after, size):  # type: ignore[no-untyped-def]
             num += 1
         e = after[e]
     for _ in range(total - size):
-        k = np.random.randint(num)
+        k = below(random, num)
         count[some[k]] -= 1
         if not count[some[k]]:
             num -= 1
@@ -129,24 +140,34 @@ def _fit(count, head, after, size):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
     """Without empty elements, and with what is missing for jobs that cannot run on so few."""
-    _, to_node, to_count = child
-    crossed = np.zeros(len(left), np.bool_)
-    for j in range(len(least)):
-        length = 0
-        for e in range(first[j], first[j + 1]):
-            length += count[e] > 0
-        if length > 1:
-            for e in range(first[j], first[j + 1]):
-                crossed[node[e]] |= count[e] > 0
+    to_first, to_node, to_count = child
+    crossed = _crossed(first, node, count, len(left)) if least.max() > 1 else np.zeros(0, np.bool_)
     end = 0
     for j in range(len(least)):
         begin = end
         for e in range(first[j], first[j + 1]):
             if count[e]:
                 to_node[end], to_count[end] = node[e], count[e]
-                left[node[e]] += count[e]
                 end += 1
-        end = _enough(child, j, begin, end, least[j], left, crossed)
+        if least[j] > 1:
+            for e in range(begin, end):
+                left[to_node[e]] += to_count[e]
+            end = _enough(child, j, begin, end, least[j], left, crossed)
+        to_first[j + 1] = end
+
+
+@njit(cache=True)
+def _crossed(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
+    """Of every node, whether a job is on it that is on others, too."""
+    crossed = np.zeros(num_nodes, np.bool_)
+    for j in range(len(first) - 1):
+        length = 0
+        for e in range(first[j], first[j + 1]):
+            length += count[e] > 0
+        if length > 1:
+            for e in range(first[j], first[j + 1]):
+                crossed[node[e]] |= count[e] > 0
+    return crossed
 
 
 @njit(cache=True)
@@ -162,7 +183,7 @@ def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def programmed(one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
+def programmed(random, one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
     """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
 
     Devices are added where some are free, and the first jobs keep contested ones.
@@ -174,11 +195,11 @@ def programmed(one, other, cut, base, sizes, least, most, chances, child):  # ty
     n = 0
     for j in range(num_jobs):
         source = one if j < cut else other
-        if np.random.random() < _RESET:
+        if random.random() < _RESET:
             source = base
-        thin = np.random.random() < _THIN
+        thin = random.random() < _THIN
         for e in range(source[0][j], source[0][j + 1]):
-            if thin and np.random.random() < _THIN:
+            if thin and random.random() < _THIN:
                 continue
             node[n], count[n] = source[1][e], source[2][e]
             used[node[n]] += count[n]
@@ -191,18 +212,18 @@ def programmed(one, other, cut, base, sizes, least, most, chances, child):  # ty
         m = node[e]
         if used[m] < sizes[m]:
             own = 1.0 / shared[m]
-            if np.random.random() < each + own - each * own:
-                count[e] = np.random.randint(count[e], sizes[m] + 1)
+            if random.random() < each + own - each * own:
+                count[e] += below(random, sizes[m] + 1 - count[e])
     # ... and those that are not, which are linked in lists by job.
     head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
     for m in range(num_nodes):
         if used[m] >= sizes[m]:
             continue
-        hits, draw = 0, np.random.random()
+        hits, draw = 0, random.random()
         while hits < 15 and draw > chances[hits]:
             hits += 1
         for _ in range(hits):
-            j, value = np.random.randint(num_jobs), np.random.randint(sizes[m] + 1)
+            j, value = below(random, num_jobs), below(random, sizes[m] + 1)
             known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
             for e in range(first[j], first[j + 1]):
                 known |= node[e] == m
@@ -210,11 +231,11 @@ def programmed(one, other, cut, base, sizes, least, most, chances, child):  # ty
                 node[n], count[n], after[n] = m, value, head[j]
                 head[j] = n
                 n += 1
-    _repaired(first, node, count, head, after, sizes, least, most, child)
+    _repaired(random, first, node, count, head, after, sizes, least, most, child)
 
 
 @njit(cache=True)
-def _repaired(first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
+def _repaired(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
 
     The first jobs keep what they have.
@@ -241,7 +262,7 @@ def _repaired(first, node, count, head, after, sizes, least, most, child):  # ty
                 crossed[m] = True
             total += amount[k]
         if total > most[j]:
-            _capped(amount, n, most[j])
+            _capped(random, amount[:n], most[j])
         begin = end
         for k in range(n):
             m = row[k]
@@ -302,8 +323,11 @@ def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _capped(amount, n, most):  # type: ignore[no-untyped-def]
+def _capped(random, amount, most):  # type: ignore[no-untyped-def]
     """Take entries in random order until the job has all that it may have."""
-    for k in np.random.permutation(n):
-        amount[k] = min(amount[k], most)
-        most -= amount[k]
+    order = np.arange(len(amount))
+    for k in range(len(amount)):
+        drawn = k + below(random, len(amount) - k)
+        e, order[drawn] = order[drawn], order[k]
+        amount[e] = min(amount[e], most)
+        most -= amount[e]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import njit
 
 from trainyard.fleet.genetic import Problem, allocations, search
 from trainyard.fleet.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
@@ -174,16 +173,11 @@ def offspring(
     """One child of two parents, made as the paper has it, of jobs that may have any number of devices."""
     num_jobs, devices = len(parents[0]), sum(sizes)
     one, other, child = (allocations(rows, devices) for rows in (*parents, [[]] * num_jobs))
-    _seed(seed)
+    known = tuple(np.concatenate(pair) for pair in zip(one, other, strict=True))
+    random = np.random.Generator(np.random.SFC64(seed))
     least, most = np.ones(num_jobs, np.int32), np.full(num_jobs, devices, np.int32)
-    first, node, count = ([part[0] for part in each] for each in (one, other, child))
-    written(tuple(first), tuple(node), np.array(sizes, np.int32), least, most, tuple(count))
+    written(random, known, 0, 1, np.array(sizes, np.int32), least, most, tuple(part[0] for part in child))
     return child.rows(0)
-
-
-@njit
-def _seed(seed: int) -> None:
-    np.random.seed(seed)
 
 
 def test_elements_mutate_as_often_as_written() -> None:
