@@ -202,6 +202,17 @@ def test_rows_come_from_either_parent() -> None:
     assert np.mean(np.diff(np.array(first), axis=1) == 0) == pytest.approx(0.5, abs=0.04)
 
 
+def test_who_leaves_a_shared_node_is_drawn() -> None:
+    """Interference avoidance: of two jobs that are both on nodes 0 and 1, either leaves node 0, as often as the other."""
+    both = [[(0, 1), (1, 1)]] * 2
+    drawn = [offspring(seed, [9] * 400, both, both) for seed in range(400)]
+    there = np.array([[any(node == 0 for node, _ in row) for row in rows] for rows in drawn])
+    # Of 400 nodes, node 0 is hardly ever hit by a mutation, to be empty.
+    parted = there.sum(axis=1) == 1
+    assert parted.mean() > 0.95
+    assert there[parted, 0].mean() == pytest.approx(0.5, abs=0.08)
+
+
 def test_contested_devices_are_taken_back_at_random() -> None:
     """Repair: on a node that is asked for twice what it has, nobody is preferred."""
     full = [[(0, 4)], [(0, 4)]]
