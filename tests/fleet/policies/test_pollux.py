@@ -110,6 +110,15 @@ def test_a_fixed_batch_is_kept_and_accumulated() -> None:
     assert Report(limits).batch(4, 16) == Batch(32, 1)
 
 
+@pytest.mark.parametrize("step_s", [0.01, 0.05, 0.3, 0.5, 3.0])
+@pytest.mark.parametrize("local", [16, 64, 256, 1024])
+def test_one_measurement_is_half_constant_and_half_by_sample(local: int, step_s: float) -> None:
+    """So that a job is tried on more devices: it does not know which part of its step they would shorten."""
+    found = fit(((1, 1, local, step_s, step_s),))
+    assert found.alpha_grad == pytest.approx(step_s / 2)
+    assert found.beta_grad * local == pytest.approx(step_s / 2, rel=1e-3)
+
+
 def problem(speedup: np.ndarray, base: list[list[tuple[int, int]]], most: int, num_nodes: int = 4) -> Problem:
     jobs = len(base)
     return Problem(
