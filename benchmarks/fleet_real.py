@@ -23,9 +23,9 @@ from record import write_record
 
 from trainyard.fleet.run.home import JobHome
 
-# Times in them are as much shorter than in the papers as the trainings are; and how many times as far apart jobs come.
-# Rounds of Pollux are short against every job, as there: of 30 s, one that ends a second late would cost the next job a
-# quarter of its time. It resizes jobs where there are devices to spare, so fewer jobs are there at once.
+# How many times as far apart jobs come as below, and options. Times are as much shorter than in the papers as trainings
+# are. Rounds of Pollux are short against every job, as there: where they take 30 s, one that ends a second late costs the
+# next job a quarter of its time. It resizes jobs where there are devices to spare, so fewer jobs are there at once.
 _POLICIES: dict[str, tuple[float, tuple[str, ...]]] = {
     "tiresias(thresholds=(80.0,))": (1.0, ()),
     "gandiva(quantum_s=60.0)": (1.0, ("--round-s", "60")),

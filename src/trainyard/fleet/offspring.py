@@ -17,15 +17,15 @@ _RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
 
 
 @njit(cache=True)
-def written(random, known, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
+def written(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
 
     Parameters
     ----------
-    known : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
+    alive : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
     child : what is written to.
     """
-    first, node, count, owner = _mutated(random, known, one, other, sizes)
+    first, node, count, owner = _mutated(random, alive, one, other, sizes)
     on_node, after = _by_node(node, len(sizes))
     _separate(random, first, count, owner, on_node, after)
     total = np.zeros(len(least), np.int32)
@@ -41,14 +41,14 @@ def written(random, known, one, other, sizes, least, most, child):  # type: igno
 
 
 @njit(cache=True)
-def _mutated(random, known, one, other, sizes):  # type: ignore[no-untyped-def]
+def _mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
     """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
 
     Returns
     -------
     Where the entries of every job begin, and of each entry its node, devices and job.
     """
-    from_first, from_node, from_count = known
+    from_first, from_node, from_count = alive
     num_jobs, num_nodes = from_first.shape[1] - 1, len(sizes)
     room = from_first[one, -1] + from_first[other, -1] + 2 * num_jobs + 64
     first, node, count = np.zeros(num_jobs + 1, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)

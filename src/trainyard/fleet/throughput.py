@@ -15,7 +15,7 @@ from numba import njit
 TINY = 1e-8  # what costs nothing, costs this much, so that it has a logarithm
 _LARGEST_GAMMA = 10.0  # of the norm that joins computing and synchronising: nearly their maximum
 _NUM_STEPS, _FLAT = 500, 1e-7
-_LONGEST = 2.0  # step of the fit: no number grows or shrinks by more than a factor of e**2
+_LARGEST_STEP = 2.0  # of the fit, in logarithms: no number grows or shrinks by more than a factor of e**2
 _SMOOTH = 1e-8  # keeps the root of an error smooth where the fit is perfect: errors of 0.01 % count as none
 
 
@@ -93,7 +93,7 @@ def _least(x, lower, upper, across, devices, local, log_compute, log_step):  # t
         if is_new or np.sum(way * free) >= 0:
             inverse, is_new, way = np.eye(len(x)), True, -free / np.max(np.abs(free))
         # A number that becomes so small in one step that it no longer counts would stay there: all is flat around it.
-        length, reached = min(1.0, _LONGEST / np.max(np.abs(way))), loss
+        length, reached = min(1.0, _LARGEST_STEP / np.max(np.abs(way))), loss
         while length > 1e-10:
             there = np.minimum(np.maximum(x + length * way, lower), upper)
             reached, new_slope = _log_loss(there, across, devices, local, log_compute, log_step)
