@@ -109,6 +109,10 @@ def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, floa
     return {
         "predicted_mean_jct_s": all_jobs["predicted_jct_s"],
         "measured_mean_jct_s": all_jobs["measured_jct_s"],
+        "predicted_num_starts": sum(job["predicted_num_starts"] for job in each),
+        "measured_num_starts": sum(job["measured_num_starts"] for job in each),
+        "predicted_jobs_per_device": found["predicted"]["device_s"] / found["predicted"]["busy_device_s"],
+        "measured_jobs_per_device": found["measured"]["device_s"] / found["measured"]["busy_device_s"],
         "mean_error": all_jobs["measured_jct_s"] / all_jobs["predicted_jct_s"] - 1.0,
         "worst_error": max(map(abs, errors)),
         "within_15_percent": sum(abs(error) <= 0.15 for error in errors),

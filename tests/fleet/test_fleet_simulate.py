@@ -189,6 +189,7 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
     run = setting_of("antman").simulate(jobs, Site.uniform(1, 1))
     assert run.device_s.sum() > run.makespan_s, "they share no device"
     assert run.utilisation == pytest.approx(1.0)
+    assert run.busy_device_s == pytest.approx(run.makespan_s)
 
 
 @pytest.mark.parametrize("round_s", [0.0, -1.0, float("nan"), float("inf")])

@@ -36,6 +36,7 @@ def test_jobs_stand_in_the_order_in_which_they_really_ended() -> None:
     by_name = {job.name: job for job in jobs}
     assert by_name["short"].jct_s == (110.0, 21.0)
     assert by_name["short"].queueing_s == (90.0, 0.0)
+    assert [job.num_starts for job in jobs] == [(1, 1), (1, 1), (1, 2)]
     assert by_name["long"].jct_s[0] == 100.0
     assert by_name["long"].error == pytest.approx(1 - 100.0 / by_name["long"].jct_s[1])
     assert mean.place is None

@@ -368,7 +368,6 @@ class Holdings:
         ended = np.array([row])
         self._pause(ended, now_s)
         books.release(ended, now_s)
-        fair_s = self.fair.fair_s(row, job, now_s)
         self._note_use(now_s)
         self.notes.ended(
             job.name,
@@ -379,8 +378,9 @@ class Holdings:
                 now_s,
                 books.attained_device_s[row],
                 books.num_preempted[row],
+                books.num_starts[row],
                 float("inf") if job.deadline_s is None else job.deadline_s,
-                fair_s,
+                self.fair.fair_s(row, job, now_s),
             ),
         )
         books.remove(row)

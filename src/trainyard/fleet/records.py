@@ -34,7 +34,7 @@ class FleetRun:
     names, virtual_clusters : of the jobs.
     arrival_s, first_start_s, finish_s : when each came, first had devices, and ended.
     device_s : devices times time that each had.
-    num_preempted : how often each lost its devices.
+    num_preempted, num_starts : how often each lost its devices, and got some or others.
     deadline_s : infinite where there is none.
     fair_s : how long each would have taken with an equal share of the cluster for itself.
     refused : jobs that were turned away, and why.
@@ -52,6 +52,7 @@ class FleetRun:
     finish_s: Floats
     device_s: Floats
     num_preempted: NDArray[np.int64]
+    num_starts: NDArray[np.int64]
     deadline_s: Floats
     fair_s: Floats
     refused: tuple[tuple[str, str], ...]
@@ -111,15 +112,25 @@ class FleetRun:
         return float(np.percentile(self.completion_s, percent)) if len(self.names) else 0.0
 
     @property
-    def utilisation(self) -> float:
-        """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
+    def span_s(self) -> float:
+        """From the first arrival to the last end."""
+        return self.makespan_s - float(self.arrival_s.min()) if len(self.names) else 0.0
+
+    @property
+    def busy_device_s(self) -> float:
+        """Devices times time in which jobs, one or several together, had them, from the first arrival to the last end."""
         if not len(self.names):
             return 0.0
-        first_s, last_s = float(self.arrival_s.min()), self.makespan_s
         moments_s, counts = self.used
-        lasts_s = np.diff(np.clip(np.append(moments_s, last_s), first_s, last_s))
-        whole_s = (last_s - first_s) * self.site.num_devices
-        return float(counts @ lasts_s) / whole_s if whole_s > 0 else 0.0
+        last_s = self.makespan_s
+        lasts_s = np.diff(np.clip(np.append(moments_s, last_s), last_s - self.span_s, last_s))
+        return float(counts @ lasts_s)
+
+    @property
+    def utilisation(self) -> float:
+        """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
+        whole_s = self.span_s * self.site.num_devices
+        return self.busy_device_s / whole_s if whole_s > 0 else 0.0
 
     @property
     def num_missed(self) -> int:
@@ -158,13 +169,14 @@ class Recorder:
         """The notes as a value."""
         values = np.array(self.values).reshape(-1, len(_COLUMNS))
         columns = {name: values[:, i].copy() for i, name in enumerate(_COLUMNS)}
-        preempted = columns.pop("num_preempted").astype(np.int64)
+        preempted, started = (columns.pop(name).astype(np.int64) for name in ("num_preempted", "num_starts"))
         return FleetRun(
             policy,
             site,
             tuple(self.names),
             tuple(self.virtual_clusters),
             num_preempted=preempted,
+            num_starts=started,
             refused=tuple(self.refused),
             used=(np.array(self.used[0]), np.array(self.used[1])),
             spans=tuple(self.spans or ()),
@@ -174,4 +186,6 @@ class Recorder:
         )
 
 
-_COLUMNS = ("arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "deadline_s", "fair_s")
+_COLUMNS = (
+    "arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "num_starts", "deadline_s", "fair_s",
+)  # fmt: skip

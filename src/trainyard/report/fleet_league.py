@@ -99,6 +99,7 @@ def run_document(run: FleetRun) -> dict[str, Any]:
         **_times(run, np.ones(len(run.names), np.bool_)),
         "makespan_s": run.makespan_s,
         "utilisation": run.utilisation,
+        "busy_device_s": run.busy_device_s,
         "num_preemptions": run.num_preemptions,
         "num_failures": run.num_failures,
         "num_decisions": run.num_decisions,

@@ -23,12 +23,14 @@ class Measured:
     Attributes
     ----------
     jct_s, queueing_s : from its arrival to its end, and to its first devices: (predicted, measured).
+    num_starts : how often it got some or other devices: (predicted, measured).
     place : in the order of ending, from 1: (predicted, measured); None for all jobs.
     """
 
     name: str
     jct_s: tuple[float, float]
     queueing_s: tuple[float, float]
+    num_starts: tuple[float, float]
     place: tuple[int, int] | None = None
 
     @property
@@ -46,17 +48,18 @@ def measured_jobs(predicted: FleetRun, measured: FleetRun) -> tuple[Measured, ..
             measured.names[i],
             (float(predicted.completion_s[p]), float(measured.completion_s[i])),
             (float(predicted.queueing_s[p]), float(measured.queueing_s[i])),
+            (int(predicted.num_starts[p]), int(measured.num_starts[i])),
             (p + 1, i + 1),
         )
         for p, i in both
     )
     if not jobs:
         return ()
-    jct_s, queueing_s = (
+    means = [
         tuple(np.mean([getattr(job, name) for job in jobs], axis=0).tolist())
-        for name in ("jct_s", "queueing_s")
-    )
-    return (*jobs, Measured("mean", jct_s, queueing_s))
+        for name in ("jct_s", "queueing_s", "num_starts")
+    ]
+    return (*jobs, Measured("mean", *means))
 
 
 def measured_table(title: str, predicted: FleetRun, measured: FleetRun) -> Table:
@@ -68,6 +71,8 @@ def measured_table(title: str, predicted: FleetRun, measured: FleetRun) -> Table
         "off by",
         "queueing predicted",
         "measured",
+        "starts predicted",
+        "measured",
         "ends as predicted",
         "really",
     )
@@ -77,6 +82,7 @@ def measured_table(title: str, predicted: FleetRun, measured: FleetRun) -> Table
             *map(duration_text, job.jct_s),
             percent_text(job.error),
             *map(duration_text, job.queueing_s),
+            *(f"{count:g}" for count in job.num_starts),
             *(("", "") if job.place is None else map(str, job.place)),
         )
         for job in measured_jobs(predicted, measured)
@@ -93,6 +99,8 @@ def measurement_document(predicted: FleetRun, measured: FleetRun) -> list[Mappin
             "measured_jct_s": job.jct_s[1],
             "predicted_queueing_s": job.queueing_s[0],
             "measured_queueing_s": job.queueing_s[1],
+            "predicted_num_starts": job.num_starts[0],
+            "measured_num_starts": job.num_starts[1],
             "predicted_place": None if job.place is None else job.place[0],
             "measured_place": None if job.place is None else job.place[1],
         }
