@@ -26,11 +26,12 @@ import numpy as np
 from record import write_record
 
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job, by_arrival
 from trainyard.fleet.workload.read import read_workload

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 
 
 @dataclass

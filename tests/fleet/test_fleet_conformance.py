@@ -11,10 +11,11 @@ import pytest
 from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
-from trainyard.fleet.policy import Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job, declared_job
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]

@@ -17,11 +17,12 @@ from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.hived import HiveD
-from trainyard.fleet.policy import Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.holdings import Costs
-from trainyard.fleet.policy import Need, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.generate import philly_jobs
 
 SITE = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
 
 ROUNDS = Restarts(100.0, by_model={"bert": 30.0, "ncf": 5.0})

@@ -27,8 +27,9 @@ from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Need, Policy, shares_devices
+from trainyard.fleet.policy import Policy, shares_devices
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Need
 from trainyard.naming import Names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainyard.fleet.policy import Snapshot
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant
 
 

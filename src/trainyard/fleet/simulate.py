@@ -13,10 +13,11 @@ from trainyard.fleet.ends import Ends
 from trainyard.fleet.hazards import Fate, Hazards
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Floats, Ints, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.turns import turns_of
 from trainyard.fleet.workload.job import Job
 

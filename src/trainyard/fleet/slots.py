@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.fleet.holdings import Holdings
-from trainyard.fleet.policy import Ints, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.turns import Turns
 
 _INF = float("inf")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.books import Books
 from trainyard.fleet.holdings import Holdings
 from trainyard.fleet.partners import Partners
-from trainyard.fleet.policy import Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import (
     Accounts,
     Rounds,
@@ -26,6 +26,7 @@ from trainyard.fleet.rounds import (
     turn,
 )
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Snapshot
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -23,10 +23,11 @@ from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import declared_job
 
 Floats = NDArray[np.float64]

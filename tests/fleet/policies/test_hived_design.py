@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.hived_config import read_hived
 from trainyard.fleet.policies.hived import HiveD
-from trainyard.fleet.policy import Snapshot
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.virtual import Layout
 from trainyard.fleet.workload.job import Grant, Job, declared_job
 

@@ -20,11 +20,11 @@ from trainyard.fleet.policies.optimus import (
     unit_seconds,
     work_left,
 )
-from trainyard.fleet.policy import Snapshot
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import elastic
 from trainyard.fleet.workload.job import Grant, Job, Pace, Spot, by_arrival
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux

@@ -16,12 +16,13 @@ from trainyard.fleet.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia import Configurations, Sia, goodputs
-from trainyard.fleet.policy import Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.reproduce.sia_program import gavel_run
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import adaptive
 from trainyard.fleet.workload.job import Declared, Grant, Job
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainyard.fleet.pairs import check_pairs
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 
 
 @dataclass

@@ -21,9 +21,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 
 
 @dataclass(frozen=True)

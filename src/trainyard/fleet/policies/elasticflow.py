@@ -34,10 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.place.buddies import block, buddies
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.shares import Wants, allocated, satisfactory
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need, Snapshot
 
 Ints = NDArray[np.int64]
 

@@ -17,8 +17,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 
 Pair = frozenset[str]
 

@@ -29,9 +29,10 @@ import numpy as np
 
 from trainyard.fleet.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.hived_config import read_hived
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.request import HIGHEST, Request
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.virtual import Layout, Quotas
 
 

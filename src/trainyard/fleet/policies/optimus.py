@@ -36,8 +36,9 @@ from scipy.optimize import nnls
 
 from trainyard.fleet.goodput import Report
 from trainyard.fleet.place.keep import keeping
-from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.workload.job import Grant
 
 _NUM_TRIALS = 5

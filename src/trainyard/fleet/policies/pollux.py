@@ -34,8 +34,9 @@ import numpy as np
 from trainyard.fleet.genetic import Allocations, Floats, Ints, Problem, allocations, carried, search
 from trainyard.fleet.goodput import Models, Report
 from trainyard.fleet.place.keep import keeping
-from trainyard.fleet.policy import Need, Reasons, Snapshot, Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job
 
 Row = list[tuple[int, int]]

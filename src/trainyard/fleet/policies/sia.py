@@ -33,8 +33,9 @@ import numpy as np
 from trainyard.fleet.assignment import Options, assigned
 from trainyard.fleet.goodput import Limits, Models, Noise, Report
 from trainyard.fleet.place.blocks import blocks
-from trainyard.fleet.policy import Bools, Floats, Ints, Need, Reasons, Snapshot, Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
 from trainyard.fleet.throughput import Theta
 
 _QUIET = Noise(1.0, 0.0)

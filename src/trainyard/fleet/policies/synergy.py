@@ -35,8 +35,9 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant
 
 Floats = NDArray[np.float64]

@@ -38,9 +38,10 @@ from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
 from trainyard.fleet.place.pools import pool_for
-from trainyard.fleet.policy import Floats, Ints, Need, Reasons, Snapshot, Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.queue_order import carried_over, repaired
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)

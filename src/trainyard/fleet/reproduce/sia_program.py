@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.goodput import Batch, divided, gain
 from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policy import Need, Snapshot, Targets
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.application import Application, read_application
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot, by_arrival, spot_of
 from trainyard.fleet.workload.readers.pollux import read_pollux

@@ -9,7 +9,7 @@ from functools import partial
 
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Ints, Policy, Snapshot, Targets
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine, Progress
@@ -17,6 +17,7 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.turns import Turns
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of

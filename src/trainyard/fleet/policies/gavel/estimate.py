@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.pairs import Pairs, gaining, kinds_of
-from trainyard.fleet.policy import Snapshot
+from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Job
 
 Floats = NDArray[np.float64]

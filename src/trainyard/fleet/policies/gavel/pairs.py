@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policy import Snapshot
+from trainyard.fleet.snapshot import Snapshot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,0 +1,237 @@
+"""What a policy sees: the jobs and the cluster at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.books import Books
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Need = Literal["length", "speed", "deadline", "reports"]
+"""What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
+they should end; what adaptive jobs measured of themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The jobs that a policy decides on, at one moment.
+
+    Jobs are numbered from 0 in the order of their arrival; every column is by that number. A policy that never takes
+    devices away sees only the jobs that wait.
+
+    Attributes
+    ----------
+    now_s : the moment.
+    site : the cluster.
+    free : devices that nobody has, by node.
+    needs : what the policy declared; asking for anything else is an error.
+    """
+
+    now_s: float
+    site: Site
+    free: Ints
+    needs: frozenset[Need]
+    rows: Ints
+    _books: Books
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs as they were submitted."""
+        return tuple(self._books.jobs[row] for row in self.rows)  # type: ignore[misc]
+
+    @cached_property
+    def grants(self) -> tuple[Grant | None, ...]:
+        """What every job has."""
+        return tuple(self._books.grants[row] for row in self.rows)
+
+    @cached_property
+    def serial(self) -> Ints:
+        """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
+        return self._books.serial[self.rows]
+
+    @cached_property
+    def was_admitted(self) -> Bools:
+        """Whether every job was in a decision before this one, which did not refuse it: what was promised to it then, it
+        has to get, also of a scheduler that took over from another one and remembers nothing."""
+        return self._books.was_admitted(self.rows)
+
+    def job(self, number: int) -> Job:
+        """One job as it was submitted."""
+        job: Job | None = self._books.jobs[self.rows[number]]
+        assert job is not None
+        return job
+
+    @cached_property
+    def arrival_s(self) -> Floats:
+        return self._books.arrival_s[self.rows]
+
+    @cached_property
+    def num_devices(self) -> Ints:
+        """Devices that every job asks for."""
+        return self._books.num_devices[self.rows]
+
+    @cached_property
+    def allowed(self) -> Ints:
+        """Device types that every job can run on, as bits by their index in ``site.device_types``."""
+        return self._books.allowed[self.rows]
+
+    @cached_property
+    def held(self) -> Ints:
+        """Devices that every job has."""
+        return self._books.held[self.rows]
+
+    @cached_property
+    def weight(self) -> Floats:
+        return self._books.weight[self.rows]
+
+    @cached_property
+    def is_running(self) -> Bools:
+        return self.held > 0
+
+    @cached_property
+    def is_restarting(self) -> Bools:
+        """Whether every job has devices and does no work yet."""
+        return self.is_running & (self._books.since_s[self.rows] > self.now_s)
+
+    @property
+    def attained_s(self) -> Floats:
+        """Time for which every job had devices."""
+        return self._attained[0]
+
+    @property
+    def attained_device_s(self) -> Floats:
+        """That, times their number: the attained service of Tiresias."""
+        return self._attained[1]
+
+    @cached_property
+    def _attained(self) -> tuple[Floats, Floats]:
+        return self._books.attained(self.rows, self.now_s)
+
+    @cached_property
+    def waiting_s(self) -> Floats:
+        """Time for which every job has waited without a break; 0 for those that run."""
+        return np.where(self.is_running, 0.0, self.now_s - self._books.waiting_since_s[self.rows])
+
+    @cached_property
+    def first_start_s(self) -> Floats:
+        """When every job first had devices; NaN before it."""
+        return self._books.first_start_s[self.rows]
+
+    @cached_property
+    def was_started(self) -> Bools:
+        return ~np.isnan(self.first_start_s)
+
+    @cached_property
+    def num_restarts(self) -> Ints:
+        """How often every job got devices again, or others."""
+        return np.maximum(0, self.num_starts - 1)
+
+    @cached_property
+    def num_starts(self) -> Ints:
+        """How often every job got devices, or others."""
+        return self._books.num_starts[self.rows]
+
+    @cached_property
+    def reports(self) -> tuple[Any, ...]:
+        """What every job last reported of itself, or knew before it ran, or None; needs "reports"."""
+        self._require("reports")
+        return tuple(self._report(row) for row in self.rows)
+
+    def _report(self, row: int) -> Any:
+        report, job = self._books.reports[row], self._books.jobs[row]
+        if report is None and job is not None and isinstance(job.profile, Adaptive):
+            return job.profile.known
+        return report
+
+    @cached_property
+    def left(self) -> Floats:
+        """Work left, in the unit of each job's profile; needs "length"."""
+        self._require("length")
+        return self._left
+
+    @cached_property
+    def done(self) -> Floats:
+        """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
+        return np.array([job.work for job in self.jobs]) - self._left
+
+    @cached_property
+    def _left(self) -> Floats:
+        return self._books.left_at(self.rows, self.now_s)
+
+    def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
+        """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
+        self._require("speed")
+        return self.job(number).profile.work_per_s(self._spot(grant, device_type), grant)
+
+    def rest_s(self, number: int, grant: Grant, device_type: int = 0, from_next: bool = False) -> float:
+        """Time that a job would still take with a grant, placed as for `speed`; needs "speed" and "length".
+
+        Parameters
+        ----------
+        from_next : count from where the job next changes its pace, such as the end of an epoch.
+        """
+        self._require("speed")
+        left, job, spot = float(self.left[number]), self.job(number), self._spot(grant, device_type)
+        if not isinstance(job.profile, Adaptive):
+            speed = job.profile.work_per_s(spot, grant)
+            return left / speed if speed > 0 else float("inf")
+        done = job.work - left
+        if from_next:
+            done = job.profile.pace(spot, grant, done, None).until
+        return job.profile.rest_s(spot, grant, done, job.work)
+
+    def _spot(self, grant: Grant, device_type: int) -> Spot:
+        per_node = self.site.compact(grant.num_devices, device_type)
+        return spot_of(self.site.device_types[device_type], per_node)
+
+    def gang_speeds(self, number: int) -> Floats:
+        """Work per second of a job's gang by device type, 0 where it can never run; needs "speed"."""
+        job, found = self.job(number), np.zeros(len(self.site.device_types))
+        grant = Grant(tuple(range(job.num_devices)))
+        for index, size in enumerate(self.site.whole.devices_of_type):
+            if job.num_devices <= size and (self.allowed[number] >> index) & 1:
+                found[index] = self.speed(number, grant, index)
+        return found
+
+    def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:
+        """Work per second of a job's gang on the same devices as another's, placed as for `speed`; needs "speed"."""
+        return self.gang_speed(self.job(number), device_type, self.job(other))
+
+    def gang_speed(self, job: Job, device_type: int, beside: Job | None = None) -> float:
+        """Work per second of the gang of a job, which may have left since, as it would be here; needs "speed".
+
+        Parameters
+        ----------
+        beside : a job that has the same devices, too.
+        """
+        self._require("speed")
+        grant = Grant(tuple(range(job.num_devices)))
+        if beside is not None:
+            grant = grant._replace(share=job.share_beside(beside), partners=(beside.name,))
+        return job.profile.work_per_s(self._spot(grant, device_type), grant)
+
+    @cached_property
+    def deadline_s(self) -> Floats:
+        """Deadlines, infinite for jobs without one; needs "deadline"."""
+        self._require("deadline")
+        return np.array([np.inf if j.deadline_s is None else j.deadline_s for j in self.jobs])
+
+    def _require(self, need: Need) -> None:
+        if need not in self.needs:
+            raise FleetError(
+                f"a policy that asks for {need!r} must declare it in `needs`; this one has {set(self.needs)}"
+            )
