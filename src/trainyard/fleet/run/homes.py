@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.crowding import Crowding
+from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.site import FleetError, Host, Site
@@ -97,9 +99,10 @@ class HomeEngine(ABC):
         home.set_up(training_of(job))
         home.allow()
         self._known.add(job.name)
-        # What a job has of a manager's nodes stays as it is while it runs: what a policy divides anew is left to nodes.
-        asks = bool(job.cpus or job.memory_bytes)
-        self.launch(job.name, home, grant if asks else grant._replace(cpus=0.0, memory_bytes=0.0))
+        # What a policy divides of processors and memory is by what they are worth to jobs, which predictions of trainings
+        # do not know, and it divides them anew while jobs run, whose part of a manager's nodes stays as it is.
+        asked = grant == as_asked(job, grant)
+        self.launch(job.name, home, grant if asked else grant._replace(cpus=0.0, memory_bytes=0.0))
 
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs at the end of their present step, with a checkpoint: nothing will be done again.
@@ -294,14 +297,17 @@ class ManagedEngine(HomeEngine):
 def own_part(host: Host, count: int, jobs_per_device: int, grant: Grant) -> Host:
     """What a job has of a node: what its grant says, or as much as goes with its devices, so that others fit beside it.
 
+    More than there is would never come.
+
     Parameters
     ----------
     count : devices of the grant that are of the node.
     jobs_per_device : that divide what goes with a device.
     """
     asked, share = count / grant.num_devices, count / (host.num_devices * jobs_per_device)
-    cpus, memory_bytes = grant.cpus * asked, grant.memory_bytes * asked
-    return Host(host.device_type, count, cpus or host.cpus * share, memory_bytes or host.memory_bytes * share)
+    cpus = min(grant.cpus * asked, host.cpus) or host.cpus * share
+    memory_bytes = min(grant.memory_bytes * asked, host.memory_bytes) or host.memory_bytes * share
+    return Host(host.device_type, count, cpus, memory_bytes)
 
 
 def require_whole(name: str, grant: Grant, engine: str) -> None:
@@ -317,20 +323,3 @@ def require_whole(name: str, grant: Grant, engine: str) -> None:
             f"job {name!r} is to have {grant.share:g} of each of its devices, but {engine} gives whole devices; "
             "take a policy that does not share them, or an engine that is made with shares=True"
         )
-
-
-def require_fit(site: Site, nodes: Sequence[Host], engine: str) -> None:
-    """Check that the hosts of a site, in order, are at most what the nodes of a cluster manager have.
-
-    Raises
-    ------
-    FleetError
-        If there are fewer nodes, or one has fewer devices.
-    """
-    for number, host in enumerate(site.hosts):
-        there = nodes[number].num_devices if number < len(nodes) else 0
-        if host.num_devices > there:
-            raise FleetError(
-                f"cluster {site.name!r} has {host.num_devices} devices on node {number}, {engine} has {there} there; "
-                f"it has nodes with {', '.join(str(node.num_devices) for node in nodes) or 'no'} devices"
-            )
