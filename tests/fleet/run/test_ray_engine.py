@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from engine_trials import (
 )
 from guide_commands import follow_guide
 
+from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.engines import make_engine
+from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
@@ -96,6 +100,28 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
     assert not rank_processes(engine.home("a"))
     assert engine.progress("a").failure is None
     check_losses(engine.home("a"), undisturbed, 4)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_a_job_that_ray_has_not_placed_leaves_at_once(cluster: str, tmp_path: Path) -> None:
+    """Another has its device; the driver is not to wait for the time in which running jobs write their checkpoints."""
+    site = nodes.ray_site(cluster)
+    blocker, waiting = (ray_engine.RayEngine(site, tmp_path / name) for name in "ab")
+    grant = Grant((int(site.first_device[int(site.devices_per_node.argmin())]),))
+    blocker.start(training_job("first", 0.0, 1, trial_training(400)), grant)
+    wait_for(lambda: _free_gpus() == 3)
+    waiting.start(training_job("second", 0.0, 1, trial_training(8)), grant)
+    time.sleep(2.0)
+    assert not waiting.is_over("second")
+    began_s = time.monotonic()
+    waiting.stop(["second"])
+    assert time.monotonic() - began_s < waiting.patience_s / 6
+    assert waiting.is_over("second")
+    assert waiting.progress("second") == Progress(0)
+    waiting.start(training_job("second", 0.0, 1, trial_training(8)), grant)
+    blocker.close()
+    wait_for(lambda: waiting.progress("second").ended)
     wait_for(lambda: _free_gpus() == 4)
 
 
@@ -174,6 +200,29 @@ def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pyt
     sizes = nodes.ray_site(cluster).devices_per_node.tolist()
     text = "+".join(f"1x{size}xlocal" for size in sizes)
     assert "ends as predicted" in follow_guide("ray", text, tmp_path)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+def test_a_job_has_the_memory_that_it_asks_for() -> None:
+    """A gang has the devices of a node in one bundle, or in a half for each where devices are shared."""
+    own = Host("A100-80G", 2, 6.5, 2.5e9)
+    whole, shared = Ranks(0, 2, 2, "", ""), Ranks(0, 2, 2, "", "", "0,1")
+    assert ray_engine._bundles(whole, own) == [{"GPU": 2.0, "CPU": 6.0, "memory": 2.5e9}]
+    assert ray_engine._bundles(shared, own) == [{"GPU": 0.5, "CPU": 6.0, "memory": 2.5e9}, {"GPU": 0.5}]
+    assert ray_engine._bundles(whole, replace(own, cpus=0.5, memory_bytes=0.0)) == [{"GPU": 2.0}]
+
+
+@pytest.mark.slow
+def test_memory_is_counted_where_a_job_asks_for_it(cluster: str, tmp_path: Path) -> None:
+    site = nodes.ray_site(cluster)
+    engine = ray_engine.RayEngine(site, tmp_path)
+    before_bytes = ray.available_resources()["memory"]
+    job = training_job("a", 0.0, 1, trial_training(400), memory_bytes=1e8)
+    engine.start(job, Grant((0,), memory_bytes=1e8))
+    wait_for(lambda: _free_gpus() == 3)
+    assert before_bytes - ray.available_resources()["memory"] == 1e8
+    engine.close()
+    assert engine.own(0, 1, Grant((0,))).memory_bytes == 0.0
     wait_for(lambda: _free_gpus() == 4)
 
 

@@ -39,6 +39,7 @@ from trainyard.hardware.heap import heap_environment
 __all__ = ["RayEngine"]
 
 _GANGS_FRESH_S, _NODES_FRESH_S = 0.25, 1.0
+_LOOK_S = 0.25
 _JOBS_PER_DEVICE = 2
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Ray leaves the GPUs that a process sees as they are on the node.
@@ -77,6 +78,14 @@ class RayEngine(ManagedEngine):
         super().__init__(site, folder, patience_s, shares, self._nodes, "Ray")
         self._gangs = Asked(_gangs, _GANGS_FRESH_S)
         self._present = Asked(present_nodes, _NODES_FRESH_S)
+
+    def host(self, node: int) -> Host:
+        return self._nodes[node].host  # one that was started again may have other memory
+
+    def own(self, node: int, count: int, grant: Grant) -> Host:
+        """What a job has of a node; of the memory, which Ray counts and nobody limits, only what it asks for."""
+        own = super().own(node, count, grant)
+        return own if grant.memory_bytes else replace(own, memory_bytes=0.0)
 
     def jobs_per_device(self, node: int) -> int:
         return _JOBS_PER_DEVICE if self.shares else 1
@@ -127,7 +136,10 @@ class _Gang:
         ray.get_runtime_context().current_actor.run.remote()
 
     def run(self) -> None:
-        """Wait for the devices, start the processes, and end with the first that fails or the last that ends."""
+        """Wait for the devices, start the processes, and end with the first that fails or the last that ends.
+
+        One that is to leave while it waits ends at once.
+        """
         try:
             running = self._start()
             while running:
@@ -147,7 +159,11 @@ class _Gang:
             bundles += (more := _bundles(ranks, own))
             where += [{"ray.io/node-id": node.number}] * len(more)
         group = placement_group(bundles, strategy="PACK", bundle_label_selector=where)
-        ray.get(group.ready())
+        placed = group.ready()
+        while not ray.wait([placed], timeout=_LOOK_S)[0]:
+            if self._home.pause.exists():  # it is to leave before it was there
+                return []
+        ray.get(placed)
         self._actors: list[Any] = [  # those that nobody holds are ended
             ray.remote(_Node)
             .options(
@@ -190,13 +206,14 @@ class _Node:
 
 
 def _bundles(ranks: Ranks, own: Host) -> list[dict[str, float]]:
-    """What a job takes of a node: devices, and what it has of the processors.
+    """What a job takes of a node: devices, and what it has of the processors and of the memory.
 
     Ranks that know their devices may share them; Ray has no bundle of more than one GPU and a part.
     """
-    part, cpus = 1.0 / _JOBS_PER_DEVICE, int(own.cpus)
+    part = 1.0 / _JOBS_PER_DEVICE
     bundles = [{"GPU": part} for _ in range(ranks.count)] if ranks.devices else [{"GPU": float(ranks.count)}]
-    return [bundles[0] | ({"CPU": float(cpus)} if cpus else {}), *bundles[1:]]
+    more = {"CPU": float(int(own.cpus)), "memory": float(int(own.memory_bytes))}
+    return [bundles[0] | {name: count for name, count in more.items() if count}, *bundles[1:]]
 
 
 def _visible(devices: str) -> str:
