@@ -2,8 +2,14 @@
 
 Slurm decides nothing here: the nodes and devices are those of the grant, and a policy that takes them away does so
 through the job's folder or with ``scancel``. Slurm may still do as its administrators want: a job that it preempts and
-requeues starts again with the same script and goes on from its newest checkpoint. Which account, partition and time
-limit jobs have is said to Slurm as always, in the variables ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and so on.
+requeues starts again with the same script and goes on from its newest checkpoint, as soon as its nodes are free: the
+engine takes away the two minutes for which Slurm puts it off. Which account, partition and time limit jobs have is said
+to Slurm as always, in the variables ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and so on.
+
+A policy that takes devices away does not have Slurm requeue the job. That would end the processes in the middle of a
+step, so that all since the last checkpoint is done again; and the job would have the same nodes and as many devices,
+where policies move and resize it. Instead it writes a checkpoint after its step and ends, which frees the devices, and is
+a new batch job when it gets others. Nor is it suspended: a suspended job keeps its GPUs.
 
 Jobs that share devices ask for slots and not for GPUs: one slot for each device, of a resource that Slurm counts on every
 node and that stands for the right of one job to be on one device. Each process is told which GPU of its node is its own.
@@ -22,12 +28,16 @@ from __future__ import annotations
 import random
 import re
 import shlex
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.fleet.run.asked import Asked
+from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
 from trainyard.fleet.run.node import Ranks
@@ -43,6 +53,8 @@ _QUEUE_FRESH_S, _NODES_FRESH_S = 0.5, 2.0
 # Ports that neither services nor outgoing connections take; if one is in use nevertheless, the job fails and is
 # started again with another.
 _PORTS = (20000, 32000)
+# Nodes refuse a requeued job, and Slurm ends it then, if it starts in the second in which they ended it.
+_REFUSED_S = 2.0
 # What scancel says of a job that is over.
 _ENDED = re.compile("Invalid job id specified|already completing or completed")
 
@@ -80,6 +92,8 @@ class SlurmEngine(ManagedEngine):
         self._queue = Asked(_queue, _QUEUE_FRESH_S)
         names = [node.name for node in self._nodes[: len(site.hosts)]]
         self._away = Asked(partial(unusable, names), _NODES_FRESH_S)
+        # When jobs that Slurm puts off were first seen so, or told to start.
+        self._put_off_s: dict[str, float] = {}
 
     def jobs_per_device(self, node: int) -> int:
         return self._nodes[node].slots if self.shares else 1
@@ -100,6 +114,22 @@ class SlurmEngine(ManagedEngine):
     def away(self) -> frozenset[int]:
         lost = self._away.answer()
         return frozenset(n for n in range(len(self.site.hosts)) if self._nodes[n].name in lost)
+
+    def progress(self, name: str) -> Progress:
+        self._hurry(name)
+        return super().progress(name)
+
+    def _hurry(self, name: str) -> None:
+        """Have a job that was requeued start when its nodes are free: it holds its devices, and nobody else has them."""
+        put_off, now_s = self._batch(name).put_off, time.monotonic()
+        if not put_off:
+            self._put_off_s.pop(name, None)
+        elif now_s > self._put_off_s.setdefault(name, now_s) + _REFUSED_S:
+            self._put_off_s[name] = now_s
+            for number in put_off:
+                with suppress(FleetError):  # it has started or ended meanwhile, or is tried again
+                    slurm("scontrol", "update", f"jobid={number}", "starttime=now")
+            self._queue.forget()
 
     def stop(self, names: Sequence[str]) -> None:
         """Stop jobs; those that Slurm has not started yet leave at once."""
@@ -141,10 +171,12 @@ class _Batch:
     ----------
     numbers : of those that wait or run.
     ending : of those that are over but for what nodes have not said yet, which one that is gone never will.
+    put_off : of all components of one that waits, and is not to begin before some time.
     """
 
     numbers: tuple[str, ...] = ()
     ending: tuple[str, ...] = ()
+    put_off: tuple[str, ...] = ()
 
 
 def _queue() -> dict[str, _Batch]:
@@ -155,17 +187,35 @@ def _queue() -> dict[str, _Batch]:
     FleetError
         If Slurm does not answer.
     """
-    found: dict[str, list[tuple[str, bool]]] = {}
-    for line in slurm("squeue", "--noheader", "--me", "--format=%i|%T|%k").splitlines():
-        number, state, comment = line.split("|", 2)
-        found.setdefault(comment, []).append((number.partition("+")[0], state == "COMPLETING"))
-    return {
-        comment: _Batch(
-            tuple(sorted({number for number, ending in jobs if not ending})),
-            tuple(sorted({number for number, ending in jobs if ending})),
-        )
-        for comment, jobs in found.items()
-    }
+    found: dict[str, list[_Row]] = {}
+    for line in slurm("squeue", "--noheader", "--me", "--format=%i|%T|%r|%k").splitlines():
+        number, state, reason, comment = line.split("|", 3)
+        found.setdefault(comment, []).append(_Row(number, state, reason))
+    return {comment: _batch(rows) for comment, rows in found.items()}
+
+
+class _Row(NamedTuple):
+    """A component of a job, as Slurm lists it."""
+
+    number: str
+    state: str
+    reason: str
+
+    @property
+    def whole(self) -> str:
+        """Number of the job that it is a component of."""
+        return self.number.partition("+")[0]
+
+
+def _batch(rows: Sequence[_Row]) -> _Batch:
+    """The batch jobs of one of ours."""
+    late = {row.whole for row in rows if row.reason == "BeginTime"}
+    late -= {row.whole for row in rows if row.state != "PENDING"}
+    return _Batch(
+        tuple(sorted({row.whole for row in rows if row.state != "COMPLETING"})),
+        tuple(sorted({row.whole for row in rows if row.state == "COMPLETING"})),
+        tuple(row.number for row in rows if row.whole in late),
+    )
 
 
 def _cancel(numbers: Sequence[str], *options: str) -> None:
