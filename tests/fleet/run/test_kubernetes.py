@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,13 +41,26 @@ def test_the_api_takes_it(gang: Kueue | Volcano) -> None:
     kubernetes_validate = pytest.importorskip(
         "kubernetes_validate", reason="schemas are missing: pip install kubernetes-validate"
     )
-    found = documents(manifest(a_job(), Grant((0, 1, 2, 3)), SITE, PODS, gang))
+    job = training_job("gpt", 0.0, 4, trial_training(8), cpus=6.0, memory_bytes=64e9)
+    pods = replace(PODS, node_labels={"A100-80G": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}})
+    found = documents(manifest(job, Grant((0, 1, 2, 3)), SITE, pods, gang))
     for document in [*found["Job"], *found["Service"]]:
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
-    (job,) = found["Job"]
-    job["spec"]["completionMode"] = 1
+    (one,) = found["Job"]
+    one["spec"]["completionMode"] = 1
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
+        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_volcano_takes_its_group() -> None:
+    """By what its definition says of a PodGroup; a field with another name would be dropped, and with it the gang."""
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install kubernetes-validate")
+    schema = yaml.safe_load(Path(__file__).with_name("podgroup_schema.yaml").read_text())
+    (group,) = documents(manifest(a_job(), Grant((0, 1, 2, 3)), SITE, PODS, Volcano("research")))["PodGroup"]
+    jsonschema.validate(group, schema)
+    for change in ({"minMembers": 2}, {"minMember": "2"}, {"queue": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(group | {"spec": group["spec"] | change}, schema)
 
 
 def test_a_pod_for_each_node_that_finds_the_first() -> None:
@@ -62,6 +76,44 @@ def test_a_pod_for_each_node_that_finds_the_first() -> None:
     assert template["spec"]["subdomain"] == service_name
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     assert service["spec"]["clusterIP"] == "None"
+
+
+def test_a_pod_has_its_part_of_what_the_job_asks_for() -> None:
+    """Six processors and 100 bytes for four devices, two of which each pod has."""
+    job = training_job("gpt", 0.0, 4, trial_training(8), cpus=6.0, memory_bytes=100.0)
+    expected = {"nvidia.com/gpu": "2", "cpu": "3000m", "memory": "50"}
+    assert resources(job, Grant((0, 1, 2, 3)), SITE) == expected
+    assert resources(job, Grant((0, 1)), SITE) == expected  # half of the job
+    decided = Grant((0, 1, 2, 3), cpus=9.0)
+    assert resources(job, decided, SITE) == {"nvidia.com/gpu": "2", "cpu": "4500m"}
+    places = Site.uniform(2, 2, "local")
+    assert resources(a_job(), Grant((0, 1, 2, 3)), places) == {"cpu": "2000m"}
+    assert resources(job, Grant((0, 1, 2, 3)), places) == {"cpu": "3000m", "memory": "50"}
+
+
+def resources(job: Job, grant: Grant, site: Site) -> dict[str, str]:
+    """What a pod of a job asks for."""
+    (found,) = documents(manifest(job, grant, site, PODS, Kueue("research")))["Job"]
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    requests: dict[str, str] = container["resources"]["requests"]
+    assert container["resources"]["limits"] == requests
+    return requests
+
+
+def test_pods_come_to_nodes_of_their_type() -> None:
+    mixed = Site.of_pools([("A100-80G", 1, 2), ("H100", 1, 2)])
+    product = {"A100-80G": "NVIDIA-A100-SXM4-80GB", "H100": "NVIDIA-H100-80GB-HBM3"}
+    labels = {kind: {"nvidia.com/gpu.product": name} for kind, name in product.items()}
+    pods = replace(PODS, node_labels=labels)
+    found = documents(manifest(a_job(), Grant((0, 1, 2, 3)), mixed, pods, Volcano()))["Job"]
+    selectors = [job["spec"]["template"]["spec"]["nodeSelector"] for job in found]
+    assert selectors == [labels["H100"], labels["A100-80G"]]
+    clusters = [job["spec"]["template"]["spec"]["containers"][0]["command"][-1] for job in found]
+    assert all("--cluster=1x2xH100+1x2xA100-80G" in script for script in clusters)  # ranks in the same order
+    with pytest.raises(
+        FleetError, match=r"has A100-80G, H100, and pods ask for devices of any type; say which labels nodes"
+    ):
+        manifest(a_job(), Grant((0, 1, 2, 3)), mixed, PODS, Volcano())
 
 
 def test_kueue_admits_the_job() -> None:

@@ -5,7 +5,8 @@ are had at once or none: Kueue admits a Job as a whole, Volcano a PodGroup. Node
 pods that differ, so several Jobs, which only a PodGroup holds together.
 
 A pod that fails ends its Job, as the others cannot go on; applied again, the Job continues from its newest checkpoint. So
-it does after Kueue has suspended it. Which nodes the pods come to, Kubernetes decides.
+it does after Kueue has suspended it. Which nodes the pods come to, Kubernetes decides; labels of nodes say of which type.
+From Kueue a Job needs a label only: its own objects, such as the queue, are the administrators'.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
+from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.homes import require_whole
 from trainyard.fleet.run.node import NODE_MODULE
 from trainyard.fleet.site import FleetError, Site
@@ -67,12 +70,15 @@ class Pods:
     claim : a PersistentVolumeClaim that all nodes can write to (ReadWriteMany).
     folder : where the claim is mounted; the folders of the jobs are there.
     resource : what Kubernetes calls a device.
+    node_labels : of the nodes with devices of each type, by its name; needed where a cluster has several types:
+        ``{"A100-80G": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}``.
     """
 
     image: str
     claim: str
     folder: PurePosixPath
     resource: str = "nvidia.com/gpu"
+    node_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volcano) -> str:
@@ -85,8 +91,9 @@ def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volca
     Raises
     ------
     FleetError
-        If the job is no training, its name is none for Kubernetes, it shares devices or has some that are not there, or
-        it has a number of devices that varies over its nodes and is given to Kueue.
+        If the job is no training, its name is none for Kubernetes, it shares devices or has some that are not there, it
+        has a number of devices that varies over its nodes and is given to Kueue, or nothing says which of the nodes of
+        a cluster of several types have the devices that it has.
     """
     require_whole(job.name, grant, "Kubernetes")
     last = site.whole.num_devices - 1
@@ -99,12 +106,14 @@ def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volca
             f"job {job.name!r}: names in Kubernetes are at most 50 lower-case letters, digits and '-', beginning with a "
             "letter; give it another name"
         )
-    groups = _groups(grant, site)
+    asks = grant.cpus or grant.memory_bytes
+    groups = _groups(grant if asks else as_asked(job, grant), site)
     if isinstance(gang, Kueue) and len(groups) > 1:
         raise FleetError(
             f"job {job.name!r} has {' and '.join(str(group.per_node) for group in groups)} devices on its nodes; Kueue "
             "admits pods that are equal together: give it equally many on each node, or take Volcano"
         )
+    _require_labels(site, groups, pods)
     documents = [_service(job.name), *_jobs(job, groups, pods, gang)]
     if isinstance(gang, Volcano):
         documents.insert(0, _pod_group(job.name, sum(group.num_nodes for group in groups), gang))
@@ -113,16 +122,22 @@ def manifest(job: Job, grant: Grant, site: Site, pods: Pods, gang: Kueue | Volca
 
 @dataclass(frozen=True)
 class _Group:
-    """Nodes of a job that are alike, ``first`` the first rank on them."""
+    """Nodes of a job that are alike, ``first`` the first rank on them, and what it asks for on each beside devices."""
 
     device_type: str
     per_node: int
     num_nodes: int
     first: int
+    cpus: float
+    memory_bytes: float
 
     def resources(self, resource: str) -> dict[str, str]:
-        """What a pod takes of its node; on a machine without GPUs, a processor for each process."""
-        return {"cpu" if self.device_type == THIS_MACHINE else resource: str(self.per_node)}
+        """What a pod takes of its node; on a machine without GPUs a processor per process, if it asks for none."""
+        on_cores = self.device_type == THIS_MACHINE
+        taken = {} if on_cores else {resource: str(self.per_node)}
+        if cpus := self.cpus or (self.per_node if on_cores else 0):
+            taken["cpu"] = f"{ceil(1000 * cpus)}m"
+        return taken | ({"memory": str(ceil(self.memory_bytes))} if self.memory_bytes else {})
 
 
 def _groups(grant: Grant, site: Site) -> list[_Group]:
@@ -132,9 +147,28 @@ def _groups(grant: Grant, site: Site) -> list[_Group]:
     groups: list[_Group] = []
     first = 0
     for (count, device_type), num_nodes in sorted(alike.items(), reverse=True):
-        groups.append(_Group(device_type, count, num_nodes, first))
+        part = count / grant.num_devices
+        beside = grant.cpus * part, grant.memory_bytes * part
+        groups.append(_Group(device_type, count, num_nodes, first, *beside))
         first += count * num_nodes
     return groups
+
+
+def _require_labels(site: Site, groups: Sequence[_Group], pods: Pods) -> None:
+    """Check that pods come to nodes with the devices that they are to have.
+
+    Raises
+    ------
+    FleetError
+        If nothing says which nodes those are.
+    """
+    for group in groups if len(site.device_types) > 1 else ():
+        if not pods.node_labels.get(group.device_type):
+            raise FleetError(
+                f"cluster {site.name!r} has {', '.join(site.device_types)}, and pods ask for devices of any type; say "
+                f"which labels nodes with {group.device_type} have: "
+                f'Pods(..., node_labels={{"{group.device_type}": {{"nvidia.com/gpu.product": "..."}}}})'
+            )
 
 
 def _service(name: str) -> dict[str, Any]:
@@ -186,6 +220,7 @@ def _jobs(job: Job, groups: Sequence[_Group], pods: Pods, gang: Kueue | Volcano)
 
 def _pod(job: Job, group: _Group, pods: Pods, script: str) -> dict[str, Any]:
     resources = group.resources(pods.resource)
+    labels = pods.node_labels.get(group.device_type)
     container = {
         "name": "node",
         "image": pods.image,
@@ -199,6 +234,7 @@ def _pod(job: Job, group: _Group, pods: Pods, script: str) -> dict[str, Any]:
     return {
         "subdomain": job.name,
         "restartPolicy": "Never",
+        **({"nodeSelector": dict(labels)} if labels else {}),
         "containers": [container],
         "volumes": [
             {"name": "jobs", "persistentVolumeClaim": {"claimName": pods.claim}},
