@@ -49,6 +49,7 @@ class Entry:
     claim_test : file of the test of the paper's claim, from the repository's root.
     place : placement of the jobs that it does not place itself.
     round_s : length of the rounds in which it is meant to decide; 0 for whenever something happens.
+    simulated_only : what of its decisions engines do not bring about for real trainings, in words.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Entry:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     place: str = "consolidated"
     round_s: float = 0.0
+    simulated_only: str = ""
 
     @property
     def shares(self) -> bool:
@@ -69,11 +71,18 @@ class Entry:
         return shares_devices(self.factory())
 
     @property
+    def runs(self) -> str:
+        """Where it runs, in words."""
+        but = f", but for {self.simulated_only}," if self.simulated_only else ""
+        return f"in simulation and{but} for real trainings"
+
+    @property
     def module(self) -> str:
         """Dotted name of the file that holds the factory."""
         return self.factory.__module__
 
 
+_BATCHES = "batch sizes and learning rates"
 _QUEUEING = 'L. Kleinrock, "Queueing Systems, Volume 2", Wiley 1976'
 
 
@@ -177,9 +186,11 @@ CATALOG: tuple[Entry, ...] = (
         "simplified",
         "tests/fleet/policies/test_antman.py",
         left_out="scaling of memory (section 3.2); the topology inside a node; how busy a device is comes from the "
-        "job and is not measured over the last seconds",
+        "job and is not measured over the last seconds; more than one opportunistic job on a device. Where trainings are "
+        "real, nothing on a device enforces shares: both jobs run their kernels as they come",
         variants={"any device": {"busiest": 1.0}},
         place="packed",
+        simulated_only="shares of devices",
     ),
     Entry(
         "elasticflow",
@@ -210,8 +221,10 @@ CATALOG: tuple[Entry, ...] = (
         'Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters", OSDI 2022',
         "simplified",
         "tests/fleet/policies/test_synergy.py",
-        left_out="calculating the effect of memory from the hit rate of the cache: the profile is asked; "
-        "the optimal allocation by linear programming, the paper's upper bound",
+        left_out="optimistic profiling, which measures some CPU counts and calculates the effect of memory from the hit "
+        "rate of the cache: demands are sought in the true profile; the optimal allocation by linear programming, the "
+        "paper's upper bound. What processors and memory are worth to real trainings is not predicted: each has its "
+        "proportional share, and only devices are as decided",
         needs=("speed",),
         variants={
             "proportional": {"allocation": "fair"},
@@ -220,6 +233,7 @@ CATALOG: tuple[Entry, ...] = (
             "as published": {"as_published": True},
         },
         round_s=300.0,
+        simulated_only="shares of CPUs and memory",
     ),
     Entry(
         "optimus",
@@ -241,10 +255,12 @@ CATALOG: tuple[Entry, ...] = (
         'Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021',
         "simplified",
         "tests/fleet/policies/test_pollux.py",
-        left_out="growing and shrinking of the cluster (section 4.2.2)",
+        left_out="growing and shrinking of the cluster (section 4.2.2). Real trainings keep batch size and learning rate "
+        "on any devices, so that their losses are those of an undisturbed run: only devices adapt",
         needs=("reports",),
         variants={"as published": {"as_published": True}, "sum of speedups": {"fairness": 1.0}},
         round_s=60.0,
+        simulated_only=_BATCHES,
     ),
     Entry(
         "sia",
@@ -254,10 +270,12 @@ CATALOG: tuple[Entry, ...] = (
         "simplified",
         "tests/fleet/policies/test_sia.py",
         left_out="jobs that are parallel in other ways than over data; reservations; the time of trials. Restarts cost "
-        "all jobs the same; with over 500 options the program is solved to 5e-4 of its optimum",
+        "all jobs the same; with over 500 options the program is solved to 5e-4 of its optimum. Real trainings keep "
+        "batch size and learning rate on any devices",
         needs=("reports",),
         variants={"as published": {"as_published": True}, "sum of goodputs": {"power": 1.0}},
         round_s=60.0,
+        simulated_only=_BATCHES,
     ),
     _of_gavel("gavel_max_min", max_min_fairness, "Max-min fairness over types of device", ("speed",)),
     _of_gavel("gavel_water_filling", water_filling, "Max-min fairness that is Pareto efficient", ("speed",)),

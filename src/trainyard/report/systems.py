@@ -73,7 +73,7 @@ LEVELS: tuple[Level, ...] = (
         "trainyard.fleet.reproduce",
         _kind,
         lambda entry: f"trainyard fleet simulate --trace TRACE --cluster 4x4 --policy '{entry.name}'",
-        lambda _: "in simulation and for real trainings",
+        lambda entry: entry.runs,
     ),
 )
 """All levels that have systems."""
