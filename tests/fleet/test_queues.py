@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from probe import Probe
 from runs import finished
 
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
-from trainyard.fleet.policy import Priority
+from trainyard.fleet.policy import Priority, Targets
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import by_arrival, declared_job
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.workload.job import Job, by_arrival, declared_job
+from trainyard.fleet.workload.speeds import Speeds
+from trainyard.fleet.workload.training import Predicted, Training, training_job
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SITES = {"60_job.csv": Site.uniform(4, 4), "cluster01_job.csv": Site.uniform(32, 4)}
@@ -76,3 +81,58 @@ def test_least_attained_service_shares_in_turns() -> None:
     jobs = [declared_job("a", 0, 1, 2), declared_job("b", 0, 1, 2), declared_job("c", 0, 1, 1)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), las(quantum_s=1.0))
     assert finished(run) == {"c": 3.0, "a": 4.0, "b": 5.0}
+
+
+def stepping(name: str, arrival_s: float, steps: int, **steps_per_s: float) -> Job:
+    """A job of one device that does so many steps in a second, by device type."""
+    speeds = tuple((kind, 1, rate) for kind, rate in steps_per_s.items())
+    return Job(name, arrival_s, 1, float(steps), Speeds(speeds))
+
+
+def training(name: str, arrival_s: float, steps: int, **steps_per_s: float) -> Job:
+    """The same as a training, which is of the kind that adapts itself."""
+    trains = Training("gpt-tiny", 4, steps)
+    return training_job(name, arrival_s, 1, trains, Predicted(trains, {1: steps_per_s["V100"]}))
+
+
+JOBS_OF = pytest.mark.parametrize("job", [stepping, training])
+
+
+@JOBS_OF
+@pytest.mark.parametrize("policy", [sjf(), srtf(), srtf(by_device_time=True)])
+def test_the_shortest_job_takes_least_time_and_not_fewest_steps(
+    job: Callable[..., Job], policy: Priority
+) -> None:
+    jobs = [job("slow", 0, 100, V100=1.0), job("quick", 0, 1000, V100=100.0)]
+    assert finished(simulate_fleet(jobs, Site.parse("1x1xV100"), policy)) == {"quick": 10, "slow": 110}
+
+
+@JOBS_OF
+@pytest.mark.parametrize(("steps", "first"), [(400, "quick"), (600, "slow")])
+def test_what_a_running_job_has_done_counts(job: Callable[..., Job], steps: int, first: str) -> None:
+    """When the quick one comes, the slow one would take 50 s more, and the quick one 40 s or 60 s."""
+    jobs = [job("slow", 0, 100, V100=1.0), job("quick", 50, steps, V100=10.0)]
+    assert simulate_fleet(jobs, Site.parse("1x1xV100"), srtf()).names[0] == first
+
+
+class Watched(Probe):
+    """Notes how long jobs still take when they are decided on."""
+
+    def __init__(self, policy: Priority) -> None:
+        super().__init__(policy)
+        self.left_s: list[list[float]] = []
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        self.left_s.append(snapshot.left_s.tolist())
+        return super().decide(snapshot, state)
+
+
+@pytest.mark.parametrize("policy", [sjf(), srtf()])
+def test_on_several_types_the_fastest_one_counts(policy: Priority) -> None:
+    """On the first type the last job would be the longest; one that runs nowhere is behind all."""
+    jobs = [stepping("nowhere", 0, 1, P100=1.0), stepping("even", 0, 30, K80=1.0, V100=1.0)]
+    jobs += [declared_job("declared", 0, 1, 20.0), stepping("varied", 0, 100, K80=1.0, V100=10.0)]
+    watched = Watched(policy)
+    with pytest.raises(FleetError, match="waiting for ever, 'nowhere' first"):
+        simulate_fleet(jobs, Site.parse("1x1xK80+1x1xV100"), watched)
+    assert watched.left_s[0] == [float("inf"), 30.0, 20.0, 10.0]

@@ -19,7 +19,7 @@ _INF = float("inf")
 
 _REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate",
+    "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
 )  # fmt: skip
 _WHOLE = (
     "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
@@ -39,6 +39,7 @@ _ARRIVAL_S = _REAL.index("arrival_s")
 _WEIGHT = _REAL.index("weight")
 _PLACED_S = _REAL.index("placed_s")
 _GANG_RATE = _REAL.index("gang_rate")
+_BEST_RATE = _REAL.index("best_rate")
 _SERIAL = _WHOLE.index("serial")
 ALLOWED = _WHOLE.index("allowed")
 NUM_DEVICES = _WHOLE.index("num_devices")
@@ -61,6 +62,7 @@ class Books:
     jobs, grants : of every row; a job without grant waits.
     paces : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
+    courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
@@ -76,6 +78,7 @@ class Books:
     job_s : jobs times time, over all jobs, when it was submitted.
     first_start_s : NaN before it.
     gang_rate : work per second on as many whole devices as it asks for; NaN where it matters where they lie.
+    best_rate : the same on the type of device where that is most; NaN where nobody asked yet, or the job adapts itself.
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     taken_over : 1 for a job that a scheduler before this one had admitted.
     first_device : where in the array of ``grants`` its devices begin.
@@ -84,6 +87,7 @@ class Books:
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
         self.paces: dict[int, Pace] = {}
+        self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
         self._rows = np.zeros(16, np.int64)
         self.num_active = 0
@@ -129,6 +133,7 @@ class Books:
     num_starts: Ints
     taken_over: Ints
     gang_rate: Floats
+    best_rate: Floats
     first_device: Ints
 
     def job(self, row: int) -> Job:
@@ -168,7 +173,8 @@ class Books:
         row = self._unused.pop()
         self.jobs[row] = job
         whole = (self._entered, allowed, job.num_devices)
-        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job))
+        rate = rate_anywhere(job)
+        reals = (job.arrival_s, job.weight, job.work, rate, rate)
         _enter(self._real, self._whole, row, now_s, reals, whole)
         self._entered += 1
         if self.num_active == len(self._rows):
@@ -182,6 +188,7 @@ class Books:
         _remove(self._rows, self.num_active, row)
         self.num_active -= 1
         self.jobs[row] = self.reports[row] = None
+        self.courses.pop(row, None)
         self._unused.append(row)
 
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
@@ -195,6 +202,11 @@ class Books:
         found = np.empty(len(rows))
         _left_at(self._real, rows, now_s, found)
         return found
+
+    def left_s_at(self, rows: Ints, now_s: float) -> tuple[Floats, bool]:
+        """Time that jobs would still take on their gangs, NaN where that is to be asked; and whether it is of any."""
+        found = np.empty(len(rows))
+        return found, _left_s_at(self._real, rows, now_s, found)
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
@@ -274,7 +286,13 @@ class Books:
 @njit(cache=True)
 def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
     real[:, row], whole[:, row] = 0.0, 0
-    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row], real[_GANG_RATE, row] = reals
+    (
+        real[_ARRIVAL_S, row],
+        real[_WEIGHT, row],
+        real[_LEFT, row],
+        real[_GANG_RATE, row],
+        real[_BEST_RATE, row],
+    ) = reals
     whole[_SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
     real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
 
@@ -324,6 +342,17 @@ def _left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
         row = rows[i]
         done = max(0.0, now_s - real[_SINCE_S, row]) * real[_RATE, row]
         found[i] = max(0.0, real[_LEFT, row] - done)
+
+
+@njit(cache=True)
+def _left_s_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
+    _left_at(real, rows, now_s, found)
+    some = False
+    for i in range(len(rows)):
+        rate = real[_BEST_RATE, rows[i]]
+        found[i] = found[i] / rate if rate != 0.0 else np.inf
+        some |= np.isnan(rate)
+    return some
 
 
 @njit(cache=True)

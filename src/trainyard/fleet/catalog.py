@@ -139,7 +139,7 @@ def _of_gavel(
 
 CATALOG: tuple[Entry, ...] = (
     _queue("fifo", fifo, "First in, first out", {"first fit": {"backfill": True}}),
-    _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length"),
+    _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(
         "srtf",
         srtf,
@@ -149,6 +149,7 @@ CATALOG: tuple[Entry, ...] = (
             "ties as before": {"by_device_time": True, "steady": True},
         },
         "length",
+        "speed",
     ),
     _queue("las", las, "Least attained service first", {"by device time": {"by_device_time": True}}),
     Entry(

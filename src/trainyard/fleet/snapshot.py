@@ -164,6 +164,46 @@ class Snapshot:
         return self._left
 
     @cached_property
+    def left_s(self) -> Floats:
+        """Time that every job would still take on its gang, where it is fastest; needs "length" and "speed".
+
+        Of the types of device that it may have; infinite for a job that runs on none.
+        """
+        self._require("length")
+        self._require("speed")
+        found, some_ask = self._books.left_s_at(self.rows, self.now_s)
+        if some_ask:
+            for number in np.flatnonzero(np.isnan(found)).tolist():
+                found[number] = self._least_rest_s(number)
+        return found
+
+    def _least_rest_s(self, number: int) -> float:
+        """The same of one job, of which it matters where it runs, or which adapts itself.
+
+        What does not change while the job is there is found out once: policies ask for all jobs at every decision.
+        """
+        job, row, left = self.job(number), int(self.rows[number]), float(self._left[number])
+        if not isinstance(job.profile, Adaptive):
+            self._books.best_rate[row] = best = float(self.gang_speeds(number).max())
+            return left / best if best > 0 else float("inf")
+        if row not in self._books.courses:
+            self._books.courses[row] = self._courses(number, job.profile)
+        courses = self._books.courses[row]
+        return min((float(np.interp(job.work - left, *course)) for course in courses), default=float("inf"))
+
+    def _courses(self, number: int, profile: Adaptive) -> tuple[tuple[Floats, Floats], ...]:
+        """Work done and time left whenever a job changes its pace, on its gang of every type where it comes to an end."""
+        job, found = self.job(number), []
+        grant = Grant(tuple(range(job.num_devices)))
+        for kind in self._kinds(number):
+            stints = profile.stints(self._spot(grant, kind), grant, 0.0, job.work)
+            done, stint_s = np.array([(0.0, 0.0), *stints]).T
+            past_s = stint_s.cumsum()
+            if np.isfinite(past_s[-1]):
+                found.append((done, past_s[-1] - past_s))
+        return tuple(found)
+
+    @cached_property
     def done(self) -> Floats:
         """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
         return np.array([job.work for job in self.jobs]) - self._left
@@ -202,10 +242,15 @@ class Snapshot:
         """Work per second of a job's gang by device type, 0 where it can never run; needs "speed"."""
         job, found = self.job(number), np.zeros(len(self.site.device_types))
         grant = Grant(tuple(range(job.num_devices)))
-        for index, size in enumerate(self.site.whole.devices_of_type):
-            if job.num_devices <= size and (self.allowed[number] >> index) & 1:
-                found[index] = self.speed(number, grant, index)
+        for kind in self._kinds(number):
+            found[kind] = self.speed(number, grant, kind)
         return found
+
+    def _kinds(self, number: int) -> list[int]:
+        """Types of device of which a job may have its gang, and there are enough when all nodes are there."""
+        sizes, allowed = self.site.whole.devices_of_type.tolist(), int(self.allowed[number])
+        wanted = self.job(number).num_devices
+        return [kind for kind, size in enumerate(sizes) if wanted <= size and (allowed >> kind) & 1]
 
     def speed_beside(self, number: int, other: int, device_type: int = 0) -> float:
         """Work per second of a job's gang on the same devices as another's, placed as for `speed`; needs "speed"."""

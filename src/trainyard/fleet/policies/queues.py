@@ -11,6 +11,9 @@ Fidelity: exact.
 from __future__ import annotations
 
 from trainyard.fleet.policy import Priority
+from trainyard.fleet.snapshot import Need
+
+_TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
 def fifo(backfill: bool = False) -> Priority:
@@ -19,19 +22,23 @@ def fifo(backfill: bool = False) -> Priority:
 
 
 def sjf() -> Priority:
-    """Shortest job first: of those that wait, the one with least work; nothing is preempted."""
-    return Priority(lambda s: s.left, frozenset({"length"}))
+    """Shortest job first: of those that wait, the one that takes least time; nothing is preempted.
+
+    That is time on the devices that it asks for, on the type where it is fastest, whatever it gets.
+    """
+    return Priority(lambda s: s.left_s, _TIME_LEFT)
 
 
 def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
     """Shortest remaining time first, preempting; by devices times time if ``by_device_time``.
 
-    Of equal jobs the first to arrive comes first, or with ``steady`` the one that came first at the last decision: the
-    rule of Tiresias' simulator, which sorts one list again and again.
+    What remains is time on the devices that a job asks for, on the type where it is fastest. Of equal jobs the first to
+    arrive comes first, or with ``steady`` the one that came first at the last decision: the rule of Tiresias' simulator,
+    which sorts one list again and again.
     """
     if by_device_time:
-        return Priority(lambda s: s.left * s.num_devices, frozenset({"length"}), preempts=True, steady=steady)
-    return Priority(lambda s: s.left, frozenset({"length"}), preempts=True, steady=steady)
+        return Priority(lambda s: s.left_s * s.num_devices, _TIME_LEFT, preempts=True, steady=steady)
+    return Priority(lambda s: s.left_s, _TIME_LEFT, preempts=True, steady=steady)
 
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:

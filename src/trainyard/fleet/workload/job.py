@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -108,16 +108,23 @@ class Adaptive:
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         return self.pace(spot, grant, 0.0, None).work_per_s
 
-    def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:
-        """Time in which it would do the rest of its work."""
-        total_s, report = 0.0, None
+    def stints(self, spot: Spot, grant: Grant, done: float, work: float) -> Iterator[tuple[float, float]]:
+        """How it would do the rest of its work: what is done whenever it changes its pace or ends, and in what time."""
+        report = None
         while done < work:
             pace = self.pace(spot, grant, done, report)
             if pace.work_per_s <= 0:
-                return float("inf")
+                yield work, float("inf")
+                return
             until, report = min(pace.until, work), pace.report
-            total_s += (until - done) / pace.work_per_s
+            yield until, (until - done) / pace.work_per_s
             done = until
+
+    def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:
+        """Time in which it would do the rest of its work."""
+        total_s = 0.0
+        for _, stint_s in self.stints(spot, grant, done, work):
+            total_s += stint_s
         return total_s
 
 
