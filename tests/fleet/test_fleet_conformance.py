@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
+from trainyard.fleet.holdings import Holdings
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
-from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.waiting import why_waiting
 from trainyard.fleet.workload.job import Job, declared_job
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
@@ -163,3 +166,29 @@ def test_tiresias_says_why_jobs_wait() -> None:
     watched = Watched(parse_policy("tiresias"))
     run(CATALOG[0], watched, "tiresias", 0)
     assert watched.num_reasons > 0
+
+
+@EVERY
+def test_every_job_that_waits_is_told_why(
+    entry: Entry, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every decision, and in every round without one; what is said of free devices is so."""
+    bring_about, num_told = Holdings.apply, 0
+
+    def told(self: Holdings, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        nonlocal num_told
+        changed = bring_about(self, rows, targets, now_s)
+        reasons = why_waiting(self, rows, targets)
+        waiting = np.flatnonzero(self.books.held[rows] == 0).tolist()
+        assert reasons.keys() == set(waiting) - set(targets.refused)
+        for why in reasons.values():
+            assert why
+            for free in re.findall(r"asks for \d+ devices?, (\d+) (?:is|are) free", why):
+                assert int(free) == self.free.total
+        num_told += len(reasons)
+        return changed
+
+    monkeypatch.setattr(Holdings, "apply", told)
+    text = text_of(entry, variant)
+    run(entry, parse_policy(text), text, 0)
+    assert num_told > 0

@@ -68,7 +68,8 @@ class Targets(NamedTuple):
     ask_again_s : when the policy wants to decide next, if nothing happens before.
     stands : whether the policy has nothing to change for as long as every job has devices.
     blocks : whether, while one of these jobs finds no place, none that comes later is to start either.
-    reasons : why a job waits, by its number, where there is more to say than that others are more urgent.
+    reasons : why a job waits, by its number, where there is more to say than what it asks for, what is free, and its
+        place among those that wait.
     refused : jobs that will never run, and why.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.books import Books
 from trainyard.fleet.holdings import Holdings
 from trainyard.fleet.partners import Partners
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.rounds import (
     Accounts,
     Rounds,
@@ -49,6 +49,8 @@ class Turns:
         # Rows of jobs that did whole steps until now, and have not ended.
         self.stepped: frozenset[int] = frozenset()
         self.partners = Partners(holdings)
+        # What the last decision said of jobs that wait, by serial number.
+        self._said: Mapping[int, str] = {}
 
     @property
     def site(self) -> Site:
@@ -125,15 +127,34 @@ class Turns:
                 self.accounts = None
                 return decision
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
+            self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
             self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
         numbers, partners, types = self._turn(rows, now_s)
+        reasons = self._reasons(rows, numbers, partners)
         if decision is None:
-            found = Targets(numbers, device_type=types)
+            found = Targets(numbers, device_type=types, reasons=reasons)
         else:
-            found = decision._replace(order=numbers, device_type=types, fraction=None, partner=None)
+            found = decision._replace(
+                order=numbers, device_type=types, fraction=None, partner=None, reasons=reasons
+            )
         if self.partners.of or partners is not None:
             return self.partners.place(rows, found, partners)
         return found
+
+    def _reasons(self, rows: Ints, numbers: Ints, partners: Ints | None) -> Reasons:
+        """Why jobs are not among those whose turn it is; of the others, it is for whoever places them to say."""
+        waits = np.ones(len(rows), np.bool_)
+        waits[numbers] = False
+        if partners is not None:
+            waits[partners[partners >= 0]] = False
+        serial, accounts, said = self.books.serial[rows], self.accounts, self._said
+        assert accounts is not None
+
+        def why(number: int) -> str:
+            own = int(serial[number])
+            return said.get(own) or _share_of(own, accounts)
+
+        return Reasons(np.flatnonzero(waits), why)
 
     def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints]:
         """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), and their types."""
@@ -210,6 +231,22 @@ class Turns:
             return []
         self._steps = _Steps.of(self.books, now_s, self.rounds.round_s)
         return self._steps.ending(self.books)
+
+
+def _share_of(serial: int, accounts: Accounts) -> str:
+    """What a job whose turn it is not is to have, in words."""
+    jobs = accounts.jobs
+    row = int(np.searchsorted(jobs, serial))
+    if row == len(jobs) or jobs[row] != serial:
+        return "it came after the last decision; the next one gives it a share of the time"
+    own = np.arange(len(accounts.serial)) == row
+    if accounts.members is not None:
+        own = (accounts.members[0] == row) | (accounts.members[1] == row)
+    share = float(np.maximum(accounts.fraction[own], 0.0).sum())
+    if not share:
+        return "others are to have the devices all the time until the next decision"
+    part = f"{100 * share:.0f} %" if share >= 0.01 else "less than 1 %"
+    return f"it is to have devices for {part} of the time, and its turn is in a later round"
 
 
 @dataclass(frozen=True, eq=False)

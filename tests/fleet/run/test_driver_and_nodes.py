@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -15,6 +15,7 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
+from trainyard.fleet.waiting import _ordinal
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
@@ -148,3 +149,64 @@ def test_a_job_that_runs_can_be_refused() -> None:
     assert [event.what for event in told] == [Happening.STAYS, Happening.LEAVES, Happening.REFUSED]
     assert not engine.runs
     assert not driven.names
+
+
+def test_who_waits_is_told_why() -> None:
+    engine = Nodes()
+    driven = driver("fifo", engine, [])
+    wide = training_job("wide", 0.0, 2, TRAINING, Predicted(TRAINING, {2: 1.0}))
+    for each in (job("a"), wide, job("b")):
+        driven.submit(each, 0.0)
+    driven.step(0.0)
+    assert driven.waiting == {
+        "wide": "asks for 2 devices, 1 is free; it is the 1st of those that wait",
+        "b": "asks for 1 device, 1 is free; it is the 2nd of those that wait, and none starts before the one that is "
+        "before it",
+    }
+    engine.over["a"] = Progress(100, ended=True)
+    driven.step(1.0)
+    assert driven.waiting == {"b": "asks for 1 device, 0 are free; it is the 1st of those that wait"}
+
+
+def test_who_waits_for_its_turn_is_told_so_in_every_round() -> None:
+    """The policy decides once, for several rounds."""
+    setting, engine = setting_of("gavel_max_min", round_s=10.0), Nodes()
+    driven = Driver(Site.uniform(1, 1, "local"), setting.policy, engine, rounds=setting.rounds)
+    for name in ("a", "b"):
+        driven.submit(job(name), 0.0)
+    waited = []
+    for now_s in (0.0, 10.0, 20.0):
+        driven.step(now_s)
+        ((name, why),) = driven.waiting.items()
+        assert why == "it is to have devices for 50 % of the time, and its turn is in a later round"
+        waited.append(name)
+    assert set(waited) == {"a", "b"}
+    assert driven.notes.num_decisions == 1
+
+
+def test_what_a_policy_said_holds_in_rounds_without_a_decision() -> None:
+    setting, engine = setting_of("gavel_max_min", round_s=10.0), Nodes(gone=frozenset({1}))
+    driven = Driver(Site.parse("1x1xlocal+1x1xT4"), setting.policy, engine, rounds=setting.rounds)
+    driven.submit(job("a"), 0.0)
+    driven.submit(replace(job("b"), device_types=("T4",)), 0.0)
+    for now_s in (0.0, 10.0, 20.0):
+        driven.step(now_s)
+        assert driven.waiting == {"b": "nodes that it needs cannot be used now"}
+    assert driven.notes.num_decisions == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (1, "1st"),
+        (2, "2nd"),
+        (3, "3rd"),
+        (4, "4th"),
+        (11, "11th"),
+        (12, "12th"),
+        (23, "23rd"),
+        (112, "112th"),
+    ],
+)
+def test_places_in_words(place: int, said: str) -> None:
+    assert _ordinal(place) == said

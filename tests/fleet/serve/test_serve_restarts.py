@@ -251,3 +251,25 @@ def test_who_was_admitted_stays_so(
     record = store.job("a")
     assert record is not None
     assert record.state is state
+
+
+def test_a_job_between_two_rounds_is_not_told_of_a_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one was made before it came; and as soon as there is one, that is what it is told."""
+    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    daemon = daemons.Daemon(
+        SITE, setting_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path
+    )
+    for now_s, name in ((1000.0, "job0"), (1010.0, "job2")):
+        monkeypatch.setattr(daemons.time, "time", lambda now_s=now_s: now_s)
+        daemon.submit(form(name, 4), "")
+        daemon.turn()
+    assert daemon.job("job2").reason == "nothing was decided since it came, or lost its devices"
+    monkeypatch.setattr(daemons.time, "time", lambda: 1100.0)
+    daemon.turn()
+    assert {daemon.job(name).reason for name in ("job0", "job2")} >= {""}
+    assert "asks for 4 devices, 0 are free; it is the 1st of those that wait" in {
+        daemon.job(name).reason for name in ("job0", "job2")
+    }

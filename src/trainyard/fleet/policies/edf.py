@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -63,4 +63,11 @@ class EDF:
         for place, i in enumerate(order.tolist()):
             counts[place] = max((n for n in known[serial[i]].num_devices if n <= free), default=0)
             free -= int(counts[place])
-        return Targets(order[counts > 0], num_devices=counts[counts > 0]), MappingProxyType(known)
+        reasons = Reasons(np.sort(order[counts == 0]), _why)
+        return Targets(order[counts > 0], num_devices=counts[counts > 0], reasons=reasons), MappingProxyType(
+            known
+        )
+
+
+def _why(job: int) -> str:
+    return "jobs that are before it in the order of deadlines leave it too few devices"

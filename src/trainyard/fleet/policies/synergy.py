@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant
@@ -105,7 +105,11 @@ class Synergy:
         rows, grants = [packing.rows[i] for i in order.tolist()], [snapshot.grants[i] for i in order.tolist()]
         given = np.array([packing.needs[i] for i in order.tolist()]).reshape(-1, 3)
         devices = keeping(snapshot.site, rows, grants)
-        return Targets(order, devices=devices, cpus=given[:, 1], memory_bytes=given[:, 2]), state
+        waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
+        reasons = Reasons(waiting, _why)
+        return Targets(
+            order, devices=devices, cpus=given[:, 1], memory_bytes=given[:, 2], reasons=reasons
+        ), state
 
     def _key(self, snapshot: Snapshot, demands: list[Demand]) -> Floats:
         if self.order == "fifo":
@@ -144,6 +148,10 @@ def _profiled(snapshot: Snapshot, number: int, saturation: float, fair: bool) ->
     best_bytes = parts[_first(len(parts), lambda k: work_per_s(best_cpus, parts[k]) >= enough)]
     needs = (float(count), float(best_cpus * count), float(best_bytes * count))
     return Demand(needs, work_per_s(best_cpus, best_bytes))
+
+
+def _why(job: int) -> str:
+    return "jobs that are before it leave fewer devices than it asks for"
 
 
 def _fitting(order: Ints, num_devices: Ints, total: int) -> Ints:

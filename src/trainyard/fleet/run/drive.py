@@ -19,6 +19,7 @@ from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.turns import Turns
+from trainyard.fleet.waiting import why_waiting
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
 
@@ -84,7 +85,7 @@ class Driver:
     Attributes
     ----------
     running : what the engine has been told to run.
-    waiting : reasons of jobs that wait, by name, of the last decision.
+    waiting : why jobs wait, by name, as of the last decision.
     given_up : how jobs failed that failed too often, by name.
     """
 
@@ -308,7 +309,6 @@ class Driver:
             targets = self.turns.targets(rows, now_s, ask if self.turns.is_due(now_s, last=False) else None)
         self.wake_s = min(self.wake_s, targets.ask_again_s)
         jobs = {row: self.books.job(row) for row in rows.tolist()}
-        self.waiting = {jobs[int(rows[number])].name: reason for number, reason in targets.reasons.items()}
         for number, why in targets.refused.items():
             row = int(rows[number])
             if row in self.running:
@@ -316,6 +316,8 @@ class Driver:
                 self._leave([row])
             self.tell(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
+        reasons = why_waiting(self.holdings, rows, targets)
+        self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
         self._bring_about(jobs, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Targets:

@@ -197,10 +197,9 @@ class Daemon:
         if now_s < self._settled_s + _SETTLE_S and admitted <= self._admitted and not last:
             return
         self._settled_s, self._admitted = now_s, admitted
-        free = driver.holdings.free.total
         running = {driver.books.job(row).name for row in driver.running}
         waiting = {
-            name: driver.waiting.get(name, f"others are before it; {free} devices are free")
+            name: driver.waiting.get(name, "nothing was decided since it came, or lost its devices")
             for name in driver.names
             if name not in running
         }
