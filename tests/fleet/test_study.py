@@ -49,3 +49,15 @@ def test_bad_studies_are_refused() -> None:
         drawn_jobs("phily", 10, 0.5, SITE, 0)
     with pytest.raises(FleetError, match="load above 0"):
         drawn_jobs("philly", 10, 0.0, SITE, 0)
+
+
+def test_who_refuses_jobs_is_not_the_best() -> None:
+    """However short the mean of the others."""
+    drawn = partial(drawn_jobs, "helios", 40, 0.9, SITE)
+    refuses = "antman(quotas=(('', 16),))"
+    first, second = study(f"{refuses},fifo", drawn, SITE, range(2))
+    assert (first.policy, second.policy) == ("fifo", refuses)
+    assert second.completion_s.mean < first.completion_s.mean
+    assert first.num_refused.mean == 0 < second.num_refused.mean < 40
+    assert "refused" in study_page("a study", (first, second))
+    assert "refused" not in study_page("a study", (first,))

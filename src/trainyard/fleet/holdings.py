@@ -391,7 +391,7 @@ class Holdings:
         if self.books.held[row]:
             self.stop([row], now_s)
         self.fair.count(now_s)
-        self.notes.refused.append((job.name, reason))
+        self.notes.turned_away(job, reason)
         self.forget(row)
 
     def forget(self, row: int) -> None:

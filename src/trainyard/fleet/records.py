@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Job
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +39,7 @@ class FleetRun:
     deadline_s : infinite where there is none.
     fair_s : how long each would have taken with an equal share of the cluster for itself.
     refused : jobs that were turned away, and why.
+    refused_clusters, refused_deadline_s : virtual clusters and deadlines of these, in the same order.
     used : (time, devices in use from then on), at every change.
     spans : what ran where; empty unless it was asked for.
     num_decisions, num_failures : of the policy; of devices that jobs had.
@@ -56,6 +58,8 @@ class FleetRun:
     deadline_s: Floats
     fair_s: Floats
     refused: tuple[tuple[str, str], ...]
+    refused_clusters: tuple[str, ...]
+    refused_deadline_s: Floats
     used: tuple[Floats, Floats]
     spans: tuple[Span, ...]
     num_decisions: int
@@ -133,9 +137,14 @@ class FleetRun:
         return self.busy_device_s / whole_s if whole_s > 0 else 0.0
 
     @property
+    def num_jobs(self) -> int:
+        """Jobs that came: those that ended, and those that were refused."""
+        return len(self.names) + len(self.refused)
+
+    @property
     def num_missed(self) -> int:
-        """Jobs that ended after their deadline."""
-        return int((self.finish_s > self.deadline_s).sum())
+        """Jobs that did not end by their deadline, because it was later or because they were refused."""
+        return int((self.finish_s > self.deadline_s).sum() + np.isfinite(self.refused_deadline_s).sum())
 
 
 class Recorder:
@@ -146,6 +155,8 @@ class Recorder:
         self.virtual_clusters: list[str] = []
         self.values = array("d")
         self.refused: list[tuple[str, str]] = []
+        self.refused_clusters: list[str] = []
+        self.refused_deadline_s = array("d")
         self.used = (array("d"), array("d"))
         self.spans: list[Span] | None = [] if keep_spans else None
         self.num_decisions = self.num_failures = 0
@@ -155,6 +166,12 @@ class Recorder:
         self.names.append(name)
         self.virtual_clusters.append(virtual_cluster)
         self.values.extend(values)
+
+    def turned_away(self, job: Job, why: str) -> None:
+        """A job was refused."""
+        self.refused.append((job.name, why))
+        self.refused_clusters.append(job.virtual_cluster)
+        self.refused_deadline_s.append(float("inf") if job.deadline_s is None else job.deadline_s)
 
     def in_use(self, now_s: float, num_devices: int) -> None:
         """Devices in use from now on."""
@@ -178,6 +195,8 @@ class Recorder:
             num_preempted=preempted,
             num_starts=started,
             refused=tuple(self.refused),
+            refused_clusters=tuple(self.refused_clusters),
+            refused_deadline_s=np.array(self.refused_deadline_s),
             used=(np.array(self.used[0]), np.array(self.used[1])),
             spans=tuple(self.spans or ()),
             num_decisions=self.num_decisions,

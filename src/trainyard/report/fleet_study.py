@@ -30,6 +30,8 @@ def _ratio(interval: Interval) -> str:
 
 
 def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Refusals have a column only where there are any."""
+    some_refuse = any(each.num_refused.mean > 0 for each in standings)
     rows = tuple(
         (
             each.policy,
@@ -38,10 +40,12 @@ def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[s
             _time(each.p99_s),
             _ratio(each.utilisation),
             _ratio(each.wronged),
+            *((_ratio(each.num_refused),) if some_refuse else ()),
         )
         for i, each in enumerate(standings)
     )
-    return ("policy", "mean JCT", "to best", "p99", "used", "wronged"), rows
+    columns = ("policy", "mean JCT", "to best", "p99", "used", "wronged")
+    return (*columns, *(("refused",) if some_refuse else ())), rows
 
 
 def _more_rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -55,7 +59,7 @@ def _more_rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tu
         )
         for each in standings
     )
-    return ("policy", "median JCT", "queueing", "makespan", "late jobs"), rows
+    return ("policy", "median JCT", "queueing", "makespan", "missed deadlines"), rows
 
 
 def study_table(title: str, standings: Sequence[Standing]) -> RichTable:

@@ -66,7 +66,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
-    from trainyard.report.fleet_league import fleet_table, ranked_runs, run_document
+    from trainyard.report.fleet_league import fleet_table, ranked_runs, refusals, run_document
 
     site = Site.parse(options.cluster)
     settings = [
@@ -97,7 +97,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                     keep_spans=options.html is not None,
                 )
             )
-    title = f"{options.trace.name} on {site.name}: {len(runs[0].names)} jobs, {site.num_devices} devices"
+    title = f"{options.trace.name} on {site.name}: {runs[0].num_jobs} jobs, {site.num_devices} devices"
     if options.html is not None:
         from trainyard.report.fleet_page import fleet_page
 
@@ -109,4 +109,4 @@ def act(options: Options, screen: Screen) -> Outcome:
         "num_devices": site.num_devices,
         "runs": [run_document(run) for run in ranked_runs(runs)],
     }
-    return Outcome(document, (fleet_table(title, runs),))
+    return Outcome(document, (fleet_table(title, runs), *refusals(runs)))
