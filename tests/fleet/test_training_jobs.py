@@ -23,6 +23,18 @@ def test_a_report_tells_computing_from_the_rest() -> None:
     assert both.batch(1, 2).local * 2 == 8  # the batch of a training is fixed
 
 
+def test_a_report_keeps_the_losses_that_it_has() -> None:
+    spot, losses = Spot("local", 1, 1, (1,)), ((600.0, 2.0), (1200.0, 1.0))
+    told = TRAINING.report(None, spot, 0.8, losses)
+    assert told.losses == losses
+    assert TRAINING.report(told, spot, 0.8).losses == losses
+
+
+def test_a_long_training_tells_its_loss_a_hundred_times() -> None:
+    assert TRAINING.epoch_steps == 600
+    assert Training("gpt-tiny", 8, 40).epoch_steps == Training("gpt-tiny", 8, 40).checkpoint_every
+
+
 @pytest.mark.parametrize(
     ("speeds", "widths"),
     [({1: 10.0, 2: 19.0, 4: 36.0}, [1, 2, 4]), ({1: 10.0, 2: 5.0, 4: 2.5}, [1, 2, 1])],

@@ -21,15 +21,17 @@ from guide_commands import follow_guide
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
+from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.run.drive import run_fleet
+from trainyard.fleet.run.drive import Driver, run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
@@ -191,3 +193,41 @@ def test_a_job_of_a_trace_cannot_run(tmp_path: Path) -> None:
 def test_devices_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match="as in 2x2xlocal"):
         LocalEngine(Site.parse("2x2xZ9000"), tmp_path)
+
+
+@pytest.mark.slow
+def test_optimus_learns_how_much_work_is_left(tmp_path: Path) -> None:
+    """Of trainings that run, it reads the losses; of one that has not begun, it knows no end."""
+    trainings = [Training("gpt-tiny", 4, 300, checkpoint_every=every) for every in (3, 4)]
+    speeds = {1: 10.0, 2: 12.0}
+    jobs = [
+        training_job(f"job{i}", 0.0, 1, training, Predicted(training, speeds), max_devices=2)
+        for i, training in enumerate(trainings)
+    ]
+    local, setting = LocalEngine(SITE, tmp_path), setting_of("optimus(interval_s=30)")
+    local.warm_up()
+    driver = Driver(SITE, setting.policy, local, rounds=setting.rounds)
+
+    def left() -> list[float | None]:
+        rows = driver.books.active.tolist()
+        reports = [driver.books.reports[row] for row in rows]
+        return [work_left(report.losses, 0.0, 1e-3) if report else None for report in reports]
+
+    began_s = time.monotonic()
+    try:
+        for job in jobs:
+            driver.submit(job, 0.0)
+        assert left() == [None, None]
+        while None in left():
+            assert time.monotonic() - began_s < 300.0, left()
+            driver.step(time.monotonic() - began_s)
+            time.sleep(0.05)
+        told = [driver.books.reports[row].losses for row in driver.books.active.tolist()]
+        for job, training, losses in zip(jobs, trainings, told, strict=True):
+            by_step = local.home(job.name).losses()
+            every = training.checkpoint_every
+            for done, loss in losses:
+                mean = sum(by_step[step] for step in range(int(done) - every, int(done))) / every
+                assert loss == pytest.approx(mean)
+    finally:
+        local.close()

@@ -253,8 +253,8 @@ class Driver:
             self.books.left[row] = job.work - progress.steps
             if progress.step_s is not None:
                 spot = self.holdings.paces.spot(self.running[row])
-                report = training_of(job).report(self.books.reports[row], spot, progress.step_s)
-                self.books.reports[row] = report
+                known, training = self.books.reports[row], training_of(job)
+                self.books.reports[row] = training.report(known, spot, progress.step_s, progress.losses)
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]

@@ -20,6 +20,7 @@ class Progress:
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
     step_s : what a step takes on the devices that it has; None where that is not known yet.
+    losses : steps done and mean loss at the end of every epoch, as far as that is known.
     """
 
     steps: int
@@ -27,6 +28,7 @@ class Progress:
     failure: str | None = None
     killed: bool = False
     step_s: float | None = None
+    losses: tuple[tuple[float, float], ...] = ()
 
 
 class Engine(Protocol):

@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import IO
 
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
 
@@ -115,17 +116,21 @@ class JobHome:
             return Progress(0)
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - 16384))
-            entries = list(_entries(stream.read()))
+            lines = list(entries(stream.read()))
         # Steps on as many processes as now, without the first, which is slower.
-        counts = [len(entry["peak_memory_bytes"]) for entry in entries]
-        last = [e["seconds"] for e, count in zip(entries, counts, strict=True) if count == counts[-1]]
+        counts = [len(entry["peak_memory_bytes"]) for entry in lines]
+        last = [e["seconds"] for e, count in zip(lines, counts, strict=True) if count == counts[-1]]
         step_s = median(last[1:]) if len(last) >= _MEASURED_STEPS else None
-        return Progress(entries[-1]["step"] + 1 if entries else 0, step_s=step_s)
+        return Progress(lines[-1]["step"] + 1 if lines else 0, step_s=step_s)
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""
-        entries = _entries((self.logs / "metrics.jsonl").read_bytes())
-        return {entry["step"]: next(iter(entry["losses"].values())) for entry in entries}
+        lines = entries((self.logs / "metrics.jsonl").read_bytes())
+        return {line["step"]: next(iter(line["losses"].values())) for line in lines}
+
+    def epochs(self) -> Losses:
+        """What reads the losses of the job epoch by epoch while it writes them."""
+        return Losses(self.logs / "metrics.jsonl", self.training().epoch_steps)
 
     def last_lines(self, rank: int = 0) -> str:
         """The end of what a process printed."""
@@ -175,12 +180,3 @@ def _is_locked(file: IO[str], how: int) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _entries(text: bytes) -> Iterator[dict[str, Any]]:
-    """Whole lines of a file of metrics; one that was cut off is left out."""
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue

@@ -18,6 +18,7 @@ from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -60,6 +61,7 @@ class HomeEngine(ABC):
         self._known: set[str] = set()
         # Jobs that are to leave nodes some of which may not answer.
         self._leaving: dict[str, _Leaving] = {}
+        self._losses: dict[str, Losses] = {}
 
     @abstractmethod
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
@@ -152,7 +154,15 @@ class HomeEngine(ABC):
         self.kill(name)
 
     def progress(self, name: str) -> Progress:
-        return self.home(name).progress(self.is_over(name))
+        home, is_over = self.home(name), self.is_over(name)
+        found = home.progress(is_over)
+        if is_over:
+            if found.ended:
+                self._losses.pop(name, None)
+            return found
+        if name not in self._losses:
+            self._losses[name] = home.epochs()
+        return replace(found, losses=self._losses[name].read())
 
     def close(self) -> None:
         self.stop([name for name in sorted(self._known) if not self.is_over(name)])

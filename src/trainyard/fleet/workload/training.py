@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
 _NO_NOISE = Noise(1.0, 0.0)
+_MOST_EPOCHS = 100
 _CAPTURING = Lock()  # capture changes PyTorch for all threads of a process
 
 
@@ -81,18 +82,36 @@ class Training:
         """Numbers of devices over which the batch divides."""
         return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
 
-    def report(self, known: Report | None, spot: Spot, step_s: float) -> Report:
+    @property
+    def epoch_steps(self) -> int:
+        """Steps that count as an epoch, whose mean loss it tells: from checkpoint to checkpoint, or a hundredth of all.
+
+        The longer of both, so that who follows a long training is not told of thousands.
+        """
+        return max(self.checkpoint_every, -(-self.steps // _MOST_EPOCHS))
+
+    def report(
+        self,
+        known: Report | None,
+        spot: Spot,
+        step_s: float,
+        losses: tuple[tuple[float, float], ...] = (),
+    ) -> Report:
         """What a job knows of itself after it has measured its steps somewhere.
 
         Its batch is fixed, so the noise of its gradients does not matter. Of a step on several devices, what one device
         would take for a pass as large counts as computing.
+
+        Parameters
+        ----------
+        losses : steps done and mean loss at the end of every epoch; those that it knew before if there are none.
         """
         before = known or self.remembered(())
         local = self.rows // spot.num_devices
         alone_s = [t.step_s * local / self.rows for t in before.timings if t.num_devices == 1]
         compute_s = min([step_s, *alone_s])
         timing = Timing(spot.device_type, spot.num_nodes, spot.num_devices, local, compute_s, step_s)
-        return before.with_timing(timing, _NO_NOISE)
+        return replace(before.with_timing(timing, _NO_NOISE), losses=losses or before.losses)
 
     def remembered(self, timings: tuple[Timing, ...]) -> Report:
         """What a job knows of itself that measured its steps before."""
