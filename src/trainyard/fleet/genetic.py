@@ -58,7 +58,7 @@ class Problem:
     speedup : [job, on several nodes, number of devices].
     keep : factor on the speedup of a job whose devices change.
     least, most : devices of every job, if it has any.
-    fairness : power p of the mean of speedups; the smaller, the fairer.
+    fairness : power p of the mean of speedups; the smaller, the fairer; not 0.
     """
 
     sizes: Ints
@@ -200,8 +200,8 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
-    """Power mean of the speedups of all jobs."""
-    total, num_jobs, num_idle = 0.0, len(keep), 0
+    """Power mean of the speedups of all jobs; with a power of minus infinity that is the least of them."""
+    total, least, num_jobs, num_idle = 0.0, np.inf, len(keep), 0
     for j in range(num_jobs):
         begin, end = first[j], first[j + 1]
         if begin == end:
@@ -214,7 +214,10 @@ def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore
         if not _same(first, node, count, base, j):
             found *= keep[j]
         found += _IDLE
+        least = min(least, found)
         total += 1.0 / found if fairness == -1.0 else found**fairness
+    if fairness == -np.inf:
+        return _IDLE if num_idle else least
     total += num_idle * _IDLE**fairness
     return (total / num_jobs) ** (1.0 / fairness)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.genetic import Problem, allocations, search
 from trainyard.fleet.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
 from trainyard.fleet.holdings import Costs
@@ -130,6 +131,30 @@ def problem(speedup: np.ndarray, base: list[list[tuple[int, int]]], most: int, n
         np.full(jobs, most, np.int32),
         -1.0,
     )
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_the_fairest_mean_is_the_least_speedup(as_published: bool) -> None:
+    """Of two jobs on 16 devices, one gains a third of what the other does by each: 4 and 12, found by trying all."""
+    n = np.arange(17.0)
+    task = problem(np.stack([np.stack([n, n]), np.stack([n / 3, n / 3])]), [[], []], 16)
+    found, fitness = search(replace(task, fairness=-np.inf), task.base, 0, 100, 100, as_published)
+    best = max(min(a, (16 - a) / 3) for a in range(17))
+    assert fitness[0] == pytest.approx(best + 4e-3)
+    assert sum(count for _, count in found.rows(0)[0]) == 4
+    # Nobody is left without devices for the sake of the others, as under the sum.
+    sums, _ = search(replace(task, fairness=1.0), task.base, 0, 100, 100, as_published)
+    assert sum(count for _, count in sums.rows(0)[0]) == 16
+
+
+@pytest.mark.parametrize("fairness", [0.0, float("nan"), float("inf")])
+def test_means_that_are_none_are_refused(fairness: float) -> None:
+    with pytest.raises(FleetError, match=f"fairness of speedups must be .* got {fairness}"):
+        Pollux(fairness=fairness)
+
+
+def test_minus_infinity_can_be_named() -> None:
+    assert parse_policy("pollux(fairness=-1e999)") == Pollux(fairness=-np.inf)
 
 
 @pytest.mark.parametrize("as_published", [False, True])

@@ -35,7 +35,7 @@ from trainyard.fleet.genetic import Allocations, Floats, Ints, Problem, allocati
 from trainyard.fleet.goodput import Models, Report
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policy import Reasons, Targets
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job
 
@@ -66,9 +66,9 @@ class Pollux:
 
     Attributes
     ----------
-    fairness : the power p of the mean; 1 is the sum, minus infinity the least of all speedups.
+    fairness : the power p of the mean; 1 is the sum, minus infinity (-1e999) the least of all speedups. Not 0.
     restart_s : the delay that a job is expected to have whenever its devices change.
-    interval_s : time between two decisions.
+    interval_s : time between two decisions, the length of the rounds.
     num_generations, population : of the search.
     seed : of its random numbers.
     as_published : search as the authors' program does; see the notes.
@@ -83,6 +83,18 @@ class Pollux:
     as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.fairness in (0.0, np.inf) or np.isnan(self.fairness):
+            raise FleetError(
+                f"the fairness of speedups must be a number other than 0, or minus infinity, got {self.fairness}; -1 is "
+                "the paper's"
+            )
+
+    @property
+    def round_s(self) -> float:
+        """A round is the time between two decisions."""
+        return self.interval_s
 
     def start(self, site: Site) -> Searched:
         """Nothing is known."""
