@@ -27,7 +27,7 @@ from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Policy, shares_devices
+from trainyard.fleet.policy import Policy, round_length_s, shares_devices
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 from trainyard.naming import Names
@@ -48,7 +48,6 @@ class Entry:
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     claim_test : file of the test of the paper's claim, from the repository's root.
     place : placement of the jobs that it does not place itself.
-    round_s : length of the rounds in which it is meant to decide; 0 for whenever something happens.
     simulated_only : what of its decisions engines do not bring about for real trainings, in words.
     """
 
@@ -62,7 +61,6 @@ class Entry:
     needs: tuple[Need, ...] = ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     place: str = "consolidated"
-    round_s: float = 0.0
     simulated_only: str = ""
 
     @property
@@ -75,6 +73,11 @@ class Entry:
         """Where it runs, in words."""
         but = f", but for {self.simulated_only}," if self.simulated_only else ""
         return f"in simulation and{but} for real trainings"
+
+    @property
+    def round_s(self) -> float | None:
+        """Length of the rounds in which it decides if nothing else is said; None for whenever something happens."""
+        return round_length_s(self.factory())
 
     @property
     def module(self) -> str:
@@ -133,7 +136,6 @@ def _of_gavel(
             "estimated": {"space_sharing": "estimated"},
             **named,
         },
-        round_s=360.0,
     )
 
 
@@ -177,7 +179,6 @@ CATALOG: tuple[Entry, ...] = (
         left_out="memory of packed jobs; packing of jobs of several devices; migration for locality among nodes of one "
         "job. The paper states its packing and migration heuristics in prose: the order of candidates is ours",
         variants={"time slicing only": {"pack": False, "migrate": False, "grow": False}},
-        round_s=60.0,
     ),
     Entry(
         "antman",
@@ -202,7 +203,6 @@ CATALOG: tuple[Entry, ...] = (
         "tests/fleet/policies/test_elasticflow.py",
         left_out="planning for the time that is lost when devices change; buddies of several nodes, which are any nodes",
         needs=("speed", "length", "deadline"),
-        round_s=60.0,
     ),
     Entry(
         "edf",
@@ -233,7 +233,6 @@ CATALOG: tuple[Entry, ...] = (
             "las": {"order": "las"},
             "as published": {"as_published": True},
         },
-        round_s=300.0,
         simulated_only="shares of CPUs and memory",
     ),
     Entry(
@@ -247,7 +246,6 @@ CATALOG: tuple[Entry, ...] = (
         "asynchronous training, the division of parameters and data (section 5), and stragglers",
         needs=("speed", "reports"),
         variants={"as published": {"as_published": True}},
-        round_s=600.0,
     ),
     Entry(
         "pollux",
@@ -260,7 +258,6 @@ CATALOG: tuple[Entry, ...] = (
         "on any devices, so that their losses are those of an undisturbed run: only devices adapt",
         needs=("reports",),
         variants={"as published": {"as_published": True}, "sum of speedups": {"fairness": 1.0}},
-        round_s=60.0,
         simulated_only=_BATCHES,
     ),
     Entry(
@@ -275,7 +272,6 @@ CATALOG: tuple[Entry, ...] = (
         "batch size and learning rate on any devices",
         needs=("reports",),
         variants={"as published": {"as_published": True}, "sum of goodputs": {"power": 1.0}},
-        round_s=60.0,
         simulated_only=_BATCHES,
     ),
     _of_gavel("gavel_max_min", max_min_fairness, "Max-min fairness over types of device", ("speed",)),

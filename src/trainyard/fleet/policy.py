@@ -132,6 +132,21 @@ def shares_devices(policy: Policy) -> bool:
     return isinstance(policy, Sharing) and policy.shares
 
 
+@runtime_checkable
+class Periodic(Protocol):
+    """A policy that is meant to decide in rounds."""
+
+    @property
+    def round_s(self) -> float:
+        """Their length with its present options."""
+        ...
+
+
+def round_length_s(policy: Policy) -> float | None:
+    """Length of the rounds in which a policy is meant to decide; None for whenever something happens."""
+    return policy.round_s if isinstance(policy, Periodic) else None
+
+
 @dataclass(frozen=True)
 class Priority:
     """Jobs in the order of one number, smallest first; of equal ones the first to arrive.

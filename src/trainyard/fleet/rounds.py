@@ -79,14 +79,19 @@ class Rounds:
 
 @runtime_checkable
 class RoundBased(Protocol):
-    """A policy that decides in rounds, and knows by which rules."""
+    """A policy that cannot decide in whatever rounds it is put in."""
 
-    def rounds(self, given: Rounds | None) -> Rounds:
-        """The rounds in which it decides.
+    def rounds(self, given: Rounds | None) -> Rounds | None:
+        """The rounds in which it decides, by the rules that it knows; None for whenever something happens.
 
         Parameters
         ----------
-        given : what the user asked for.
+        given : what was asked for.
+
+        Raises
+        ------
+        FleetError
+            If it cannot decide in them.
         """
         ...
 

@@ -10,7 +10,7 @@ from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy, shares_devices
+from trainyard.fleet.policy import Policy, round_length_s, shares_devices
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -65,22 +65,23 @@ class Setting:
 
 
 def setting_of(text: str, place: str | None = None, round_s: float | None = None) -> Setting:
-    """A policy by its name, placed and timed as its paper has it where nothing else is said.
+    """A policy by its name, placed and timed as its paper or its own options have it where nothing else is said.
 
     Parameters
     ----------
     text : as `parse_policy` reads it.
+    round_s : length of its rounds.
 
     Raises
     ------
     FleetError
-        If there is no such policy or placement.
+        If there is no such policy or placement, or the policy cannot decide in such rounds.
     """
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
     place = place or entry.place
     placement(place)
     if round_s is None:
-        round_s = entry.round_s or None
+        round_s = round_length_s(policy)
     rounds = None if round_s is None else Rounds(round_s)
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)

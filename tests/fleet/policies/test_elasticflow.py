@@ -97,7 +97,7 @@ def test_jobs_without_deadline_run_on_the_rest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("rounds", [None, Rounds(10.0)])
+@pytest.mark.parametrize("rounds", [None, Rounds(10.0), Rounds(2.5)])
 def test_admitted_jobs_end_in_time(seed: int, rounds: Rounds | None) -> None:
     """Where nothing is lost by restarts, admission is a promise."""
     draw = np.random.default_rng(seed)

@@ -81,6 +81,42 @@ def test_policies_come_with_their_papers_rounds_and_placement() -> None:
     assert gavel.rounds.round_s == 30.0
 
 
+@pytest.mark.parametrize(
+    ("text", "round_s"),
+    [
+        ("gandiva(quantum_s=20)", 20.0),
+        ("pollux(interval_s=15)", 15.0),
+        ("optimus(interval_s=120)", 120.0),
+        ("sia(interval_s=30)", 30.0),
+        ("synergy(round_s=40)", 40.0),
+        ("elasticflow(slot_s=10)", 10.0),
+        ("gavel_max_min", 360.0),
+    ],
+)
+def test_options_of_policies_decide_their_rounds(text: str, round_s: float) -> None:
+    rounds = setting_of(text).rounds
+    assert rounds is not None
+    assert rounds.round_s == round_s
+    asked = setting_of(text, round_s=round_s / 2).rounds
+    assert asked is not None
+    assert asked.round_s == round_s / 2
+
+
+def test_a_shorter_slice_lets_more_jobs_begin_in_the_same_time() -> None:
+    """On one device, the second of two jobs has its first turn when the first slice ends."""
+    jobs = [declared_job(name, 0.0, 1, 100.0) for name in "ab"]
+    run = setting_of("gandiva(quantum_s=20, pack=False)").simulate(jobs, Site.uniform(1, 1))
+    assert sorted(run.first_start_s.tolist()) == [0.0, 20.0]
+
+
+@pytest.mark.parametrize("round_s", [7.0, 120.0])
+def test_rounds_that_do_not_begin_with_every_slot_are_refused(round_s: float) -> None:
+    with pytest.raises(
+        FleetError, match=rf"slots of 60 s.* rounds of {round_s:g} s; give elasticflow\(slot_s="
+    ):
+        setting_of("elasticflow", round_s=round_s)
+
+
 def test_policies_say_whether_jobs_share_devices() -> None:
     named = ("antman", "gandiva", "gandiva(pack=False)", "srtf", "gavel_max_min")
     assert [setting_of(text).shares for text in named] == [True, True, False, False, False]

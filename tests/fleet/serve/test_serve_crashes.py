@@ -19,16 +19,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(
-    ("policy", "rounds"),
+    "policy",
     [
-        pytest.param("srtf", (), id="srtf", marks=pytest.mark.long),
-        pytest.param("gandiva(quantum_s=3.0)", ("--round-s", "3"), id="rounds"),
+        pytest.param("srtf", id="srtf", marks=pytest.mark.long),
+        pytest.param("gandiva(quantum_s=3.0)", id="rounds"),
     ],
 )
 def test_a_daemon_that_is_killed_loses_nothing(
-    policy: str, rounds: tuple[str, ...], tmp_path: Path, undisturbed: dict[int, float]
+    policy: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    options = ("--cluster", "1x2xlocal", "--policy", policy, *rounds)
+    options = ("--cluster", "1x2xlocal", "--policy", policy)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
     print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
 

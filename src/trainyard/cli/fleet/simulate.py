@@ -36,7 +36,7 @@ class Options(Common):
     """How devices are chosen for jobs that a policy does not place: anywhere, consolidated, packed, spread or emptiest;
     by default as the policy's paper does."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
-    """Decide every so many seconds, instead of as the policy's paper does."""
+    """Decide every so many seconds, instead of as often as the policy does by its own options."""
     start_s: StartS = 0.0
     restart_s: RestartS = 0.0
     failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")

@@ -25,6 +25,7 @@ use of devices grows most; here it is as in the paper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.place.buddies import block, buddies
 from trainyard.fleet.policy import Targets
+from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.shares import Wants, allocated, satisfactory
 from trainyard.fleet.site import FleetError, Site
@@ -73,12 +75,33 @@ class ElasticFlow:
 
     Attributes
     ----------
-    slot_s : time between two decisions, and unit of all plans.
+    slot_s : time between two decisions, and unit of all plans; rounds of another length fit only if a slot is a whole
+        number of them, for plans begin and end with a slot.
     """
 
     slot_s: float = 60.0
     needs: frozenset[Need] = field(default=frozenset({"speed", "length", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
+
+    @property
+    def round_s(self) -> float:
+        """A round is a slot."""
+        return self.slot_s
+
+    def rounds(self, given: Rounds | None) -> Rounds | None:
+        """Rounds that begin whenever a slot does, as what was promised to jobs is planned.
+
+        Raises
+        ------
+        FleetError
+            If a slot is no whole number of rounds.
+        """
+        if given is not None and not _is_multiple(self.slot_s, given.round_s):
+            raise FleetError(
+                f"elasticflow plans in slots of {self.slot_s:g} s, which is no whole number of rounds of "
+                f"{given.round_s:g} s; give elasticflow(slot_s={given.round_s:g}), or leave the length of rounds to it"
+            )
+        return given
 
     def start(self, site: Site) -> State:
         """Nobody is admitted.
@@ -191,3 +214,8 @@ class ElasticFlow:
             num_devices,
             work * self.slot_s,
         )
+
+
+def _is_multiple(whole: float, part: float) -> bool:
+    times = whole / part
+    return math.isfinite(times) and round(times) > 0 and math.isclose(round(times), times)

@@ -53,7 +53,7 @@ class Gandiva:
 
     Attributes
     ----------
-    quantum_s : length of a time slice; the paper's is about a minute.
+    quantum_s : length of a time slice, and so of the rounds; the paper's is about a minute.
     pack, migrate, grow : the mechanisms of the introspective mode.
     """
 
@@ -63,6 +63,11 @@ class Gandiva:
     grow: bool = True
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
+
+    @property
+    def round_s(self) -> float:
+        """A round is a time slice."""
+        return self.quantum_s
 
     @property
     def shares(self) -> bool:

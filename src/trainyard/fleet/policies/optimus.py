@@ -14,7 +14,9 @@ Notes
 The paper gives jobs parameter servers and workers. Jobs here exchange gradients among their devices, each of which is
 both: in its model of synchronous training there are as many servers as workers, ``w``, and only the three terms above are
 left. A gang that cannot be resized gets its devices or none. A job whose devices do not change in number stays where
-it is. One whose end cannot be told yet is taken to need as much time as the others on average. For devices of one type.
+it is. One whose end cannot be told yet is taken to need as much time as the others on average; so are trainings of which
+level 1 predicts the speed, in simulation: only when they run for real do they have losses, of which they tell the mean
+from checkpoint to checkpoint. For devices of one type.
 
 ``as_published`` does what the program in the artifact of Pollux (OSDI 2021) does under this name: the true time of a unit
 of work, and the true work left from the end of the epoch underway; jobs fill the nodes with most devices free.
@@ -72,7 +74,7 @@ class Optimus:
 
     Attributes
     ----------
-    interval_s : time between two decisions.
+    interval_s : time between two decisions, the length of the rounds.
     threshold : a job has converged when an epoch lessens its loss by less than this part of its largest.
     young : factor on the gain of jobs whose end cannot be told yet.
     as_published : be told the truth; see the notes.
@@ -88,6 +90,11 @@ class Optimus:
     def needs(self) -> frozenset[Need]:
         """Trials show how fast a job is; its truth includes how much is left."""
         return frozenset({"speed", "length"}) if self.as_published else frozenset({"speed", "reports"})
+
+    @property
+    def round_s(self) -> float:
+        """A round is the time between two decisions."""
+        return self.interval_s
 
     def start(self, site: Site) -> History:
         """Nothing is known.

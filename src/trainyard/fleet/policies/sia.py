@@ -92,7 +92,7 @@ class Sia:
     power : p of the powers that are added up; the smaller, the fairer. Not 0.
     incentive : lambda, what it is worth that a job has any devices.
     restart_s : the delay that a job is expected to have whenever its devices change.
-    interval_s : time between two decisions.
+    interval_s : time between two decisions, the length of the rounds.
     as_published : keep to the authors' program where it differs from the text.
     """
 
@@ -107,6 +107,11 @@ class Sia:
     def __post_init__(self) -> None:
         if self.power == 0:
             raise FleetError("the power of goodputs must not be 0; -0.5 is the paper's")
+
+    @property
+    def round_s(self) -> float:
+        """A round is the time between two decisions."""
+        return self.interval_s
 
     def start(self, site: Site) -> Configurations:
         """All that follows from the cluster."""

@@ -58,19 +58,21 @@ Demands = Mapping[int, Demand]
 
 @dataclass(frozen=True)
 class Synergy:
-    """The policy; for rounds of 300 s.
+    """The policy; for rounds of ``round_s``.
 
     Attributes
     ----------
     order : of the queue: first come first, least remaining time, or least attained service (devices times time).
     allocation : ``tune``, or ``fair``, which gives every job its proportional share.
     saturation : a job is as fast as it gets at this part of its best speed.
+    round_s : time between two decisions.
     as_published : pack as the authors' program does.
     """
 
     order: Literal["fifo", "srtf", "las"] = "fifo"
     allocation: Literal["tune", "fair"] = "tune"
     saturation: float = 0.99
+    round_s: float = 300.0
     as_published: bool = False
     preempts: bool = field(default=True, init=False)
 

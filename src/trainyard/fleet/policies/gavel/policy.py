@@ -99,8 +99,13 @@ class Gavel:
         """Whether two jobs may have the same devices."""
         return bool(self.space_sharing)
 
+    @property
+    def round_s(self) -> float:
+        """The paper's six minutes."""
+        return _ROUND_S
+
     def rounds(self, given: Rounds | None) -> Rounds:
-        """Rounds of six minutes if nothing else is asked for."""
+        """Rounds of six minutes if nothing else is asked for, by the rules of the paper or of the program."""
         return replace(given or Rounds(_ROUND_S), published=self.published)
 
     def start(self, site: Site) -> Memory:
