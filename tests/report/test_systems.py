@@ -26,8 +26,10 @@ PACKAGES = {
             "priorities",
             "elasticflow_program",
             "shockwave_program",
+            "pollux_program",
             "sia_program",
             "tiresias_program",
+            "whole_seconds",
             "small_trace",
         },
     ),
@@ -47,6 +49,7 @@ HERE = {
         "traces_for_ElasticFlow": "elasticflow/traces",
         "scheduler/throughputs_T4": "elasticflow/throughputs_T4",
     },
+    "adaptdl/simulator": {"traces": "pollux/traces", "workloads": "pollux/workloads"},
     "artifacts/sia-simulator": {"traces": "sia/traces", "workloads": "sia/workloads"},
     "shockwave/scheduler": {
         "traces/reproduce": "shockwave/traces",
@@ -136,7 +139,7 @@ def test_simulations_are_near_theirs(table: PaperTable) -> None:
 @pytest.mark.parametrize("table", tables(files=True))
 def test_on_the_authors_files(table: PaperTable, tmp_path: Path) -> None:
     assert table.files is not None
-    if table.files.folder == "adaptdl/simulator":
+    if table.is_slow:
         pytest.skip("takes minutes; tests/fleet/policies/test_pollux.py makes the same run")
     for path, here in HERE[table.files.folder].items():
         if not (DATA / here).exists():

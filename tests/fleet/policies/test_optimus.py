@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 
 from trainyard.fleet.books import Books
 from trainyard.fleet.goodput import Limits, Report
-from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.optimus import (
     Optimus,
     evenly,
@@ -20,14 +19,10 @@ from trainyard.fleet.policies.optimus import (
     unit_seconds,
     work_left,
 )
-from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.reproduce.pollux_program import as_in_pollux, optimus_run, resizable
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
-from trainyard.fleet.workload.application import elastic
-from trainyard.fleet.workload.job import Grant, Job, Pace, Spot, by_arrival
-from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
+from trainyard.fleet.workload.job import Grant, Job, Spot
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"
@@ -153,43 +148,24 @@ def test_one_type_of_devices() -> None:
         Optimus().start(Site.parse("1x4xA+1x4xB"))
 
 
-def simulated(policy: Optimus, *, round_s: float = 60.0) -> tuple[FleetRun, float]:
-    """The authors' sixth workload on their cluster, and what they print."""
-    apps = read_applications(POLLUX / "traces")
-    jobs = elastic(read_pollux(POLLUX / "workloads" / "workload-6.csv"), apps)
-    alone = by_arrival([replace(job, max_devices=1) if job.model == "ncf" else job for job in jobs])
+def printed_s() -> float:
+    """What Pollux' authors print for their sixth workload."""
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"] == "optimus"]
-    run = simulate_fleet(
-        alone, Site.uniform(16, 4, "T4"), policy, rounds=Rounds(round_s), costs=Costs(30.0, 30.0)
-    )
-    assert len(run.names) == 160
-    return run, float(row["avg_jct_s"])
+    return float(row["avg_jct_s"])
 
 
 @needs_data
 @pytest.mark.slow
-@pytest.mark.parametrize(("whole_seconds", "within"), [(False, 0.02), (True, 0.01)])
-def test_as_the_authors_simulator(
-    whole_seconds: bool, within: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The average completion time that Pollux' authors print. Their epochs take whole seconds, which is 1 % of it."""
-
-    exactly = Books.adapt
-
-    def rounded(books: Books, row: int, pace: Pace | None) -> None:
-        exactly(books, row, pace)
-        books.finish_s[row] = books.since_s[row] + round(float(books.finish_s[row] - books.since_s[row]))
-
-    if whole_seconds:
-        monkeypatch.setattr(Books, "adapt", rounded)
-    run, printed = simulated(Optimus(as_published=True))
-    assert run.mean_completion_s == pytest.approx(printed, rel=within)
+def test_as_the_authors_simulator() -> None:
+    run = optimus_run(POLLUX)
+    assert len(run.names) == 160
+    assert run.mean_completion_s == pytest.approx(printed_s(), rel=1e-6)
 
 
 @needs_data
 @pytest.mark.slow
 def test_learning_costs_nothing() -> None:
     """Learnt models do as well as the truth that the published program is told."""
-    run, printed = simulated(Optimus(), round_s=600.0)
-    assert run.mean_completion_s < printed
+    run = as_in_pollux(resizable(POLLUX), Optimus(), round_s=600.0)
+    assert run.mean_completion_s < printed_s()

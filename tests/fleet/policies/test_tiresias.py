@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,15 @@ import pytest
 from runs import finished
 
 from trainyard.fleet.gittins import gittins_index
-from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.queues import fifo, las, srtf
 from trainyard.fleet.policies.tiresias import skew, tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.reproduce.elasticflow_program import in_slots, num_met
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.reproduce.pollux_program import tiresias_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.application import elastic
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
-from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
@@ -145,21 +141,10 @@ def test_it_follows_one_program_only(other: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_as_the_simulator_of_pollux_authors() -> None:
     """Their sixth workload: gangs and batch sizes as users chose them, two queues, rounds of a minute."""
-    folder = DATA / "cluster" / "pollux"
-    given = list(read_pollux(folder / "workloads" / "workload-6.csv"))
-    gangs = {job.name: job.num_devices for job in given}
-    jobs = [
-        replace(job, num_devices=gangs[job.name], min_devices=None, max_devices=None)
-        for job in elastic(given, read_applications(folder / "traces"))
-    ]
-    policy = tiresias(thresholds=(16 * 3600.0,), as_in_pollux=True)
-    rounds, costs = Rounds(60.0), Costs(30.0, 30.0)
-    run = simulate_fleet(
-        by_arrival(jobs), Site.uniform(16, 4, "T4"), policy, place="emptiest", rounds=rounds, costs=costs
-    )
+    run = tiresias_run(DATA / "cluster" / "pollux")
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:
         (row,) = [r for r in csv.DictReader(file) if r["policy"] == "tiresias"]
-    assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.01)
+    assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=1e-6)
 
 
 @WITH_DATA

@@ -95,7 +95,7 @@ class Tiresias:
     thresholds : between queues, ascending, device-seconds; seconds if not ``two_dimensional``.
     promote_knob : waiting over running at which a job begins anew; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
-    as_in_pollux : within a queue by arrival instead of by start, where jobs have no index; nothing is said of placement.
+    as_in_pollux : within a queue by when they came into it instead of by start; nothing is said of placement.
     skews, pack_limit : skew by model, and from which on a job is consolidated, as one of unknown skew is.
     """
 
@@ -150,7 +150,7 @@ class Tiresias:
         # Thousands may wait, of whom nothing can have changed: they are not looked at.
         some = len(numbers) < snapshot.num_jobs
         seen = replace(snapshot, rows=snapshot.rows[numbers]) if some else snapshot
-        moved = _requeued(jobs, numbers, now_s, *self._columns(seen), *rules)
+        moved = _requeued(jobs, numbers, now_s, *self._columns(seen), *rules, self.as_in_pollux)
         for number in range(num_known, snapshot.num_jobs):
             jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number).model)
         if self.as_published:
@@ -173,10 +173,10 @@ class Tiresias:
         ), Line(snapshot.serial, jobs, order, first)
 
     def _columns(self, seen: Snapshot) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
-        """Of some jobs: devices held, asked for, and allowed; time and service attained; and their turn."""
+        """Of some jobs: devices held, asked for, and allowed; time and service attained; and when they first started."""
         attained = seen.attained_device_s if self.two_dimensional else seen.attained_s
-        turn = seen.arrival_s if self.as_in_pollux else seen.first_start_s
-        return seen.held, seen.num_devices, seen.allowed, seen.attained_s, attained, turn
+        start_s = seen.first_start_s
+        return seen.held, seen.num_devices, seen.allowed, seen.attained_s, attained, start_s
 
     def _is_skewed(self, model: str) -> bool:
         return self.skews.get(model, 1.0) > self.pack_limit
@@ -225,7 +225,19 @@ def _continued(before, known, first, serial, all_may_move):  # type: ignore[no-u
 
 @njit(cache=True)
 def _requeued(  # type: ignore[no-untyped-def]
-    jobs, numbers, now_s, held, gangs, allowed, attained_s, attained, turn, limits, knob, as_published
+    jobs,
+    numbers,
+    now_s,
+    held,
+    gangs,
+    allowed,
+    attained_s,
+    attained,
+    start_s,
+    limits,
+    knob,
+    as_published,
+    as_in_pollux,
 ):
     """Note how jobs are now, and return the numbers of those whose place is another."""
     moved, num_moved, may_begin_anew = np.empty(len(numbers), np.int64), 0, len(jobs) > _SINCE_S
@@ -242,8 +254,11 @@ def _requeued(  # type: ignore[no-untyped-def]
             job[_QUEUE] = _queue_of(job[_QUEUE], job[_SERVICE], limits, as_published)
         elif knob < np.inf and job[_QUEUE] > 0:
             _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
-        if not as_published:
-            job[_TURN] = np.inf if np.isnan(turn[i]) else turn[i]
+        if as_in_pollux:
+            if job[_QUEUE] != former_queue or np.isnan(former_turn):
+                job[_TURN] = now_s
+        elif not as_published:
+            job[_TURN] = np.inf if np.isnan(start_s[i]) else start_s[i]
         if job[_QUEUE] != former_queue or job[_TURN] != former_turn:
             moved[num_moved] = numbers[i]
             num_moved += 1
@@ -343,8 +358,8 @@ def tiresias(
         start.
     two_dimensional : whether service counts devices; if not, it is time alone.
     pack_limit : PackLimit: share of the largest tensor above which a model's jobs are consolidated.
-    as_in_pollux : as in the simulator of the authors of Pollux, who compare with it: within a queue the job that came
-        first goes first, also before those that run, and nothing is said of placement.
+    as_in_pollux : as in the simulator of the authors of Pollux, who compare with it: within a queue the job goes
+        first that came into it first, also before those that run, and nothing is said of placement.
     as_published : with the rules of the authors' program.
 
     Returns

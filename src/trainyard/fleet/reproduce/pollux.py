@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.fleet.goodput import Limits, Models, Noise, Report, Timing, divided
-from trainyard.fleet.holdings import Costs
 from trainyard.fleet.policies.pollux import Pollux
-from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.reproduce.pollux_program import as_in_pollux, jobs_table
 from trainyard.fleet.throughput import Theta
 from trainyard.fleet.workload.readers.pollux import read_pollux
-from trainyard.published import Files, PaperTable, Row
+from trainyard.published import PaperTable, Row
 
 _THETA = Theta(0.05, 0.002, 0.08, 0.004, 0.02, 0.001, 1.8)
 _NOISE = Noise(1.0, 40.0)
@@ -60,15 +58,9 @@ def _best() -> Iterator[Row]:
         yield Row(f"nodes: {nodes}, devices: {devices}", theirs, ours)
 
 
-def _simulator(folder: Path) -> Iterator[Row]:
-    run = simulate_fleet(
-        read_pollux(folder / "workloads" / "workload-6.csv", folder / "traces"),
-        Site.uniform(16, 4, "T4"),
-        Pollux(as_published=True),
-        rounds=Rounds(60.0),
-        costs=Costs(30.0, 30.0),
-    )
-    yield Row("160 jobs", 2446.131, run.mean_completion_s)
+def _simulated(folder: Path) -> FleetRun:
+    jobs = read_pollux(folder / "workloads" / "workload-6.csv", folder / "traces")
+    return as_in_pollux(jobs, Pollux(as_published=True))
 
 
 TABLES = (
@@ -79,17 +71,5 @@ TABLES = (
         _best,
         tolerance=0.02,
     ),
-    PaperTable(
-        "The authors' simulator of Pollux, OSDI 2021, workload-6 on 16 nodes of 4 T4",
-        "mean completion time, s",
-        "simulated, the same jobs, measurements and nodes",
-        _simulator,
-        tolerance=0.03,
-        is_slow=True,
-        files=Files(
-            ("traces", "workloads/workload-6.csv"),
-            "git clone --branch osdi21-artifact https://github.com/petuum/adaptdl",
-            "adaptdl/simulator",
-        ),
-    ),
+    jobs_table("pollux", 2446.131, _simulated, 0.03, is_slow=True),
 )

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.goodput import Batch, divided, gain
+from trainyard.fleet.goodput import Batch, divided
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.reproduce.whole_seconds import whole_seconds
 from trainyard.fleet.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
@@ -39,7 +40,7 @@ Ints = NDArray[np.int64]
 
 SITE = Site.of_pools((("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)))
 WORKLOAD = "workloads/philly/workload-1.csv"
-_ROUND_S, _AN_INSTANT_S = 360.0, 1e-6
+_ROUND_S = 360.0
 _RESTART_S = {"cifar10": 50.0, "deepspeech2": 25.0, "bert": 120.0, "yolov3": 80.0, "imagenet": 250.0}
 _SLOWDOWNS = {"cifar10": 1.8, "deepspeech2": 1.2, "bert": 1.2, "yolov3": 1.2, "imagenet": 1.2}
 """By how much applications are slower than they were measured."""
@@ -70,37 +71,10 @@ class _Measured:
         return step_s + (batch.num_passes - 1) * compute_s
 
 
-class _Stretch(NamedTuple):
-    """Part of an epoch at one speed.
-
-    Attributes
-    ----------
-    done, reached : work done when it began, as the simulator counts it, and as the program does.
-    speed, shown : work per second, as the program counts it, and so that the epoch ends at a whole second.
-    until : work done when the epoch ends.
-    late_s : by how much that is after the whole second.
-    """
-
-    done: float
-    reached: float
-    speed: float
-    shown: float
-    until: float
-    late_s: float
-
-    def after(self, done: float) -> tuple[float, float]:
-        """Work done as the program counts it, and how late it is."""
-        if done >= self.until * (1 - 1e-12):
-            return self.until, self.late_s
-        return self.reached + (done - self.done) * self.speed / self.shown, 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Rigid(Adaptive):
-    """A job that keeps its devices and its batch size; its speed changes with the noise of its gradients.
-
-    In the program an epoch takes whole seconds from where it began, or was interrupted, to its end. Where that is less
-    than its work needs, and a round ends with it, the job is not yet through with it.
+    """A job that keeps its devices and its batch size; its speed changes with the noise of its gradients, and epochs take
+    whole seconds.
 
     Attributes
     ----------
@@ -114,18 +88,11 @@ class Rigid(Adaptive):
     def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
         measured = self.on[spot.device_type]
         app, batch = measured.application, measured.batch(self.batch_size, spot.per_node)
-        size = batch.local * batch.num_passes * spot.num_devices
-        scale, step_s = size / app.limits.smallest, measured.step_s(batch, spot.per_node)
-        reached, late_s = report.after(done) if isinstance(report, _Stretch) else (done, 0.0)
-        for epoch in range(app.epoch(reached), len(app.epoch_ends)):
-            until, speed = float(app.epoch_ends[epoch]), gain(app.noise(size, epoch), scale) / step_s
-            needs_s = (until - reached) / speed
-            if (whole_s := round(needs_s)) > 0:
-                break
-            reached = until
-        later_s = _AN_INSTANT_S if whole_s < needs_s else 0.0
-        shown = (until - done) / max(whole_s + later_s - late_s, _AN_INSTANT_S)
-        return Pace(shown, until, _Stretch(done, reached, speed, shown, until, later_s), batch_size=size)
+        size, step_s = (
+            batch.local * batch.num_passes * spot.num_devices,
+            measured.step_s(batch, spot.per_node),
+        )
+        return whole_seconds(app, size, step_s, done, report)
 
     def steps_per_s(self, spot: Spot) -> float:
         """What its scheduler is told."""

@@ -1,9 +1,10 @@
-"""Tiresias: what the authors' simulator prints for its two-dimensional queues, and ElasticFlow's for the same."""
+"""Tiresias: what the authors' simulator prints for its two-dimensional queues, and those of ElasticFlow and Pollux."""
 
 from __future__ import annotations
 
 from trainyard.fleet.policies.tiresias import tiresias
 from trainyard.fleet.reproduce.elasticflow_program import TRACE, deadlines_table, in_slots
+from trainyard.fleet.reproduce.pollux_program import jobs_table, tiresias_run
 from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 
@@ -13,4 +14,5 @@ TABLES = (
     sixty_jobs_table({"dlas-gpu": (_QUEUES, 190.683, 3271.0)}),
     cluster_table({"dlas-gpu": (_QUEUES, 15623.572, 2952852.0)}),
     deadlines_table("dlas-gpu", 56, lambda folder: in_slots(read_elasticflow(folder / TRACE))),
+    jobs_table("tiresias", 3469.69375, tiresias_run, 1e-6),
 )
