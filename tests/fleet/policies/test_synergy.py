@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,17 +14,16 @@ from runs import finished
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.reproduce.synergy import printed_hours, static_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Host, Site
-from trainyard.fleet.workload.job import Grant, Job, Profile, Spot
+from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.synergy import read_synergy
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 published = pytest.mark.skipif(not DATA.exists(), reason="the public traces are not here")
 
 GB = 1e9
-ROUND_S = 300.0
 
 
 def nodes(count: int) -> Site:
@@ -112,37 +110,19 @@ def test_devices_of_one_type() -> None:
         Synergy().start(Site.parse("1x8xV100+1x8xK80"))
 
 
-@dataclass(frozen=True)
-class WholeIterations:
-    """A job that does a whole number of iterations in a round, as in the authors' simulator."""
-
-    profile: Profile
-
-    def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        return math.floor(ROUND_S * self.profile.work_per_s(spot, grant) + 1e-6) / ROUND_S
-
-
 def static_trace(policy: Synergy) -> FleetRun:
     folder = DATA / "cluster" / "synergy"
     trace = folder / "deploy_trace" / "static_100job_6_3_1100.0"
-    jobs = read_synergy(trace, folder / "model_sensitivity.json")
-    there = [replace(job, arrival_s=0.0, profile=WholeIterations(job.profile)) for job in jobs]
-    return simulate_fleet(there, nodes(4), policy, rounds=Rounds(ROUND_S))
-
-
-def mean_hours(run: FleetRun) -> float:
-    """Where jobs end with a round, and the first begins a second after they came."""
-    return float(np.ceil(run.finish_s / ROUND_S - 1e-9).mean() * ROUND_S + 1) / 3600
+    return static_run(read_synergy(trace, folder / "model_sensitivity.json"), policy)
 
 
 @published
 @pytest.mark.parametrize("allocation", ["fair", "tune"])
 def test_as_the_authors_simulator(allocation: Literal["fair", "tune"]) -> None:
-    """Under tune one job of the hundred ends a round later than in theirs."""
     with (DATA / "reference" / "fleet" / "others.csv").open() as file:
         theirs = {r["policy"]: float(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "synergy"}
-    found = mean_hours(static_trace(Synergy(allocation=allocation, as_published=True)))
-    assert found == pytest.approx(theirs[f"fifo + {allocation}"], rel=3e-4)
+    found = printed_hours(static_trace(Synergy(allocation=allocation, as_published=True)))
+    assert found == pytest.approx(theirs[f"fifo + {allocation}"], abs=1e-9)
 
 
 @published
