@@ -13,7 +13,7 @@ from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.holdings import Holdings
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy, Targets, places_jobs
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
@@ -110,6 +110,9 @@ class Watched(Probe):
         partner = np.full(len(first.order), -1) if first.partner is None else first.partner
         entries = [{i, j} - {-1} for i, j in zip(first.order.tolist(), partner.tolist(), strict=True)]
         assert len(set(map(frozenset, entries))) == len(entries)
+        assert places_jobs(self.policy) == (first.devices is not None), (
+            "the run believes that a placement matters"
+        )
         self.told = {snapshot.job(i).name: reason for i, reason in first.reasons.items()}
         assert all(self.told.values())
         self.num_reasons += len(self.told)

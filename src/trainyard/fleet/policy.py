@@ -147,6 +147,21 @@ def round_length_s(policy: Policy) -> float | None:
     return policy.round_s if isinstance(policy, Periodic) else None
 
 
+@runtime_checkable
+class Placing(Protocol):
+    """A policy that may choose the very devices of its jobs."""
+
+    @property
+    def places(self) -> bool:
+        """Whether it does for all of them, so that no placement is asked."""
+        ...
+
+
+def places_jobs(policy: Policy) -> bool:
+    """Whether a policy chooses the devices of all its jobs itself."""
+    return isinstance(policy, Placing) and policy.places
+
+
 @dataclass(frozen=True)
 class Priority:
     """Jobs in the order of one number, smallest first; of equal ones the first to arrive.

@@ -10,11 +10,11 @@ from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.holdings import Costs
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy, round_length_s, shares_devices
+from trainyard.fleet.policy import Policy, places_jobs, round_length_s, shares_devices
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 
 
@@ -75,9 +75,12 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
     Raises
     ------
     FleetError
-        If there is no such policy or placement, or the policy cannot decide in such rounds.
+        If there is no such policy or placement, the policy places all jobs itself and a placement is given, or it
+        cannot decide in such rounds.
     """
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
+    if place is not None and places_jobs(policy):
+        raise FleetError(f"{text} chooses the devices of its jobs itself; leave the placement {place!r} out")
     place = place or entry.place
     placement(place)
     if round_s is None:

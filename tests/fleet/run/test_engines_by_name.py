@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import CATALOG
+from trainyard.fleet.policy import places_jobs
 from trainyard.fleet.run import engines
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engines import check_runnable, make_engine
@@ -73,7 +74,7 @@ def test_policies_come_with_their_papers_rounds_and_placement() -> None:
     pollux = setting_of("pollux")
     assert pollux.rounds is not None
     assert pollux.rounds.round_s == 60.0
-    own = setting_of("pollux", "anywhere", 5.0)
+    own = setting_of("edf", "anywhere", 5.0)
     assert own.rounds is not None
     assert (own.place, own.rounds.round_s) == ("anywhere", 5.0)
     gavel = setting_of("gavel_max_min", round_s=30.0)
@@ -115,6 +116,15 @@ def test_rounds_that_do_not_begin_with_every_slot_are_refused(round_s: float) ->
         FleetError, match=rf"slots of 60 s.* rounds of {round_s:g} s; give elasticflow\(slot_s="
     ):
         setting_of("elasticflow", round_s=round_s)
+
+
+def test_a_placement_for_a_policy_that_places_jobs_itself_is_refused() -> None:
+    with pytest.raises(
+        FleetError, match=r"pollux\(fairness=1\) chooses the devices of its jobs itself; .*'spread'"
+    ):
+        setting_of("pollux(fairness=1)", "spread")
+    placing = {"antman", "elasticflow", "gandiva", "hived", "optimus", "pollux", "sia", "synergy"}
+    assert {entry.name for entry in CATALOG if places_jobs(entry.factory())} == placing
 
 
 def test_policies_say_whether_jobs_share_devices() -> None:

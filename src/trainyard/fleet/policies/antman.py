@@ -45,6 +45,7 @@ class AntMan:
     busiest: float = 0.8
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         check_pairs(

@@ -82,6 +82,7 @@ class ElasticFlow:
     slot_s: float = 60.0
     needs: frozenset[Need] = field(default=frozenset({"speed", "length", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     @property
     def round_s(self) -> float:

@@ -63,6 +63,7 @@ class Gandiva:
     grow: bool = True
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     @property
     def round_s(self) -> float:

@@ -70,6 +70,7 @@ class HiveD:
     quotas: Quotas = ()
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     def start(self, site: Site) -> State:
         """No job is known.

@@ -85,6 +85,7 @@ class Optimus:
     young: float = 0.95
     as_published: bool = False
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:

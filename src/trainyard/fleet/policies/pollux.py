@@ -83,6 +83,7 @@ class Pollux:
     as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.fairness in (0.0, np.inf) or np.isnan(self.fairness):

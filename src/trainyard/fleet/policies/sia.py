@@ -103,6 +103,7 @@ class Sia:
     as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.power == 0:

@@ -75,6 +75,7 @@ class Synergy:
     round_s: float = 300.0
     as_published: bool = False
     preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:
