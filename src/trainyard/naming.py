@@ -8,15 +8,16 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T", covariant=True)
 
 
 class Named(Protocol[T]):
-    """An entry of a catalog, as far as names go."""
+    """An entry of a catalog, or one of the user's own, as far as names go."""
 
     @property
     def name(self) -> str: ...
@@ -26,6 +27,8 @@ class Named(Protocol[T]):
 
 
 T_ = TypeVar("T_")
+
+_QUOTED_OR_IN_A_FILE = re.compile(r"""'[^']*'|"[^"]*"|[^,()'"]+\.py:[^\W\d]\w*""")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Names(Generic[T_]):
     example : a text that reads.
     error : what is raised for any other.
     types, types_in_words : of options.
+    in_file : finds ``FILE.py:NAME``, where the user may give something of their own.
     """
 
     entries: Sequence[Named[T_]]
@@ -48,12 +52,15 @@ class Names(Generic[T_]):
     error: type[Exception]
     types: tuple[type, ...]
     types_in_words: str
+    in_file: Callable[[str], Named[T_]] | None = None
 
     def find(self, name: str) -> Named[T_]:
         """The entry of a name; the error for an unknown one lists the known names, close ones first."""
         known = {entry.name: entry for entry in self.entries}
         if name in known:
             return known[name]
+        if self.in_file is not None and ".py:" in name:
+            return self.in_file(name)
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         others = [n for n in known if n not in close]
         raise self.error(f"unknown {self.kind} {name!r}; known: {', '.join([*close, *others])}")
@@ -66,29 +73,34 @@ class Names(Generic[T_]):
         text : names, each with options in parentheses if it has any.
         joined_by : ``"+"`` or ``","``.
         """
-        try:
-            tree = ast.parse(text.strip(), mode="eval").body
-        except SyntaxError:
-            raise self._unreadable(text, joined_by) from None
-        terms = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
-        return tuple(self._make(term, text, joined_by) for term in terms)
+        return tuple((term.text, self._make(term)) for term in self._terms(text, joined_by))
 
-    def _make(self, part: ast.expr, text: str, joined_by: str) -> tuple[str, T_]:
-        call = part if isinstance(part, ast.Call) else ast.Call(part, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise self._unreadable(text, joined_by)
-        entry = self.find(call.func.id)
-        allowed = inspect.signature(entry.factory).parameters
-        options: dict[str, Any] = {}
-        for keyword in call.keywords:
+    def split(self, text: str, joined_by: str) -> tuple[str, ...]:
+        """The names with their options, each as text that `parse` reads; nothing is looked up or made."""
+        return tuple(term.text for term in self._terms(text, joined_by))
+
+    def _terms(self, text: str, joined_by: str) -> list[_Term]:
+        quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
+        try:
+            tree = ast.parse(quoted.strip(), mode="eval").body
+            parts = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
+            return [_Term.of(part) for part in parts]
+        except (SyntaxError, ValueError):
+            raise self._unreadable(text, joined_by) from None
+
+    def _make(self, term: _Term) -> T_:
+        entry = self.find(term.name)
+        factory, options = entry.factory, dict[str, Any]()
+        allowed = inspect.signature(factory).parameters
+        for keyword in term.options:
             if keyword.arg is None or keyword.arg not in allowed:
                 known = ", ".join(allowed) or "none"
                 raise self.error(f"{entry.name} has no option {keyword.arg!r}; its options: {known}")
             options[keyword.arg] = self._value(entry.name, keyword.arg, keyword.value)
         try:
-            return ast.unparse(part), entry.factory(**options)
+            return factory(**options)
         except TypeError as error:
-            raise self.error(f"{ast.unparse(part)}: {error}") from error
+            raise self.error(f"{term.text}: {error}") from error
 
     def _value(self, name: str, option: str, value: ast.expr) -> Any:
         try:
@@ -103,6 +115,36 @@ class Names(Generic[T_]):
         return self.error(
             f"cannot read {self.kinds} from {text!r}; write names joined by {joined_by}, such as {self.example!r}"
         )
+
+
+class _Term(NamedTuple):
+    """One name with its options.
+
+    Attributes
+    ----------
+    text : both as they are written.
+    """
+
+    name: str
+    options: list[ast.keyword]
+    text: str
+
+    @classmethod
+    def of(cls, part: ast.expr) -> _Term:
+        """What a part of the text says; a `ValueError` if that is no name."""
+        call = part if isinstance(part, ast.Call) else ast.Call(part, [], [])
+        name = call.func
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and ".py:" in name.value:
+            name = ast.Name(name.value)
+        if not isinstance(name, ast.Name) or call.args:
+            raise ValueError(f"{ast.unparse(part)} is no name with options")
+        written = name if part is not call else ast.Call(name, [], call.keywords)
+        return cls(name.id, call.keywords, ast.unparse(written))
+
+
+def _quoted(found: re.Match[str]) -> str:
+    """A name in a file as text in quotes, which Python can read; what is in quotes stays as it is."""
+    return found[0] if found[0][0] in "'\"" else repr(found[0].strip())
 
 
 def _sum(tree: ast.expr) -> list[ast.expr]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow import ElasticFlow
@@ -191,7 +192,6 @@ CATALOG: tuple[Entry, ...] = (
         "job and is not measured over the last seconds; more than one opportunistic job on a device. Where trainings are "
         "real, nothing on a device enforces shares: both jobs run their kernels as they come",
         variants={"any device": {"busiest": 1.0}},
-        place="packed",
         simulated_only="shares of devices",
     ),
     Entry(
@@ -317,15 +317,16 @@ _NAMES: Names[Policy] = Names(
     CATALOG,
     "policy",
     "policies",
-    "tiresias(promote_knob=8),fifo",
+    "tiresias(promote_knob=8),fifo,FILE.py:NAME",
     FleetError,
     (int, float, str, tuple),
     "a number, text in quotes, a tuple of them, True, False or None",
+    OwnPolicy,
 )
 
 
-def find(name: str) -> Entry:
-    """The entry of a name.
+def find(name: str) -> Entry | OwnPolicy:
+    """The entry of a name, or where a policy of the user's own is: ``FILE.py:NAME``.
 
     Raises
     ------
@@ -333,7 +334,7 @@ def find(name: str) -> Entry:
         If there is none; the message lists the known names, close ones first.
     """
     entry = _NAMES.find(name)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, Entry | OwnPolicy)
     return entry
 
 
@@ -342,7 +343,8 @@ def parse_policies(text: str) -> tuple[tuple[str, Policy], ...]:
 
     Parameters
     ----------
-    text : ``"fifo, tiresias(thresholds=(3250, 7200))"``. Options are Python literals by keyword.
+    text : ``"fifo, tiresias(thresholds=(3250, 7200))"``. Options are Python literals by keyword. A policy of the user's
+        own is ``FILE.py:NAME``; that file is run, and what is named may take options, too.
 
     Returns
     -------
@@ -350,15 +352,27 @@ def parse_policies(text: str) -> tuple[tuple[str, Policy], ...]:
 
     Raises
     ------
-    FleetError
-        If a name or an option is unknown, or the text has another form.
+    ValueError
+        If a name or an option is unknown, the text has another form, there is no such file, or what it defines is no
+        policy.
 
     Examples
     --------
     >>> [name for name, _ in parse_policies("fifo, tiresias(thresholds=(3250, 7200))")]
     ['fifo', 'tiresias(thresholds=(3250, 7200))']
     """
-    return _NAMES.parse(text, ",")
+    return tuple((name, checked_policy(name, made)) for name, made in _NAMES.parse(text, ","))
+
+
+def split_policies(text: str) -> tuple[str, ...]:
+    """The names of policies with their options, each once, as text that `parse_policy` reads; none is made.
+
+    Examples
+    --------
+    >>> split_policies("fifo, tiresias(thresholds=(3250, 7200)), mine.py:shares(half_life_s=60)")
+    ('fifo', 'tiresias(thresholds=(3250, 7200))', 'mine.py:shares(half_life_s=60)')
+    """
+    return tuple(dict.fromkeys(_NAMES.split(text, ",")))
 
 
 def parse_policy(text: str) -> Policy:

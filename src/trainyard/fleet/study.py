@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.catalog import parse_policies
+from trainyard.fleet.catalog import split_policies
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
@@ -134,18 +134,18 @@ def study(
 
     Parameters
     ----------
-    policies : as `parse_policies` reads them.
+    policies : as `split_policies` reads them.
     workload : jobs of a seed.
     tell : hears how many of the simulations are done.
     """
     from trainyard.job.auto.forked import map_forked
 
-    names = [name for name, _ in parse_policies(policies)]
-    cases = [(name, seed) for seed in seeds for name in names]
+    settings = [setting_of(name) for name in split_policies(policies)]
+    cases = [(number, seed) for seed in seeds for number in range(len(settings))]
 
-    def simulated(case: tuple[str, int]) -> Floats:
-        name, seed = case
-        run = setting_of(name).simulate(workload(seed), site)
+    def simulated(case: tuple[int, int]) -> Floats:
+        number, seed = case
+        run = settings[number].simulate(workload(seed), site)
         return np.array([figure(run) for figure in _FIGURES.values()])
 
     found = []
@@ -153,12 +153,12 @@ def study(
         found.append(figures)
         tell(len(found), len(cases))
     # [seed, policy, figure]
-    figures = np.array(found).reshape(len(seeds), len(names), -1)
+    figures = np.array(found).reshape(len(seeds), len(settings), -1)
     mean = dict(zip(_FIGURES, figures.mean(axis=0).T, strict=True))
     order = np.lexsort((mean["completion_s"], mean["num_refused"])).tolist()
     standings = []
     for i in order:
         to_best = Interval.of(figures[:, i, 0] / figures[:, order[0], 0])
         intervals = dict(zip(_FIGURES, map(Interval.of, figures[:, i].T), strict=True))
-        standings.append(Standing(names[i], to_best=to_best, **intervals))
+        standings.append(Standing(settings[i].text, to_best=to_best, **intervals))
     return tuple(standings)

@@ -35,7 +35,8 @@ def make_table(
         title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
     )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < text_columns else "right")
+        # A name that is too long goes on in the next line: what is cut off could not be told apart.
+        table.add_column(column, justify="left" if index < text_columns else "right", overflow="fold")
     for row in rows:
         # Cells are text, not markup: a name may hold brackets.
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))

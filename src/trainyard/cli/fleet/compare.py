@@ -21,7 +21,7 @@ class Options(Common):
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +."""
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo,srtf,tiresias"
-    """Policies, separated by commas; options in parentheses."""
+    """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     workload: Annotated[str, tyro.conf.arg(metavar="NAME")] = "philly"
     """Whose jobs to draw: philly or helios."""
     jobs: Annotated[int, tyro.conf.arg(metavar="N")] = 300

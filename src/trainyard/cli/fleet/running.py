@@ -22,11 +22,11 @@ class RunningOptions(Common):
     folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
     policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
-    """Policy, with options in parentheses."""
+    """Policy, with options in parentheses. FILE.py:NAME is one of your own."""
     engine: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
     """What starts the processes: local, slurm or ray."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place: anywhere, consolidated, packed, spread or emptiest;
-    by default as the policy's paper does."""
+    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does. Not for policies that choose them themselves."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""

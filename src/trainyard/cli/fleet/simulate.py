@@ -24,7 +24,7 @@ class Options(Common):
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
     16x4@24cpu,500GB,4/rack."""
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
-    """Policies, separated by commas; options in parentheses."""
+    """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
@@ -33,8 +33,8 @@ class Options(Common):
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """How devices are chosen for jobs that a policy does not place: anywhere, consolidated, packed, spread or emptiest;
-    by default as the policy's paper does."""
+    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does. Not for policies that choose them themselves."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
     start_s: StartS = 0.0
@@ -59,7 +59,7 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.fleet.catalog import parse_policies
+    from trainyard.fleet.catalog import split_policies
     from trainyard.fleet.crowding import Crowding
     from trainyard.fleet.hazards import Hazards
     from trainyard.fleet.holdings import Costs
@@ -70,7 +70,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     site = Site.parse(options.cluster)
     settings = [
-        setting_of(name, options.placement, options.round_s) for name in dict(parse_policies(options.policy))
+        setting_of(name, options.placement, options.round_s) for name in split_policies(options.policy)
     ]
     hazards = Hazards(
         failure_every_s=options.failure_every_s,

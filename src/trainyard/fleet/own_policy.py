@@ -1,0 +1,77 @@
+"""A policy of the user's own: a name in a Python file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, get_args
+
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Need
+from trainyard.user_file import user_module
+
+_PARTS = ("needs", "preempts", "start", "decide")
+_ADVICE = "it must define what stands after the colon, a policy or what makes one from options"
+
+
+@dataclass(frozen=True)
+class OwnPolicy:
+    """Where it is, and what it runs with where nothing else is said.
+
+    Attributes
+    ----------
+    name : ``FILE.py:NAME``, where the file defines NAME as a policy, or as a class or function that makes one.
+    place, round_s : as of an entry of the catalog.
+    """
+
+    name: str
+    place: str = "consolidated"
+    round_s: float = 0.0
+
+    @property
+    def factory(self) -> Callable[..., Any]:
+        """What makes it. The file is run.
+
+        Raises
+        ------
+        ValueError
+            If there is no such file, or it does not define the name.
+        """
+        path, _, name = self.name.rpartition(":")
+        with user_module(path, _ADVICE) as loaded:
+            found = vars(loaded)
+        if name not in found:
+            own = [other for other, thing in found.items() if _is_own(thing, loaded)]
+            raise FleetError(f"{path} does not define {name!r}; it defines {', '.join(own) or 'nothing'}")
+        thing = found[name]
+        return thing if callable(thing) else lambda: thing
+
+
+def _is_own(thing: Any, file: ModuleType) -> bool:
+    """Whether a file defines something that can be meant, and did not import it."""
+    is_policy = hasattr(thing, "decide") and not isinstance(thing, type)
+    return is_policy or getattr(thing, "__module__", "") == file.__name__
+
+
+def checked_policy(name: str, made: Any) -> Policy:
+    """What a name stands for, if it is a policy.
+
+    Raises
+    ------
+    FleetError
+        If something is missing, or it needs what nobody knows.
+    """
+    missing = [part for part in _PARTS if not hasattr(made, part)]
+    if missing:
+        raise FleetError(
+            f"{name} is no policy: {type(made).__name__} has no {', no '.join(missing)}; a policy has "
+            f"{', '.join(_PARTS)}, see trainyard.fleet.policy"
+        )
+    policy: Policy = made
+    if not isinstance(policy.needs, frozenset) or not policy.needs <= set(get_args(Need)):
+        raise FleetError(
+            f"needs of {name} are {policy.needs!r}; it may be a frozenset of {', '.join(get_args(Need))}"
+        )
+    return policy
