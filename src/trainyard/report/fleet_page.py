@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun, Span
 from trainyard.report.fleet_league import by_virtual_cluster, league, ranked_runs
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
+from trainyard.report.units import percent_text
 
 __all__ = ["fleet_page"]
 
@@ -22,7 +24,7 @@ _UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
 def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -> str:
-    """Draw completion times, devices in use, and what ran where under the best policy.
+    """Draw how long jobs take and wait, how fair that is, devices in use, and what ran where under every policy.
 
     Parameters
     ----------
@@ -30,7 +32,9 @@ def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -
     facts : shown at the top, by name.
     """
     order = ranked_runs(runs)
-    figures = [_completions(order), _in_use(order), *(_chart(run) for run in order[:1])]
+    figures = [_completions(order), _queueing(order), _unfairness(order), _in_use(order)]
+    number = {name: i for i, name in enumerate(dict.fromkeys(chain(*(run.names for run in order))))}
+    figures += [_chart(run, number) for run in order]
     tables = [Table("League table", *league(order))]
     columns, rows = by_virtual_cluster(order)
     if rows:
@@ -43,17 +47,44 @@ def _unit(most_s: float) -> tuple[str, float]:
 
 
 def _completions(runs: Sequence[FleetRun]) -> Figure:
-    """The share of jobs that are done within a time."""
     unit, size_s = _unit(max((run.percentile_s(90) for run in runs), default=0.0))
+    axes = f"completion time, arrival to end ({unit})", "share of jobs done within"
+    return _distributions("Completion times", runs, lambda run: run.completion_s / size_s, axes)
+
+
+def _queueing(runs: Sequence[FleetRun]) -> Figure:
+    waited = [run for run in runs if len(run.names)]
+    unit, size_s = _unit(max((float(np.percentile(run.queueing_s, 90)) for run in waited), default=0.0))
+    axes = f"queueing time, arrival to first devices ({unit})", "share of jobs that wait no longer"
+    at_once = [f"{run.policy} {percent_text(float(np.mean(run.queueing_s <= 0)))}" for run in waited]
+    note = f"Left of the axis are jobs that did not wait: {', '.join(at_once)}."
+    return _distributions("Queueing times", runs, lambda run: run.queueing_s / size_s, axes, note)
+
+
+def _unfairness(runs: Sequence[FleetRun]) -> Figure:
+    axes = "completion time over that with an equal share of the cluster", "share of jobs with no more"
+    note = "Jobs right of 1 would have been done sooner with an equal share."
+    return _distributions("Finish-time fairness", runs, lambda run: run.unfairness, axes, note)
+
+
+def _distributions(
+    heading: str,
+    runs: Sequence[FleetRun],
+    values_of: Callable[[FleetRun], NDArray[np.float64]],
+    axes: tuple[str, str],
+    note: str = "",
+) -> Figure:
+    """The share of jobs up to a value, for every run that has any above 0: the axis is logarithmic."""
     data = []
     for color, run in zip(_colors(runs), runs, strict=True):
-        times = np.sort(run.completion_s)
-        places = _thinned(len(times))
-        shares = (places + 1) / max(1, len(times))
-        data.append(_line(run.policy, times[places] / size_s, shares, color))
-    layout = _layout(f"completion time, arrival to end ({unit})", "share of jobs done within")
+        values = np.sort(values_of(run))
+        places = _thinned(len(values))
+        places = places[values[places] > 0]
+        if len(places):
+            data.append(_line(run.policy, values[places], (places + 1) / len(values), color))
+    layout = _layout(*axes)
     layout["xaxis"]["type"] = "log"
-    return Figure("Completion times", data, layout)
+    return Figure(heading, data, layout, note)
 
 
 def _in_use(runs: Sequence[FleetRun]) -> Figure:
@@ -62,9 +93,7 @@ def _in_use(runs: Sequence[FleetRun]) -> Figure:
     data = []
     for color, run in zip(_colors(runs), runs, strict=True):
         times, counts = _averaged(*run.used, end_s)
-        data.append(
-            _line(run.policy, times / size_s, counts, color) | {"line": {"color": color, "shape": "hv"}}
-        )
+        data.append(_line(run.policy, times / size_s, counts, color))
     most = max((run.site.num_devices for run in runs), default=0)
     layout = _layout(f"time ({unit})", "devices in use")
     layout["yaxis"]["range"] = [0, most * 1.05]
@@ -85,29 +114,52 @@ def _averaged(
     return edges[:-1], np.diff(upto) / np.diff(edges)
 
 
-def _chart(run: FleetRun) -> Figure:
-    """What ran where: one row per device, one bar per job and stint."""
-    shown = [span for span in run.spans if span.devices and span.devices[0] < _MAX_DEVICES]
-    left_out = max(0, sum(len(s.devices) for s in shown) - _MAX_BARS)
-    bars = [(span, device) for span in shown for device in span.devices if device < _MAX_DEVICES][:_MAX_BARS]
-    unit, size_s = _unit(max((span.end_s for span, _ in bars), default=0.0))
-    number = {span.job: i for i, span in enumerate(shown)}
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": [device for _, device in bars],
-            "base": [nice(span.start_s / size_s) for span, _ in bars],
-            "x": [nice((span.end_s - span.start_s) / size_s) for span, _ in bars],
-            "marker": {
-                "color": [PALETTE[number[span.job] % len(PALETTE)] for span, _ in bars],
-                "line": {"width": 0.5, "color": "white"},
-            },
-            "text": [_label(span) for span, _ in bars],
-            "textposition": "none",
-            "hovertemplate": "%{text}<extra></extra>",
-        }
+class _Bar(NamedTuple):
+    """A job on one of its devices."""
+
+    span: Span
+    device: int
+    start_s: float
+    end_s: float
+
+
+def _chart(run: FleetRun, number: Mapping[str, int]) -> Figure:
+    """What ran where: one row per device, one bar per job and stint.
+
+    Parameters
+    ----------
+    number : of every job, by name; it has the same colour under all policies.
+    """
+    bars = [
+        _Bar(span, device, span.start_s, span.end_s)
+        for span in run.spans
+        for device in span.devices
+        if device < _MAX_DEVICES
     ]
+    notes = ["Colours tell jobs apart."]
+    if run.site.num_devices > _MAX_DEVICES:
+        notes.append(f"The first {_MAX_DEVICES} of {run.site.num_devices} devices.")
+    if len(bars) > _MAX_BARS:
+        moments = _MAX_BARS // min(_MAX_DEVICES, run.site.num_devices)
+        notes.append(
+            f"{len(bars)} bars are too many: shown is what runs at {moments} moments, equally far apart."
+        )
+        bars = _at_moments(bars, moments)
+    unit, size_s = _unit(max((bar.end_s for bar in bars), default=0.0))
+    data = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [bar.device for bar in bars],
+        "base": [nice(bar.start_s / size_s) for bar in bars],
+        "x": [nice((bar.end_s - bar.start_s) / size_s) for bar in bars],
+        "marker": {
+            "color": [PALETTE[number.get(bar.span.job, 0) % len(PALETTE)] for bar in bars],
+            "line": {"width": 0.5, "color": "white"},
+        },
+        "text": [_label(bar.span) for bar in bars],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+    }
     layout = _layout(f"time ({unit})", "device")
     layout |= {
         "bargap": 0.05,
@@ -115,12 +167,30 @@ def _chart(run: FleetRun) -> Figure:
         "height": 120 + 14 * min(_MAX_DEVICES, run.site.num_devices),
     }
     layout["yaxis"]["autorange"] = "reversed"
-    notes = [f"Colours tell jobs apart. Policy: {run.policy}."]
-    if run.site.num_devices > _MAX_DEVICES:
-        notes.append(f"The first {_MAX_DEVICES} of {run.site.num_devices} devices.")
-    if left_out:
-        notes.append(f"The first {_MAX_BARS} bars; {left_out} more are left out.")
-    return Figure("What ran where", data if bars else [], layout, " ".join(notes))
+    return Figure(f"What ran where: {run.policy}", [data] if bars else [], layout, " ".join(notes))
+
+
+def _at_moments(bars: Sequence[_Bar], count: int) -> list[_Bar]:
+    """What every device has in the middle of each of so many parts of the time; a stint over several is one bar."""
+    edges_s = np.linspace(min(bar.start_s for bar in bars), max(bar.end_s for bar in bars), count + 1)
+    middles_s = (edges_s[1:] + edges_s[:-1]) / 2
+    found: list[_Bar] = []
+    of_device: dict[int, list[_Bar]] = {}
+    for bar in sorted(bars, key=lambda bar: bar.start_s):
+        of_device.setdefault(bar.device, []).append(bar)
+    for own in of_device.values():
+        latest = np.searchsorted([bar.start_s for bar in own], middles_s, side="right") - 1
+        before = None
+        for part in np.flatnonzero(latest >= 0).tolist():
+            bar = own[latest[part]]
+            if bar.end_s <= middles_s[part]:
+                before = None
+            elif bar is before:
+                found[-1] = found[-1]._replace(end_s=float(edges_s[part + 1]))
+            else:
+                before = bar
+                found.append(bar._replace(start_s=float(edges_s[part]), end_s=float(edges_s[part + 1])))
+    return found
 
 
 def _label(span: Span) -> str:
@@ -147,7 +217,7 @@ def _line(name: str, x: NDArray[np.float64], y: NDArray[np.float64], color: str)
         "name": html.escape(name),
         "x": [nice(v) for v in x.tolist()],
         "y": [nice(v) for v in y.tolist()],
-        "line": {"color": color},
+        "line": {"color": color, "shape": "hv"},
     }
 
 
