@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,13 @@ PAGES = tuple(
 MARKS = ("slow", "local", "make")
 # What a run prints on every machine; which plan it finds, and so most of the rest, depends on the machine.
 LOCAL = ("loss ", "step time ", "peak memory of a process ", "sent by a process in a step ")
+# What a run says of a job on every machine: at the end of a line, and in a cell of a table.
+FATES = (" ends", " is submitted", " is cancelling")
+FINAL = ("ended", "cancelled", "failed", "refused")
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
+_SHELL = re.compile(r"(?:^<!-- (?P<mark>.+) -->\n)?^```bash\n(?P<body>.*?)^```$", re.M | re.S)
+_PYTHON = re.compile(r"^```python\n(?P<body>.*?)^```$", re.M | re.S)
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 _UNIT = r"(?:µs|ms|s|min|[KMGT]iB|B|[GTP]?flop/s|[KMGT]?B/s)\b"
 
@@ -33,7 +39,7 @@ class Block:
     Attributes
     ----------
     mark : the HTML comment above it: ``slow`` runs with the slow tests, ``local`` too and its output depends on
-        the machine (of it the lines in `LOCAL` are compared), ``make`` is only checked with ``make -n``.
+        the machine (of it is compared what `same_anywhere` says), ``make`` is only checked with ``make -n``.
     commands : pairs of command and expected output.
     """
 
@@ -54,6 +60,16 @@ def blocks_of(text: str) -> tuple[Block, ...]:
     return tuple(found)
 
 
+def shell_blocks_of(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of the comment above a block of commands without outputs, and the commands."""
+    return tuple((match["mark"] or "", match["body"]) for match in _SHELL.finditer(text))
+
+
+def scripts_of(text: str) -> tuple[str, ...]:
+    """The blocks of Python that are no dialogue: files, shown whole."""
+    return tuple(match["body"] for match in _PYTHON.finditer(text) if ">>>" not in match["body"])
+
+
 def masked(text: str) -> str:
     """Text without what differs from run to run: numbers and their units, runs of spaces and of lines."""
     text = re.sub(rf"{_NUMBER} {_UNIT}", "<quantity>", text)
@@ -71,6 +87,31 @@ def matches(expected: str, given: str) -> bool:
 def only_local(text: str) -> str:
     """The lines that a run prints on every machine."""
     return "\n".join(line for line in text.splitlines() if line.strip().startswith(LOCAL))
+
+
+def told(text: str) -> Counter[str]:
+    """Heads of tables, names of their rows, and what became of jobs: in no order, which is chance."""
+    found: Counter[str] = Counter()
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = paragraph.strip("\n").splitlines()
+        rule = next((i for i, line in enumerate(lines) if set(line.strip()) == {"─"}), len(lines))
+        found.update(masked(line) for line in lines if line.endswith(FATES))
+        if rule < len(lines):
+            found[" ".join(sorted(masked("\n".join(lines[:rule])).split()))] += (
+                1  # narrow columns break anywhere
+            )
+        for row in lines[rule + 1 :]:
+            name, *cells = re.split(r" {2,}", row[1:].rstrip())
+            if name:  # else the row above goes on
+                found[" ".join([name, *(cell for cell in cells if cell in FINAL)])] += 1
+    return found
+
+
+def same_anywhere(expected: str, given: str) -> bool:
+    """Whether an output has what is alike on every machine; where the page leaves lines out, it may have more tables."""
+    promised, found = told(expected), told(given)
+    complete = "..." in expected.splitlines() or found <= promised
+    return matches(only_local(expected), only_local(given)) and promised <= found and complete
 
 
 def run(command: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,11 @@ import sys
 import pytest
 from pages import ROOT, matches, run
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 EXPECTED = ROOT / "tests" / "docs" / "expected"
-SCRIPTS = [path for path in EXAMPLES if "def data(" not in path.read_text()]
+SCRIPTS = [
+    path for path in EXAMPLES if path.parent.name == "examples" and "def data(" not in path.read_text()
+]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

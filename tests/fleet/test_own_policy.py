@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_fleet_conformance import Watched
 
 from trainyard.cli.main import main
 from trainyard.fleet.catalog import parse_policies, parse_policy, split_policies
+from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
+from trainyard.fleet.workload.read import read_workload
+
+ROOT = Path(__file__).parents[2]
 
 _POLICIES = """
 from dataclasses import dataclass, field
@@ -128,3 +134,19 @@ def test_a_placement_for_one_that_places_jobs_itself_is_refused(
     assert "own.py:Nobody chooses the devices of its jobs itself; leave the placement 'spread' out" in (
         capsys.readouterr().err
     )
+
+
+def test_the_policy_of_the_guide_shares_the_cluster_among_users() -> None:
+    """Jobs of those who have a few do not wait behind the sweep."""
+    jobs = tuple(read_workload(ROOT / "examples" / "fleet" / "users.csv"))
+    watched = Watched(parse_policy(f"{ROOT}/examples/fleet/fair.py:Shares"))
+    fair = replace(setting_of("fifo"), policy=watched).simulate(jobs, Site.uniform(2, 4))
+    assert watched.num_reasons > 0
+    fifo = setting_of("fifo").simulate(jobs, Site.uniform(2, 4))
+    assert mean_s(fair, ("bob", "cy")) < 0.5 * mean_s(fifo, ("bob", "cy"))
+    assert fair.worst_unfairness < 0.5 * fifo.worst_unfairness
+
+
+def mean_s(run: FleetRun, whose: tuple[str, ...]) -> float:
+    """Mean completion time of the jobs of which the names begin so."""
+    return float(run.completion_s[[name.startswith(whose) for name in run.names]].mean())
