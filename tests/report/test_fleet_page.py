@@ -99,6 +99,9 @@ def test_bars_are_the_stints_of_jobs_under_every_policy() -> None:
         )
         assert np.array(drawn) == pytest.approx(np.array(wanted), rel=1e-5, abs=1e-2)
         assert "moments" not in note
+        assert figure["layout"]["xaxis"]["range"] == pytest.approx(
+            [0, max(r.makespan_s for r in runs) / size_s], rel=1e-5
+        )
         names = [text.split(",")[0] for text in bars["text"]]
         colors.append(dict(zip(names, bars["marker"]["color"], strict=True)))
         assert len(colors[-1]) == 80

@@ -34,7 +34,8 @@ def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -
     order = ranked_runs(runs)
     figures = [_completions(order), _queueing(order), _unfairness(order), _in_use(order)]
     number = {name: i for i, name in enumerate(dict.fromkeys(chain(*(run.names for run in order))))}
-    figures += [_chart(run, number) for run in order]
+    end_s = max((span.end_s for run in order for span in run.spans), default=0.0)
+    figures += [_chart(run, number, end_s) for run in order]
     tables = [Table("League table", *league(order))]
     columns, rows = by_virtual_cluster(order)
     if rows:
@@ -123,12 +124,13 @@ class _Bar(NamedTuple):
     end_s: float
 
 
-def _chart(run: FleetRun, number: Mapping[str, int]) -> Figure:
+def _chart(run: FleetRun, number: Mapping[str, int], end_s: float) -> Figure:
     """What ran where: one row per device, one bar per job and stint.
 
     Parameters
     ----------
     number : of every job, by name; it has the same colour under all policies.
+    end_s : of all the charts of a page.
     """
     bars = [
         _Bar(span, device, span.start_s, span.end_s)
@@ -145,7 +147,7 @@ def _chart(run: FleetRun, number: Mapping[str, int]) -> Figure:
             f"{len(bars)} bars are too many: shown is what runs at {moments} moments, equally far apart."
         )
         bars = _at_moments(bars, moments)
-    unit, size_s = _unit(max((bar.end_s for bar in bars), default=0.0))
+    unit, size_s = _unit(end_s)
     data = {
         "type": "bar",
         "orientation": "h",
@@ -166,6 +168,7 @@ def _chart(run: FleetRun, number: Mapping[str, int]) -> Figure:
         "showlegend": False,
         "height": 120 + 14 * min(_MAX_DEVICES, run.site.num_devices),
     }
+    layout["xaxis"]["range"] = [0, nice(end_s / size_s)]
     layout["yaxis"]["autorange"] = "reversed"
     return Figure(f"What ran where: {run.policy}", [data] if bars else [], layout, " ".join(notes))
 
