@@ -254,8 +254,9 @@ CATALOG: tuple[Entry, ...] = (
         'Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021',
         "simplified",
         "tests/fleet/policies/test_pollux.py",
-        left_out="growing and shrinking of the cluster (section 4.2.2). Real trainings keep batch size and learning rate "
-        "on any devices, so that their losses are those of an undisturbed run: only devices adapt",
+        left_out="growing and shrinking of the cluster (section 4.2.2); devices are of one type, as in the paper. Real "
+        "trainings keep batch size and learning rate on any devices, so that their losses are those of an undisturbed "
+        "run: only devices adapt",
         needs=("reports",),
         variants={"as published": {"as_published": True}, "sum of speedups": {"fairness": 1.0}},
         simulated_only=_BATCHES,

@@ -89,6 +89,11 @@ class Snapshot:
         """Device types that every job can run on, as bits by their index in ``site.device_types``."""
         return self._books.allowed[self.rows]
 
+    def allowed_types(self, number: int) -> list[int]:
+        """Device types that one job can run on, by their index."""
+        bits = int(self.allowed[number])
+        return [kind for kind in range(len(self.site.device_types)) if (bits >> kind) & 1]
+
     @cached_property
     def held(self) -> Ints:
         """Devices that every job has."""

@@ -89,3 +89,19 @@ def test_a_job_larger_than_its_quota_is_refused() -> None:
     assert (name, why) == (
         "one", "asks for 3 devices; guaranteed jobs of virtual cluster 'one' may have 2 together"
     )  # fmt: skip
+
+
+def test_a_job_lies_on_one_type_of_devices_that_it_can_run_on() -> None:
+    """Guaranteed or not, whatever is less loaded."""
+    site = Site.parse("2x2xV100+2x2xK80")
+    jobs = [
+        declared_job("a", 0, 4, 100, 0.5, device_types=("V100",)),
+        declared_job("b", 0, 3, 100, 0.5),
+        declared_job("c", 0, 4, 100, 0.5, guaranteed=False),
+        declared_job("d", 0, 2, 100, 0.5, guaranteed=False, device_types=("V100",)),
+        declared_job("e", 0, 2, 100, 0.5, guaranteed=False, device_types=("V100",)),
+    ]
+    run = simulate_fleet(jobs, site, AntMan(), keep_spans=True)
+    types = {s.job: {site.hosts[site.node_of[d]].device_type for d in s.devices} for s in run.spans}
+    assert types == {"a": {"V100"}, "b": {"K80"}, "c": {"K80"}, "d": {"V100"}, "e": {"V100"}}
+    assert times(run) == dict.fromkeys("abcde", 100)

@@ -108,3 +108,25 @@ def test_every_job_ends(seed: int) -> None:
     ]
     run = simulate_fleet(jobs, Site.uniform(3, 4), Gandiva())
     assert len(run.names) == 30
+
+
+def test_a_job_lies_on_one_type_of_devices_that_it_can_run_on() -> None:
+    """Its home, and where it moves to: two wait in turn for the V100s, though devices of another type are idle."""
+    site = Site.parse("1x2xV100+2x2xK80")
+    jobs = [
+        declared_job("a", 0, 2, 600, device_types=("V100",)),
+        declared_job("b", 0, 2, 600, device_types=("V100",)),
+        declared_job("wide", 0, 4, 600),
+    ]
+    run = simulate_fleet(jobs, site, Gandiva(pack=False), keep_spans=True)
+    on = {name: {s.devices for s in run.spans if s.job == name} for name in run.names}
+    assert on == {"a": {(0, 1)}, "b": {(0, 1)}, "wide": {(2, 3, 4, 5)}}
+    assert times(run)["wide"] == 600
+    assert run.makespan_s == pytest.approx(1200, abs=60)
+
+
+def test_a_gang_may_need_more_nodes_than_the_largest_ones_say() -> None:
+    """On nodes of 4, 1 and 1 devices, six are three nodes."""
+    site = Site.of_pools([("V100", 1, 4), ("V100", 2, 1)])
+    run = simulate_fleet([declared_job("a", 0, 6, 100)], site, Gandiva())
+    assert times(run) == {"a": 100}

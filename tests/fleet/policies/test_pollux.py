@@ -360,3 +360,10 @@ def test_as_the_authors_simulator() -> None:
     run = simulate_fleet(jobs, SITE, policy, rounds=Rounds(60), costs=Costs(30.0, 30.0))
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), rel=0.03)
+
+
+def test_one_type_of_devices() -> None:
+    with pytest.raises(
+        FleetError, match="Pollux is for devices of one type; cluster '1x4xA\\+1x4xB' has A, B"
+    ):
+        Pollux().start(Site.parse("1x4xA+1x4xB"))

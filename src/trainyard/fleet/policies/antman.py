@@ -13,6 +13,7 @@ Fidelity: simplified.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -140,19 +141,30 @@ class _Choice:
         }
 
     def _nearest(self, i: int, free: list[int], load: list[float]) -> tuple[int, ...] | None:
-        """The least loaded devices, on one node if a node has enough, else on as few nodes as may be."""
-        wanted = self.snapshot.jobs[i].num_devices
-        if len(free) < wanted:
-            return None
+        """The least loaded devices of one type that the job can run on, on one node if a node has enough, else on as few
+        nodes as may be."""
+        wanted, site = self.snapshot.jobs[i].num_devices, self.snapshot.site
         by_node: dict[int, list[tuple[float, int]]] = {}
         for device, each in zip(free, load, strict=True):
-            by_node.setdefault(int(self.snapshot.site.node_of[device]), []).append((each, device))
-        best = [sorted(devices)[:wanted] for devices in by_node.values()]
-        whole = [devices for devices in best if len(devices) == wanted]
+            by_node.setdefault(int(site.node_of[device]), []).append((each, device))
+        best = {node: sorted(devices)[:wanted] for node, devices in by_node.items()}
+        pools = [
+            [devices for node, devices in best.items() if site.type_of_node[node] == kind]
+            for kind in self.snapshot.allowed_types(i)
+        ]
+        whole = [devices for pool in pools for devices in pool if len(devices) == wanted]
         if whole:
             return _devices(min(whole, key=lambda devices: sum(each for each, _ in devices)))
-        fullest = sorted(best, key=lambda devices: -len(devices))
-        return _devices([pair for devices in fullest for pair in devices][:wanted])
+        fullest = [sorted(pool, key=lambda devices: -len(devices)) for pool in pools]
+        spread = [list(chain.from_iterable(pool))[:wanted] for pool in fullest]
+        enough = [pairs for pairs in spread if len(pairs) == wanted]
+        if not enough:
+            return None
+
+        def burden(pairs: list[tuple[float, int]]) -> tuple[int, float]:
+            return len({int(site.node_of[device]) for _, device in pairs}), sum(each for each, _ in pairs)
+
+        return _devices(min(enough, key=burden))
 
     def targets(self) -> Targets:
         """Guaranteed jobs get what they keep busy, opportunistic ones the rest."""

@@ -11,8 +11,10 @@ Fidelity: simplified.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from types import MappingProxyType
 
 import numpy as np
@@ -124,6 +126,11 @@ class _Slice:
             for first, size in zip(site.first_device.tolist(), site.devices_per_node.tolist(), strict=False)
         ]
         self.sizes = site.devices_per_node.tolist()
+        # Nodes of every type that can be used now, the largest first, and devices of as many of them.
+        large = sorted((n for n in range(len(self.sizes)) if self.sizes[n]), key=lambda n: -self.sizes[n])
+        kinds = range(len(site.device_types))
+        pools = [[n for n in large if site.type_of_node[n] == kind] for kind in kinds]
+        self.pools = [(nodes, list(accumulate(self.sizes[n] for n in nodes))) for nodes in pools]
         self.homes = dict(state.homes)
         self.placed: dict[int, tuple[int, ...]] = {}
         self.packed: dict[int, int] = {}
@@ -160,22 +167,33 @@ class _Slice:
         """Devices of the jobs that a node is for; 0 if it has none."""
         return next((j.num_devices for j in self.snapshot.jobs if node in self.homes.get(j.name, ())), 0)
 
+    def _pools_for(self, i: int) -> list[tuple[list[int], int]]:
+        """Of every type that a job can run on and that has enough devices: its nodes, and how many hold the job."""
+        pools = [self.pools[kind] for kind in self.snapshot.allowed_types(i)]
+        counts = [bisect_left(held, self.snapshot.jobs[i].num_devices) + 1 for _, held in pools]
+        return [
+            (nodes, count) for (nodes, _), count in zip(pools, counts, strict=True) if count <= len(nodes)
+        ]
+
     def _new_home(self, i: int) -> tuple[int, ...]:
         """Algorithm 1: nodes of the same affinity with room, then empty ones, then others with room, then the least
-        loaded of the same affinity, which the job will share in turns."""
+        loaded of the same affinity, which the job will share in turns; all of one type of devices. None if too many
+        nodes are away."""
         wanted = self.snapshot.jobs[i].num_devices
-        nodes = [n for n in range(len(self.sizes)) if self.sizes[n]]
-        count = -(-wanted // max(self.sizes))
-        loads = {n: self._load(n) for n in nodes}
-        share = wanted / count
-        room = [n for n in nodes if loads[n] + share / self.sizes[n] <= 1.0 + 1e-9]
-        same = [n for n in nodes if self._affinity(n) == wanted]
-        empty = [n for n in nodes if self._affinity(n) == 0]
-        for candidates in ([n for n in same if n in room], empty, room, same, nodes):
-            large = [n for n in candidates if self.sizes[n] >= share]
-            if len(large) >= count:
-                return tuple(sorted(sorted(large, key=lambda n: (loads[n], n))[:count]))
-        return tuple(sorted(nodes, key=lambda n: -self.sizes[n])[:count])
+        found: list[tuple[int, float, tuple[int, ...]]] = []
+        for nodes, count in self._pools_for(i):
+            loads = {n: self._load(n) for n in nodes}
+            share = wanted / count
+            room = [n for n in nodes if loads[n] + share / self.sizes[n] <= 1.0 + 1e-9]
+            same = [n for n in nodes if self._affinity(n) == wanted]
+            empty = [n for n in nodes if self._affinity(n) == 0]
+            ranked = ([n for n in same if n in room], empty, room, same, nodes)
+            choices = [[n for n in candidates if self.sizes[n] >= share] for candidates in ranked]
+            choices.append(nodes[:count])
+            rank = next(k for k, large in enumerate(choices) if len(large) >= count)
+            home = sorted(choices[rank], key=lambda n: (loads[n], n))[:count]
+            found.append((rank, sum(loads[n] for n in home), tuple(sorted(home))))
+        return min(found)[2] if found else ()
 
     def _run_at_home(self, i: int) -> None:
         job = self.snapshot.jobs[i]
@@ -197,17 +215,16 @@ class _Slice:
 
     def _migrate(self, i: int) -> bool:
         """A job whose turn it is not moves to where devices are idle."""
-        wanted = self.snapshot.jobs[i].num_devices
-        one = [n for n in range(len(self.free)) if len(self.free[n]) >= wanted]
+        wanted, pools = self.snapshot.jobs[i].num_devices, self._pools_for(i)
+        one = [n for nodes, _ in pools for n in nodes if len(self.free[n]) >= wanted]
         if one:
-            nodes: tuple[int, ...] = (min(one, key=lambda n: (len(self.free[n]), n)),)
+            choices = [[min(one, key=lambda n: (len(self.free[n]), n))]]
         else:
-            fullest = sorted(range(len(self.free)), key=lambda n: -len(self.free[n]))
-            count = -(-wanted // max(self.sizes))
-            nodes = tuple(sorted(fullest[:count]))
-        if not self._take(i, nodes):
+            choices = [sorted(nodes, key=lambda n: (-len(self.free[n]), n))[:count] for nodes, count in pools]
+        found = next((nodes for nodes in choices if self._take(i, tuple(sorted(nodes)))), None)
+        if found is None:
             return False
-        self.homes[self.snapshot.jobs[i].name] = nodes
+        self.homes[self.snapshot.jobs[i].name] = tuple(sorted(found))
         return True
 
     def _pack(self, i: int) -> None:

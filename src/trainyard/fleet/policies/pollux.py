@@ -18,10 +18,9 @@ contest devices, those that had least service keep them rather than random ones.
 at once, of which it uses one; here is only that one. It finds more: on two of the authors' workloads (1, 6; 16 nodes of
 4 devices) the mean completion time is 20 and 31 % longer under the paper's search, with as many generations of as many.
 
-A job that cannot be resized gets its gang or nothing.
+A job that cannot be resized gets its gang or nothing. For devices of one type, as in the paper.
 
-Fidelity: simplified. Left out: growing and shrinking of the cluster (section 4.2.2). Device types are alike to
-Pollux.
+Fidelity: simplified. Left out: growing and shrinking of the cluster (section 4.2.2).
 """
 
 from __future__ import annotations
@@ -98,7 +97,14 @@ class Pollux:
         return self.interval_s
 
     def start(self, site: Site) -> Searched:
-        """Nothing is known."""
+        """Nothing is known.
+
+        Raises
+        ------
+        FleetError
+            If there are several types of devices.
+        """
+        site.require_one_type("Pollux")
         return Searched()
 
     def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Targets, Searched]:
