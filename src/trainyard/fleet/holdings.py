@@ -17,6 +17,7 @@ from trainyard.fleet.mechanism import Asked, exchange, give_back, walk
 from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.placed import changes
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
@@ -136,7 +137,7 @@ class Holdings:
         Raises
         ------
         FleetError
-            If the targets give a device twice, or more of it than there is.
+            If the targets give jobs devices that they cannot have, or more of a device than there is.
         """
         for number, reason in targets.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
@@ -162,15 +163,15 @@ class Holdings:
 
     def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
-        self.changed = []
-        wanted = rows[targets.order[: self._most_that_start(targets)]]
+        self.changed, most = [], self._most_that_start(targets)
         if targets.devices is not None:
-            starting, stopping = self._as_placed(rows, wanted, targets)
+            starting, stopping = changes(self.books, self.site, rows, targets)
         elif self.preempts:
             room = self.site.devices_of_type
             starting, stopping = walk(self.books, rows, Asked.of(targets), room, targets.backfill)
         else:
-            starting, stopping = np.arange(len(wanted)), _NONE
+            starting, stopping = np.arange(most), _NONE
+        wanted = rows[targets.order[:most]]
         if self.preempts and len(stopping):
             self._pause(stopping, now_s)
             self._wait(stopping, now_s)
@@ -191,20 +192,6 @@ class Holdings:
             return count
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         return min(count, self.free.total + 1)
-
-    def _as_placed(self, rows: Ints, wanted: Ints, targets: Targets) -> tuple[Ints, Ints]:
-        """What `walk` returns, for a policy that places for itself."""
-        assert targets.devices is not None
-        books = self.books
-        runs = np.zeros(len(books.held), np.bool_)
-        starting = []
-        for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
-            if devices:
-                runs[row] = True
-                grant = books.grants[row]
-                if grant is None or grant.devices != devices:
-                    starting.append(place)
-        return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
 
     def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""

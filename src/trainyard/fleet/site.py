@@ -112,6 +112,11 @@ class Site:
         return usable
 
     @cached_property
+    def kind_of_device(self) -> tuple[int, ...]:
+        """Index into ``device_types`` of the type of every device; -1 where its node cannot be used now."""
+        return tuple(np.where(self.is_usable, self.type_of_node[self.node_of], -1).tolist())
+
+    @cached_property
     def device_types(self) -> tuple[str, ...]:
         """Names of the pools, in the order in which they first occur."""
         return tuple(dict.fromkeys(host.device_type for host in self.hosts))
