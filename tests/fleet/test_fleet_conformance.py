@@ -107,12 +107,13 @@ class Watched(Probe):
             np.testing.assert_array_equal(getattr(snapshot, name), column, err_msg=name)
         for name, one, other in zip(Targets._fields, first, again, strict=True):
             assert plain(one) == plain(other), name
-        partner = np.full(len(first.order), -1) if first.partner is None else first.partner
-        entries = [{i, j} - {-1} for i, j in zip(first.order.tolist(), partner.tolist(), strict=True)]
-        assert len(set(map(frozenset, entries))) == len(entries)
-        assert places_jobs(self.policy) == (first.devices is not None), (
-            "the run believes that a placement matters"
-        )
+        none = np.full(len(first.order), -1)
+        partner, kinds = (none if x is None else x for x in (first.partner, first.device_type))
+        named = zip(first.order.tolist(), partner.tolist(), kinds.tolist(), strict=True)
+        entries = {(frozenset({i, j} - {-1}), kind) for i, j, kind in named}
+        assert len(entries) == len(first.order), "the same jobs twice on the same type"
+        places = first.devices is not None
+        assert places_jobs(self.policy) == places, "the run believes that a placement matters"
         self.told = {snapshot.job(i).name: reason for i, reason in first.reasons.items()}
         assert all(self.told.values())
         self.num_reasons += len(self.told)

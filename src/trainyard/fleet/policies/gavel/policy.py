@@ -165,9 +165,11 @@ class Gavel:
         left = _left(snapshot, runs, speed) if "length" in self.needs else none
         seen = speed
         if not self.aware:
-            # To one who takes all types for alike, all jobs do one second's work in a second.
+            # To one who takes all types for alike, all jobs do one second's work in a second; in the authors' program
+            # also where they cannot run.
             reference = np.where(speed[:, 0] > 0, speed[:, 0], speed.max(axis=1, initial=0.0))
-            seen, left = np.ones_like(speed), left / reference if len(left) else left
+            left = left / reference if len(left) else left
+            seen = np.where((speed > 0) | (self.published is not None), 1.0, 0.0)
         time_left_s = snapshot.deadline_s[runs] - snapshot.now_s if "deadline" in self.needs else none
         entity = (
             tuple(snapshot.job(number).virtual_cluster for number in runs.tolist()) if self.by_entity else ()

@@ -1,0 +1,175 @@
+"""What every policy must satisfy where jobs and devices differ: types, tenants, deadlines, and jobs that adapt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from test_fleet_conformance import CASES, Watched, name_of, shares
+
+from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
+from trainyard.fleet.goodput import Limits
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need
+from trainyard.fleet.workload.application import Application, SelfTuned
+from trainyard.fleet.workload.job import Adaptive, Job, declared_job
+
+EVERY = pytest.mark.parametrize(("entry", "variant"), CASES, ids=name_of)
+SEEDS = pytest.mark.parametrize("seed", [0, 1])
+TYPES = ("V100", "K80")
+MIXED = Site.of_pools((("V100", 2, 4), ("K80", 3, 2)))
+ALIKE = Site.uniform(3, 4, "V100")
+TENANTS = {
+    "hived": {"quotas": (("a", 4, 1), ("b", 4, 1))},
+    "antman": {"quotas": (("a", 6),)},
+}
+
+
+def application() -> Application:
+    """What tunes itself on up to four devices, wherever they lie."""
+    rows, sizes = {}, np.array([64.0, 512.0])
+    for num_nodes in range(1, 5):
+        for per_node in product(range(1, 5), repeat=num_nodes):
+            wait_s = 0.01 * (sum(per_node) - 1) + 0.02 * (num_nodes - 1)
+            if sum(per_node) <= 4:
+                rows[per_node] = np.array([[n, 0.05 + 0.001 * n + wait_s, wait_s] for n in (32, 256)])
+    noise = np.array([[10.0, 40.0, 160.0]] * 2)
+    loss = np.array([[1.0, 0.5, 0.4]] * 2)
+    ends = np.array([2000.0, 5000.0, 9000.0])
+    limits = Limits(64, 512, 32, 256)
+    return Application("own", limits, ends, sizes, np.ones((2, 3)), noise, loss, rows, None, 4, 4)
+
+
+TUNED = SelfTuned(application())
+
+
+def workload(seed: int) -> list[Job]:
+    """Of two tenants: jobs for some types or all, gangs and jobs that can be resized, with deadlines, priorities, and
+    without guarantees; some adapt their batch sizes."""
+    rng = np.random.default_rng(seed)
+    jobs = []
+    for i, arrival_s in enumerate(np.sort(rng.integers(0, 6000, 21)).astype(float).tolist()):
+        # On the cluster of one type, nobody is for the other alone.
+        kinds = [(), ("V100",), TYPES, ("V100", "P100")][i % 4]
+        size, length_s = int(rng.choice([1, 1, 2, 3, 4, 6])), float(rng.integers(50, 3000))
+        job = declared_job(
+            f"job{i}",
+            arrival_s,
+            size,
+            length_s,
+            float(rng.choice([0.3, 0.6, 1.0])),
+            device_types=kinds,
+            virtual_cluster=str(rng.choice(["a", "b"])),
+            deadline_s=arrival_s + length_s * float(rng.uniform(0.8, 6)) if i % 2 else None,
+            guaranteed=bool(rng.random() < 0.8),
+            priority=int(rng.integers(3)),
+            weight=float(rng.choice([1.0, 2.0])),
+            yields=bool(rng.random() < 0.5),
+        )
+        if i % 3 == 0:
+            job = replace(job, min_devices=max(1, size // 2), max_devices=min(6, 2 * size))
+        elif i % 5 == 0:
+            job = replace(job, num_devices=1, min_devices=1, max_devices=4, profile=TUNED, work=9000.0)
+        jobs.append(job)
+    return jobs
+
+
+def site_for(policy: Policy) -> Site:
+    """Two types of devices, if the policy is for that."""
+    try:
+        policy.start(MIXED)
+    except FleetError as error:
+        if "of one type" not in str(error):
+            raise
+        return ALIKE
+    return MIXED
+
+
+def jobs_for(site: Site, seed: int) -> list[Job]:
+    """On two types, some jobs run on the second alone."""
+    jobs = workload(seed)
+    if site is MIXED:
+        return [replace(job, device_types=("K80",)) if i % 7 == 2 else job for i, job in enumerate(jobs)]
+    return jobs
+
+
+def text_of(entry: Entry, variant: str) -> str:
+    options = {**TENANTS.get(entry.name, {}), **entry.variants.get(variant, {})}
+    return f"{entry.name}({', '.join(f'{k}={v!r}' for k, v in options.items())})"
+
+
+def run(policy: Policy, text: str, seed: int) -> FleetRun:
+    site = site_for(policy)
+    setting = replace(setting_of(text), policy=policy)
+    return setting.simulate(jobs_for(site, seed), site, keep_spans=True)
+
+
+@EVERY
+@SEEDS
+def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed: int) -> None:
+    text = text_of(entry, variant)
+    policy = parse_policy(text)
+    site, done = site_for(policy), run(policy, text, seed)
+    jobs = {job.name: job for job in jobs_for(site, seed)}
+    assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
+    assert len(done.names) + len(done.refused) == len(jobs)
+    assert all(why for _, why in done.refused)
+    assert len(done.names) >= len(jobs) // 2
+    worked = dict.fromkeys(done.names, 0.0)
+    for span in done.spans:
+        job = jobs[span.job]
+        types = {site.hosts[node].device_type for node in site.node_of[list(span.devices)].tolist()}
+        assert len(types) == 1
+        assert types <= set(job.device_types or TYPES)
+        assert job.least_devices <= len(set(span.devices)) == len(span.devices) <= job.most_devices
+        assert span.start_s >= job.arrival_s
+        worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
+    for name in done.names:
+        if shares(entry, variant):  # A span does not say how much of its devices it had.
+            assert worked[name] >= jobs[name].work - 1e-6 or isinstance(jobs[name].profile, Adaptive)
+        elif not isinstance(jobs[name].profile, Adaptive):
+            assert worked[name] == pytest.approx(jobs[name].work)
+
+
+@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if not shares(*case)], ids=name_of)
+@SEEDS
+def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None:
+    text = text_of(entry, variant)
+    done = run(parse_policy(text), text, seed)
+    free_from_s = dict.fromkeys(range(max(MIXED.num_devices, ALIKE.num_devices)), 0.0)
+    for span in sorted(done.spans, key=lambda span: span.start_s):
+        for device in span.devices:
+            assert free_from_s[device] <= span.start_s
+            free_from_s[device] = span.end_s
+
+
+@EVERY
+def test_decisions_are_pure_and_repeat(entry: Entry, variant: str) -> None:
+    text = text_of(entry, variant)
+    first, second = run(Watched(parse_policy(text)), text, 0), run(parse_policy(text), text, 0)
+    assert (first.names, first.spans, first.refused) == (second.names, second.spans, second.refused)
+    np.testing.assert_array_equal(first.finish_s, second.finish_s)
+
+
+@dataclass
+class Ignorant(Watched):
+    """A policy that is not told something."""
+
+    untold: Need = "length"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.policy.needs - {self.untold}
+
+
+@pytest.mark.parametrize(("entry", "need"), [(e, need) for e in CATALOG for need in e.needs], ids=name_of)
+def test_what_is_declared_is_asked_for(entry: Entry, need: Need) -> None:
+    """No policy says that it needs what it can do without, or it would seem to know more than it does."""
+    policy = parse_policy(entry.name)
+    with pytest.raises(FleetError, match=f"asks for '{need}' must declare it"):
+        run(Ignorant(policy, untold=need), entry.name, 0)
