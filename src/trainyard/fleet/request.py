@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.fleet.bindings import FREE, OPPORTUNISTIC
+from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.affinity import devices_in, nodes_for
 from trainyard.fleet.virtual import Ints, Layout, Nodes, VirtualCell
-from trainyard.fleet.workload.job import Job
 
 HIGHEST = 1000
 """Priorities of guaranteed jobs are from 0 to this."""
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     priority: int
 
     @classmethod
-    def of(cls, job: Job, layout: Layout) -> Request:
+    def of(cls, job: KnownJob, layout: Layout) -> Request:
         """What a job asks for; if there are no virtual clusters, whosever it is."""
         owner = "" if layout.virtual_clusters == ("",) else job.virtual_cluster
         gang = tuple(sorted(job.gang))

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.books import Books
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.known import KnownJob, require
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
 Floats = NDArray[np.float64]
@@ -49,9 +50,9 @@ class Snapshot:
         return len(self.rows)
 
     @cached_property
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[KnownJob, ...]:
         """The jobs as they were submitted."""
-        return tuple(self._books.jobs[row] for row in self.rows)  # type: ignore[misc]
+        return tuple(KnownJob(self._books.job(row), self.needs) for row in self.rows.tolist())
 
     @cached_property
     def grants(self) -> tuple[Grant | None, ...]:
@@ -69,11 +70,12 @@ class Snapshot:
         has to get, also of a scheduler that took over from another one and remembers nothing."""
         return self._books.was_admitted(self.rows)
 
-    def job(self, number: int) -> Job:
+    def job(self, number: int) -> KnownJob:
         """One job as it was submitted."""
-        job: Job | None = self._books.jobs[self.rows[number]]
-        assert job is not None
-        return job
+        return KnownJob(self._job(number), self.needs)
+
+    def _job(self, number: int) -> Job:
+        return self._books.job(int(self.rows[number]))
 
     @cached_property
     def arrival_s(self) -> Floats:
@@ -211,7 +213,7 @@ class Snapshot:
     @cached_property
     def done(self) -> Floats:
         """Work that every job has done, in the unit of its profile: its counter of steps, which anybody can read."""
-        return np.array([job.work for job in self.jobs]) - self._left
+        return np.array([self._books.job(row).work for row in self.rows.tolist()]) - self._left
 
     @cached_property
     def _left(self) -> Floats:
@@ -220,7 +222,7 @@ class Snapshot:
     def speed(self, number: int, grant: Grant, device_type: int = 0) -> float:
         """Work per second of a job with a grant, on as few nodes of a type as can hold so many devices; needs "speed"."""
         self._require("speed")
-        return self.job(number).profile.work_per_s(self._spot(grant, device_type), grant)
+        return self._job(number).profile.work_per_s(self._spot(grant, device_type), grant)
 
     def rest_s(self, number: int, grant: Grant, device_type: int = 0, from_next: bool = False) -> float:
         """Time that a job would still take with a grant, placed as for `speed`; needs "speed" and "length".
@@ -230,7 +232,7 @@ class Snapshot:
         from_next : count from where the job next changes its pace, such as the end of an epoch.
         """
         self._require("speed")
-        left, job, spot = float(self.left[number]), self.job(number), self._spot(grant, device_type)
+        left, job, spot = float(self.left[number]), self._job(number), self._spot(grant, device_type)
         if not isinstance(job.profile, Adaptive):
             speed = job.profile.work_per_s(spot, grant)
             return left / speed if speed > 0 else float("inf")
@@ -245,7 +247,7 @@ class Snapshot:
 
     def gang_speeds(self, number: int) -> Floats:
         """Work per second of a job's gang by device type, 0 where it can never run; needs "speed"."""
-        job, found = self.job(number), np.zeros(len(self.site.device_types))
+        job, found = self._job(number), np.zeros(len(self.site.device_types))
         grant = Grant(tuple(range(job.num_devices)))
         for kind in self._kinds(number):
             found[kind] = self.speed(number, grant, kind)
@@ -261,7 +263,7 @@ class Snapshot:
         """Work per second of a job's gang on the same devices as another's, placed as for `speed`; needs "speed"."""
         return self.gang_speed(self.job(number), device_type, self.job(other))
 
-    def gang_speed(self, job: Job, device_type: int, beside: Job | None = None) -> float:
+    def gang_speed(self, job: KnownJob, device_type: int, beside: KnownJob | None = None) -> float:
         """Work per second of the gang of a job, which may have left since, as it would be here; needs "speed".
 
         Parameters
@@ -278,10 +280,8 @@ class Snapshot:
     def deadline_s(self) -> Floats:
         """Deadlines, infinite for jobs without one; needs "deadline"."""
         self._require("deadline")
-        return np.array([np.inf if j.deadline_s is None else j.deadline_s for j in self.jobs])
+        deadlines = [self._books.job(row).deadline_s for row in self.rows.tolist()]
+        return np.array([np.inf if each is None else each for each in deadlines])
 
     def _require(self, need: Need) -> None:
-        if need not in self.needs:
-            raise FleetError(
-                f"a policy that asks for {need!r} must declare it in `needs`; this one has {set(self.needs)}"
-            )
+        require(need, self.needs)

@@ -32,11 +32,11 @@ import numpy as np
 
 from trainyard.fleet.genetic import Allocations, Floats, Ints, Problem, allocations, carried, search
 from trainyard.fleet.goodput import Models, Report
+from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.workload.job import Job
 
 Row = list[tuple[int, int]]
 
@@ -126,7 +126,7 @@ class Pollux:
         targets = Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s)
         return targets, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
 
-    def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[Job]) -> Problem:
+    def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[KnownJob]) -> Problem:
         site = snapshot.site
         reports = [_report(snapshot.reports[i]) for i in order]
         least = np.array([job.least_devices for job in jobs], np.int32)

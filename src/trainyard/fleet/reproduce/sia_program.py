@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.goodput import Batch, divided
+from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
@@ -145,7 +146,7 @@ def _received(serial: Ints, state: _Had) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=1 << 10)
-def _predicted(job: Job, site: Site) -> tuple[float, ...]:
+def _predicted(job: KnownJob, site: Site) -> tuple[float, ...]:
     """Steps per second by type of device."""
     assert isinstance(job.profile, Rigid)
     spots = (

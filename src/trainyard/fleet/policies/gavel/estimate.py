@@ -19,9 +19,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.gavel.pairs import Pairs, gaining, kinds_of
 from trainyard.fleet.snapshot import Snapshot
-from trainyard.fleet.workload.job import Job
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -47,7 +47,7 @@ class References:
     """
 
     kinds: tuple[Hashable, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[KnownJob, ...]
     runs: Bools
     part: Floats
 
@@ -56,7 +56,7 @@ class References:
         """Nobody has come yet."""
         return cls((), (), np.zeros((0, num_types), np.bool_), np.zeros((0, 0, num_types)))
 
-    def with_one(self, kind: Hashable, job: Job, runs: Bools, snapshot: Snapshot) -> References:
+    def with_one(self, kind: Hashable, job: KnownJob, runs: Bools, snapshot: Snapshot) -> References:
         """The same with another one, which is measured beside all."""
         jobs, count = (*self.jobs, job), len(self.jobs)
         both = np.vstack((self.runs, runs))
@@ -67,7 +67,7 @@ class References:
             part[number, count] = _beside(other, job, runs & both[number], snapshot)
         return References((*self.kinds, kind), jobs, both, part)
 
-    def nearest(self, job: Job, runs: Bools, snapshot: Snapshot, rng: np.random.Generator) -> int:
+    def nearest(self, job: KnownJob, runs: Bools, snapshot: Snapshot, rng: np.random.Generator) -> int:
         """Which one stands for a job of which some speeds beside references are measured."""
         pairs = zip(self.jobs, self.runs, strict=True)
         row = np.array([_beside(job, other, runs & its, snapshot) for other, its in pairs])
@@ -180,7 +180,7 @@ def most_similar(rows: Floats, row: Floats) -> int:
     return int(np.argmax(rows @ row / np.where(lengths > 0, lengths, np.inf)))
 
 
-def _beside(job: Job, other: Job, runs: Bools, snapshot: Snapshot) -> Floats:
+def _beside(job: KnownJob, other: KnownJob, runs: Bools, snapshot: Snapshot) -> Floats:
     """Part of its speed alone that a job has beside another, by type; 0 where one of them does not run."""
     found = np.zeros(len(runs))
     for kind in np.nonzero(runs)[0].tolist():

@@ -1,0 +1,63 @@
+"""A policy sees of a job what it is entitled to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from trainyard.fleet.known import KnownJob
+from trainyard.fleet.policy import Priority
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.workload.job import Job, declared_job
+
+JOB = declared_job(
+    "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
+    weight=2.0, deadline_s=99.0, guaranteed=False, cpus=3.0, memory_bytes=1e9, model="m", batch_size=32, priority=7,
+    gang=(2, 2), pinned_cell="c", yields=True,
+)  # fmt: skip
+SECRETS: dict[str, Need] = {"work": "length", "profile": "speed", "deadline_s": "deadline"}
+
+
+def test_everything_else_is_open() -> None:
+    known = KnownJob(JOB, frozenset())
+    names = {f.name for f in fields(Job)} - {"min_devices", "max_devices"} - set(SECRETS)
+    assert {name: getattr(known, name) for name in names} == {name: getattr(JOB, name) for name in names}
+    assert (known.least_devices, known.most_devices) == (2, 8)
+    assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_is_not_declared_is_not_told(name: str) -> None:
+    with pytest.raises(FleetError, match=f"asks for '{SECRETS[name]}' must declare it"):
+        getattr(KnownJob(JOB, frozenset(SECRETS.values()) - {SECRETS[name]}), name)
+    assert getattr(KnownJob(JOB, frozenset({SECRETS[name]})), name) == getattr(JOB, name)
+
+
+@pytest.mark.parametrize(
+    ("key", "need"),
+    [
+        (lambda s: np.array([job.work for job in s.jobs]) - s.done, "length"),
+        (lambda s: np.array([s.job(i).work for i in range(s.num_jobs)]), "length"),
+        (lambda s: s.left, "length"),
+        (lambda s: np.array([hash(job.profile) for job in s.jobs], float), "speed"),
+        (lambda s: np.array([s.gang_speeds(i).max() for i in range(s.num_jobs)]), "speed"),
+        (lambda s: np.array([job.deadline_s for job in s.jobs]), "deadline"),
+        (lambda s: s.deadline_s, "deadline"),
+        (lambda s: np.array([float(report is None) for report in s.reports]), "reports"),
+    ],
+)
+def test_a_policy_that_peeks_is_refused(key: Callable[[Snapshot], np.ndarray], need: Need) -> None:
+    jobs, site = [declared_job("a", 0, 1, 10, deadline_s=30.0)], Site.uniform(1, 1)
+    with pytest.raises(FleetError, match=f"asks for '{need}' must declare it"):
+        simulate_fleet(jobs, site, Priority(key))
+    assert simulate_fleet(jobs, site, Priority(key, frozenset({need}))).finish_s.tolist() == [10.0]
+
+
+def test_anybody_can_read_how_far_jobs_are() -> None:
+    run = simulate_fleet([declared_job("a", 0, 1, 10)], Site.uniform(1, 1), Priority(lambda s: s.done))
+    assert run.finish_s.tolist() == [10.0]
