@@ -27,6 +27,7 @@ INTERFACE = {
     "--restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding "
     "--seed --html",
     "fleet compare": "--json --cluster --policy --workload --jobs --load --seeds --html",
+    "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",
     "fleet download": "[NAME] --json --folder",
     "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
     "--restart-s --measure --html",

@@ -40,6 +40,10 @@ VERBS = MappingProxyType(
         "fleet compare": Verb(
             "trainyard.cli.fleet.compare", "rank policies over drawn workloads, with confidence intervals"
         ),
+        "fleet profile": Verb(
+            "trainyard.cli.fleet.profile",
+            "predict a model's speed on all devices of a cluster, for job files",
+        ),
         "fleet download": Verb("trainyard.cli.fleet.download", "list public traces of jobs, or fetch one"),
         "fleet run": Verb(
             "trainyard.cli.fleet.run", "train the jobs of a file for real; predicted and measured times"

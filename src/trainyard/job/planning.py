@@ -90,9 +90,22 @@ def plan(
     PlanError
         If the strategies have no plan for this model on this cluster; the message says what would help.
     """
-    started = time.perf_counter()
     place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-    setting = Setting(Task(model, dtype), place)
+    return plan_task(Task(model, dtype), place, strategies, progress)
+
+
+def plan_task(
+    task: Task, place: Cluster, strategies: str = "auto", progress: Progress | None = None
+) -> Planned:
+    """The same for a task, which keeps what was captured of it: to plan it in several places.
+
+    Raises
+    ------
+    PlanError
+        As `plan`.
+    """
+    started = time.perf_counter()
+    setting = Setting(task, place)
     tell = progress or (lambda what, done: None)
     if strategies == "auto":
         with collecting_rarely():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import trainyard as ty
 from trainyard.cli import main as cli
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.simulate import simulate_fleet
@@ -32,16 +33,14 @@ def test_trainings_that_are_written_are_read(tmp_path: Path, name: str) -> None:
 
 
 def test_the_speed_is_that_of_level_1(tmp_path: Path) -> None:
-    """A file of two trainings on four V100s: their times are steps over the predicted speed of their gangs."""
+    """A file of two trainings on four V100s: their times are steps times what level 1 says that one takes there."""
     path = tmp_path / "jobs.csv"
     path.write_text(f"{HEAD}\none,0,1,100,gpt-tiny,4\nall,0,4,50,gpt-tiny,4\n")
     jobs = list(read_workload(path))
     run = simulate_fleet(jobs, Site.parse("1x4xV100-32G"), fifo())
-    speeds = [
-        job.profile.work_per_s(Spot("V100-32G", n, 1, (n,)), Grant(tuple(range(n))))
-        for job, n in zip(jobs, (1, 4), strict=True)
-    ]
-    one_s, all_s = 100 / speeds[0], 50 / speeds[1]
+    model = ty.load_model("gpt-tiny", 4)
+    step_s = [ty.plan(model, f"1x{n}xV100-32G", "data_parallel").simulation.step_s for n in (1, 4)]
+    one_s, all_s = 100 * step_s[0], 50 * step_s[1]
     assert dict(zip(run.names, run.finish_s, strict=True)) == pytest.approx(
         {"one": one_s, "all": one_s + all_s}
     )

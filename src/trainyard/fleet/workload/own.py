@@ -12,6 +12,7 @@ num_devices         of its gang
 length_s            seconds that it runs on its gang                                                 see work, steps
 work, speeds        work to be done, in any unit, and how much is done in a second:                  see length_s
                     ``TYPE:DEVICES=PER_S``, separated by spaces
+                    ``TYPE:DEVICES/NODES=PER_S`` is over that many nodes and more, where it is another
 steps               to be trained of ``model``, a name in the zoo, each of ``batch_size`` rows:      see length_s
                     it is predicted how fast that is, and only such jobs can run for real
 strategies          how that is spread over its devices, as ``trainyard plan`` takes them            data_parallel
@@ -274,7 +275,7 @@ def values_of(job: Job) -> dict[str, Any]:
     else:
         raise FleetError(
             f"job {job.name!r} has a {type(job.profile).__name__}, which is not a table of speeds; write tabulated(job, "
-            "device_types, num_devices) instead"
+            "site, num_devices) instead"
         )
     for name in COLUMNS[len(_NEEDED) + len(_LENGTHS) :]:
         value = getattr(job, name)

@@ -195,21 +195,29 @@ def _steps_per_s(
     training: Training, device_type: str, per_node: tuple[int, ...], own_cores: bool = False
 ) -> float:
     from trainyard.hardware import cluster_of_profile, local_profile, parse_cluster
-    from trainyard.job.plan import PlanError
-    from trainyard.job.planning import simulate
-    from trainyard.job.schedule import ScheduleError
 
     if own_cores:
         num_devices = sum(per_node)
         cluster = cluster_of_profile(replace(local_profile(), num_cores=num_devices), num_devices)
     else:
         cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
+    return predicted_steps_per_s(training.task(), cluster, training.strategies)[0]
+
+
+def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tuple[float, str]:
+    """Steps in a second that level 1 predicts for a task on all devices of a cluster; 0, and why, where it cannot run."""
+    from trainyard.job.plan import PlanError
+    from trainyard.job.planning import plan_task
+    from trainyard.job.schedule import ScheduleError
+
     try:
-        plan = training.plan(cluster)
-    except (PlanError, ScheduleError):
-        return 0.0
-    with _CAPTURING:
-        return 1.0 / simulate(plan, training.source(), cluster).step_s
+        with _CAPTURING:
+            found = plan_task(task, cluster, strategies).simulation
+    except (PlanError, ScheduleError) as error:
+        return 0.0, str(error)
+    if not found.fits:
+        return 0.0, f"a device is short of {max(found.shortage_bytes) / 2**30:.3g} GiB of memory"
+    return 1.0 / found.step_s, ""
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
