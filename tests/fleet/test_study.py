@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from trainyard.fleet.drawn import drawn_jobs
+from trainyard.fleet.hazards import Hazards
+from trainyard.fleet.holdings import Costs
+from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.study import Interval, drawn_jobs, study
+from trainyard.fleet.study import Interval, study
+from trainyard.report.fleet_league import run_document
 from trainyard.report.fleet_study import standing_document, study_page
 
 SITE = Site.uniform(4, 8)
@@ -42,6 +48,35 @@ def test_policies_are_compared_on_the_same_jobs() -> None:
     assert told == [(i + 1, 6) for i in range(6)]
     assert standing_document(second)["completion_s"]["mean"] == second.completion_s.mean
     assert "srtf" in study_page("a study", (first, second))
+
+
+def test_every_virtual_cluster_has_its_intervals() -> None:
+    """They are of the figures that single runs give for it, with the same costs, and the failures of the seed."""
+    drawn, costs = partial(drawn_jobs, "philly", 60, 0.9, SITE), Costs(60.0, 30.0)
+    hazards = Hazards(failure_every_s=50_000.0)
+    (found,) = study("las", drawn, SITE, (3, 4), costs=costs, hazards=hazards)
+    documents = []
+    for seed in (3, 4):
+        wrong = replace(hazards, seed=seed)
+        run = setting_of("las").simulate(drawn(seed), SITE, costs=costs, hazards=wrong)
+        documents.append(run_document(run))
+    assert found.completion_s.mean == np.mean([each["mean_completion_s"] for each in documents])
+    assert found.unfairness.mean == np.mean([each["worst_unfairness"] for each in documents])
+    shared = set.intersection(*(set(each["virtual_clusters"]) for each in documents))
+    assert len(shared) > 2
+    names = {
+        "completion_s": "mean_completion_s",
+        "p99_s": "p99_completion_s",
+        "queueing_s": "mean_queueing_s",
+        "unfairness": "worst_unfairness",
+    }
+    for name in shared:
+        for ours, theirs in names.items():
+            values = np.array([each["virtual_clusters"][name][theirs] for each in documents])
+            assert found.virtual_clusters[name][ours].mean == pytest.approx(values.mean())
+    name = min(shared)
+    assert standing_document(found)["virtual_clusters"][name]["p99_s"]["mean"] > 0
+    assert "By virtual cluster" in study_page("a study", (found,))
 
 
 def test_bad_studies_are_refused() -> None:

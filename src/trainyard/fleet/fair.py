@@ -42,13 +42,23 @@ class FairTimes:
         """Where a gang would lie on each type of device that is allowed, as bits."""
         key = num_devices, allowed
         if key not in self._spots:
-            site = self.site
-            self._spots[key] = tuple(
-                spot_of(device_type, site.compact(num_devices, kind))
-                for kind, device_type in enumerate(site.device_types)
-                if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
-            )
+            self._spots[key] = _compact(self.site, num_devices, allowed)
         return self._spots[key]
+
+
+def alone_s(job: Job, site: Site) -> float:
+    """How long a job takes in one piece on its gang, on the type where that is fastest; infinite if it runs on none."""
+    spots, grant = _compact(site, job.num_devices, site.type_bits(job.device_types)), _first(job.num_devices)
+    return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+
+
+def _compact(site: Site, num_devices: int, allowed: int) -> tuple[Spot, ...]:
+    """Where a gang would lie on each type of device that is allowed, as bits."""
+    return tuple(
+        spot_of(device_type, site.compact(num_devices, kind))
+        for kind, device_type in enumerate(site.device_types)
+        if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
+    )
 
 
 @cache

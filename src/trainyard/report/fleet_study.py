@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table as RichTable
@@ -11,12 +11,15 @@ from trainyard.fleet.study import Interval, Standing
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.tables import make_table
 
-__all__ = ["standing_document", "study_page", "study_table"]
+__all__ = ["standing_document", "study_page", "study_tables"]
 
 _NOTE = "Intervals hold the mean of all workloads in 95 cases of 100."
 
 
 _UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
+
+Rows = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""Columns and rows of a table."""
 
 
 def _time(interval: Interval) -> str:
@@ -29,7 +32,7 @@ def _ratio(interval: Interval) -> str:
     return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
-def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _rows(standings: Sequence[Standing]) -> Rows:
     """Refusals have a column only where there are any."""
     some_refuse = any(each.num_refused.mean > 0 for each in standings)
     rows = tuple(
@@ -48,23 +51,42 @@ def _rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[s
     return (*columns, *(("refused",) if some_refuse else ())), rows
 
 
-def _more_rows(standings: Sequence[Standing]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _more_rows(standings: Sequence[Standing]) -> Rows:
     rows = tuple(
         (
             each.policy,
             _time(each.median_s),
             _time(each.queueing_s),
             _time(each.makespan_s),
+            _ratio(each.unfairness),
             _ratio(each.num_missed),
         )
         for each in standings
     )
-    return ("policy", "median JCT", "queueing", "makespan", "missed deadlines"), rows
+    return ("policy", "median JCT", "queueing", "makespan", "unfair", "missed deadlines"), rows
 
 
-def study_table(title: str, standings: Sequence[Standing]) -> RichTable:
-    """One row per policy, best first."""
-    return make_table(title, *_rows(standings))
+def _rows_by_virtual_cluster(standings: Sequence[Standing]) -> Rows:
+    rows = [
+        (
+            name,
+            each.policy,
+            _time(figures["completion_s"]),
+            _time(figures["p99_s"]),
+            _time(figures["queueing_s"]),
+            _ratio(figures["unfairness"]),
+            _ratio(figures["num_missed"]),
+        )
+        for each in standings
+        for name, figures in each.virtual_clusters.items()
+    ]
+    columns = ("virtual cluster", "policy", "mean JCT", "p99", "queueing", "unfair", "missed deadlines")
+    return columns, tuple(sorted(rows, key=lambda row: row[0]))
+
+
+def study_tables(title: str, standings: Sequence[Standing]) -> tuple[RichTable, RichTable]:
+    """One row per policy, best first, in two tables."""
+    return make_table(title, *_rows(standings)), make_table("", *_more_rows(standings))
 
 
 def study_page(title: str, standings: Sequence[Standing]) -> str:
@@ -79,15 +101,21 @@ def study_page(title: str, standings: Sequence[Standing]) -> str:
     layout = {"yaxis": {"title": {"text": "mean completion time (h)"}, "rangemode": "tozero"}}
     figure = Figure("Mean completion time", [bars], layout, _NOTE)
     best = standings[0].policy if standings else ""
-    return html_page(
-        title,
-        {"best": best},
-        [figure],
-        [Table("Standings", *_rows(standings)), Table("More figures", *_more_rows(standings))],
-    )
+    tables = [Table("Standings", *_rows(standings)), Table("More figures", *_more_rows(standings))]
+    if any(each.virtual_clusters for each in standings):
+        tables.append(Table("By virtual cluster", *_rows_by_virtual_cluster(standings)))
+    return html_page(title, {"best": best}, [figure], tables)
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:
     """A policy in numbers: means and half-widths of 95 % intervals."""
-    figures = {name: value for name, value in vars(standing).items() if isinstance(value, Interval)}
-    return {"policy": standing.policy, **{name: vars(interval) for name, interval in figures.items()}}
+    parts = standing.virtual_clusters
+    return {
+        "policy": standing.policy,
+        **_document({name: each for name, each in vars(standing).items() if isinstance(each, Interval)}),
+        "virtual_clusters": {name: _document(figures) for name, figures in parts.items()},
+    }
+
+
+def _document(figures: Mapping[str, Interval]) -> dict[str, Any]:
+    return {name: vars(interval) for name, interval in figures.items()}

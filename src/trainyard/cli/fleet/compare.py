@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.fleet.simulating import SimulatingOptions
+from trainyard.cli.screen import Outcome, Screen
+
+if TYPE_CHECKING:
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.job import Job
+
+Draw = Callable[[int], "list[Job]"]
+"""Jobs of a seed."""
 
 __all__ = ["Options", "act"]
 
+_WORKLOAD, _JOBS, _LOAD = "philly", 300, 0.8
 
-@dataclass(frozen=True)
-class Options(Common):
-    """Rank policies over workloads drawn from published distributions, and say how sure the ranking is."""
 
-    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
-    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +."""
+@dataclass(frozen=True, kw_only=True)
+class Options(SimulatingOptions):
+    """Rank policies over workloads drawn by chance, and say how sure the ranking is."""
+
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo,srtf,tiresias"
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
-    workload: Annotated[str, tyro.conf.arg(metavar="NAME")] = "philly"
-    """Whose jobs to draw: philly or helios."""
-    jobs: Annotated[int, tyro.conf.arg(metavar="N")] = 300
-    """Jobs of each workload."""
-    load: Annotated[float, tyro.conf.arg(metavar="X")] = 0.8
-    """Work that comes in, over what the cluster can do."""
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Draw from the jobs of a trace: whenever one arrives there, any of them does, as likely as the others."""
+    workload: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Without a trace, whose published distribution to draw from: philly (the default), helios, tiresias or gavel, which
+    needs --profiles."""
+    jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Jobs of each such workload; 300 by default."""
+    load: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """Work that comes in with them, over what the cluster can do; 0.8 by default."""
+    deadlines: Annotated[str, tyro.conf.arg(metavar="LOW,HIGH")] = ""
+    """Give jobs that have none a deadline: their time alone after they arrive, times a number drawn evenly between two;
+    0.5,1.5 in ElasticFlow's paper."""
     seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 10
-    """Workloads to draw."""
+    """Workloads to draw, each with what goes wrong."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write a page with a figure."""
+    """Write a page with a figure, and tables by virtual cluster."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.fleet.site import FleetError, Site
-    from trainyard.fleet.study import drawn_jobs, study
-    from trainyard.report.fleet_study import standing_document, study_page, study_table
+    from trainyard.fleet.study import study
+    from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
     if options.seeds < 2:
         raise FleetError(f"an interval needs at least 2 seeds, got {options.seeds}")
     site = Site.parse(options.cluster)
-    drawn = partial(drawn_jobs, options.workload, options.jobs, options.load, site)
+    drawn, facts = _workload(options, site)
+    drawn, slack = _with_deadlines(options, site, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
     with screen.waiting("simulating") as change:
         standings = study(
@@ -52,16 +67,67 @@ def act(options: Options, screen: Screen) -> Outcome:
             site,
             range(options.seeds),
             lambda done, count: change(f"simulating, {done} of {count} runs done"),
+            place=options.placement,
+            round_s=options.round_s,
+            **options.conditions(0),
         )
-    title = f"{options.jobs} jobs of {options.workload} at load {options.load:g} on {site.name}, {options.seeds} seeds"
+    title = _title(facts, slack, f"{site.name}, {options.seeds} seeds")
     if options.html is not None:
         screen.keep(study_page(title, standings), options.html)
     document = {
-        "workload": options.workload,
+        **facts,
+        "deadlines": slack,
         "cluster": site.name,
-        "load": options.load,
-        "num_jobs": options.jobs,
         "num_seeds": options.seeds,
         "policies": [standing_document(standing) for standing in standings],
     }
-    return Outcome(document, (study_table(title, standings),))
+    return Outcome(document, study_tables(title, standings))
+
+
+def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any]]:
+    """Jobs of a seed, and what they are."""
+    from trainyard.fleet.drawn import drawn_jobs, resampled
+    from trainyard.fleet.site import FleetError
+
+    if options.trace is None:
+        if options.format is not None or options.limit is not None:
+            raise FleetError("--format and --limit are about a trace; give --trace, or leave them out")
+        name = _WORKLOAD if options.workload is None else options.workload
+        count = _JOBS if options.jobs is None else options.jobs
+        load = _LOAD if options.load is None else options.load
+        return (
+            lambda seed: drawn_jobs(name, count, load, site, seed, options.profiles),
+            {"workload": name, "num_jobs": count, "load": load},
+        )
+    if (options.workload, options.jobs, options.load) != (None, None, None):
+        raise FleetError("--trace brings its jobs; leave --workload, --jobs and --load out, or --trace")
+    jobs = list(options.read(options.trace, site))
+    if not jobs:
+        raise FleetError(f"{options.trace} has no jobs to draw from")
+    facts = {"workload": str(options.trace), "num_jobs": len(jobs), "load": None}
+    return lambda seed: list(resampled(jobs, seed)), facts
+
+
+def _with_deadlines(options: Options, site: Site, drawn: Draw) -> tuple[Draw, tuple[float, float] | None]:
+    """The same with deadlines, and between which they are, if they are asked for."""
+    from trainyard.fleet.drawn import with_deadlines
+    from trainyard.fleet.site import FleetError
+
+    if not options.deadlines:
+        return drawn, None
+    try:
+        least, most = map(float, options.deadlines.split(","))
+    except ValueError:
+        raise FleetError(
+            f"--deadlines {options.deadlines!r} is not two numbers separated by a comma; write for example 0.5,1.5"
+        ) from None
+    return lambda seed: list(with_deadlines(drawn(seed), site, seed, (least, most))), (least, most)
+
+
+def _title(facts: dict[str, Any], slack: tuple[float, float] | None, where: str) -> str:
+    name, count, load = facts.values()
+    jobs = (
+        f"{count} jobs of {name} at load {load:g}" if load else f"{count} jobs drawn from {Path(name).name}"
+    )
+    late = f", deadlines after {slack[0]:g} to {slack[1]:g} lengths" if slack else ""
+    return f"{jobs}{late} on {where}"

@@ -1,4 +1,4 @@
-"""Options that `fleet simulate` and `fleet run` share: what changes of devices cost a job in the simulator."""
+"""Options that simulations and `fleet run` share: what changes of devices cost a job in the simulator."""
 
 from __future__ import annotations
 

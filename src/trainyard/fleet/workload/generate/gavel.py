@@ -25,10 +25,18 @@ TYPES = (
     ("CycleGAN", False),
 )
 """Job types, and whether they run on more than one device."""
+SIZES = {1: 0.7, 2: 0.8, 4: 0.95, 8: 1.0}
+"""Share of the gangs that have so many devices or fewer."""
 
 
 def gavel_jobs(
-    num_jobs: int, throughputs: Throughputs, seed: int = 0, *, mean_gap_s: float, multi_device: bool = False
+    num_jobs: int,
+    throughputs: Throughputs,
+    seed: int = 0,
+    *,
+    mean_gap_s: float,
+    multi_device: bool = False,
+    most_devices: int = 8,
 ) -> Iterator[Job]:
     """Draw jobs; the first is there at time 0.
 
@@ -36,13 +44,15 @@ def gavel_jobs(
     ----------
     throughputs : Gavel's, from which durations become steps.
     multi_device : whether there are gangs; without, all jobs take one device.
+    most_devices : larger gangs are not drawn.
     """
     rng, gaps = random.Random(seed + 2), random.Random(seed + 3)
+    most = max(share for size, share in SIZES.items() if size <= most_devices)
     now_s = 0.0
     for number in range(num_jobs):
         if number:
             now_s += -math.log(1.0 - gaps.random()) * mean_gap_s
-        drawn = _size(rng.uniform(0, 1))  # by the authors, too, whether it is used or not
+        drawn = _size(rng.uniform(0, 1) * most)  # by the authors, too, whether it is used or not
         size = drawn if multi_device else 1
         long = rng.random() >= 0.8
         length_s = 60 * 10 ** (rng.uniform(3, 4) if long else rng.uniform(1.5, 3))
@@ -58,4 +68,4 @@ def gavel_jobs(
 
 
 def _size(draw: float) -> int:
-    return 1 if draw < 0.7 else 2 if draw < 0.8 else 4 if draw < 0.95 else 8
+    return next(size for size, share in SIZES.items() if draw < share)

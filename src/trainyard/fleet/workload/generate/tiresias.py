@@ -23,14 +23,19 @@ LENGTHS_S = (121, 121, 122, 125, 127, 139, 148, 159, 211, 308, 506, 1800)
 MEAN_GAP_S = 30.0
 
 
-def tiresias_jobs(num_jobs: int = 60, seed: int = 0) -> Iterator[Job]:
-    """Draw jobs; of every 60, sizes and models are in the same numbers as in the original."""
+def tiresias_jobs(
+    num_jobs: int = 60, seed: int = 0, *, mean_gap_s: float = MEAN_GAP_S, most_devices: int = max(SIZES)
+) -> Iterator[Job]:
+    """Draw jobs; of every 60, sizes and models are in the same numbers as in the original.
+
+    Gangs larger than ``most_devices`` are not drawn.
+    """
     rng = np.random.default_rng(seed)
-    sizes = rng.permutation(np.resize(np.array(SIZES), num_jobs))
+    sizes = rng.permutation(np.resize([size for size in SIZES if size <= most_devices], num_jobs))
     models = rng.permutation(np.resize(np.array(MODELS), num_jobs))
     lengths_s = Quantiles.of(PARTS, LENGTHS_S)
     now_s = 0.0
     for number in range(num_jobs):
         length_s = float(round(lengths_s.draw(rng)))
         yield declared_job(str(number), now_s, int(sizes[number]), length_s, model=str(models[number]))
-        now_s += float(rng.poisson(MEAN_GAP_S))
+        now_s += float(rng.poisson(mean_gap_s))

@@ -1,0 +1,77 @@
+"""What `fleet simulate` and `fleet compare` share: the cluster, how a trace is read, and what a run is like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from trainyard.cli.fleet.costs import RestartS, StartS
+from trainyard.cli.screen import Common
+
+if TYPE_CHECKING:
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.job import Job
+
+__all__ = ["SimulatingOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatingOptions(Common):
+    """Where jobs are simulated, and under which conditions."""
+
+    cluster: Annotated[str, tyro.conf.arg(metavar="C")]
+    """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
+    16x4@24cpu,500GB,4/rack."""
+    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Format of the trace; by default recognised by its contents."""
+    profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Measured speeds that jobs refer to: a file for those of Gavel, Shockwave and Synergy, a folder for those of
+    Pollux and Sia, which need it, and for those of ElasticFlow. Sia's are by device type, as the cluster names them."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Take only the first jobs of the trace."""
+    placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
+    paper does. Not for policies that choose them themselves."""
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    """Decide every so many seconds, instead of as often as the policy does by its own options."""
+    start_s: StartS = 0.0
+    restart_s: RestartS = 0.0
+    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    """Mean time between failures of one device; its job goes back to its last checkpoint."""
+    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
+    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S")] = 3600.0
+    """Mean time until such a node is back."""
+    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = 600.0
+    """Time between checkpoints of a job."""
+    stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
+    """Share of all starts of jobs that are half as fast as they should be."""
+    crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
+    """Devices of a node that work at full speed beside each other; more of them share what the node has."""
+
+    def read(self, trace: Path, site: Site) -> Iterator[Job]:
+        """The jobs of a trace."""
+        from trainyard.fleet.workload.read import read_workload
+
+        return read_workload(trace, self.format, self.profiles, self.limit, site.device_types)
+
+    def conditions(self, seed: int) -> dict[str, Any]:
+        """What things cost and what goes wrong, as a simulation takes it."""
+        from trainyard.fleet.crowding import Crowding
+        from trainyard.fleet.hazards import Hazards
+        from trainyard.fleet.holdings import Costs
+
+        hazards = Hazards(
+            failure_every_s=self.failure_every_s,
+            checkpoint_every_s=self.checkpoint_every_s,
+            node_failure_every_s=self.node_failure_every_s,
+            node_repair_s=self.node_repair_s,
+            straggler_share=self.stragglers,
+            seed=seed,
+        )
+        costs = Costs(self.restart_s, self.start_s)
+        return {"costs": costs, "hazards": hazards, "crowding": Crowding(self.crowding)}
