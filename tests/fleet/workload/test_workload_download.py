@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.download import TRACES, Trace, download
+from trainyard.fleet.workload.download import TRACES, Trace, download, unpacked
 from trainyard.fleet.workload.read import FORMATS, read_workload
 
 CONTENT = (Path(__file__).parent / "fixtures" / "cluster_log.csv").read_bytes()
@@ -204,7 +206,90 @@ def test_the_verb_says_what_is_missing(
 ) -> None:
     monkeypatch.setitem(TRACES, "made-up", replace(traces["made-up"], format=format))
     _, out, _ = command("made-up", "--folder", str(tmp_path))
-    assert ("--profiles FILE`, where FILE is its throughputs" if format else "unpack it") in out
+    assert (
+        "--profiles FILE`, where FILE is its throughputs" if format else "it is for --profiles of the traces"
+    ) in out
+
+
+def archive(folder: Path, **files: bytes | None) -> Path:
+    """A tar file of files by name; None is a link that leads out of it."""
+    path = folder / "packed.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            member.size = len(content or b"")
+            tar.addfile(member, io.BytesIO(content or b""))
+    return path
+
+
+def test_only_the_trace_is_unpacked_and_nothing_elsewhere(tmp_path: Path) -> None:
+    """Whatever the archive has beside it, and wherever it says that it belongs."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    members = {
+        "../other.csv": b"other",
+        "/tmp/x/log.csv": None,
+        "../../log.csv": CONTENT,
+        "log.csv": b"later",
+    }
+    path = archive(folder, **members)
+    assert unpacked(path, "log.csv") == folder / "log.csv"
+    assert (folder / "log.csv").read_bytes() == CONTENT
+    assert not (folder / "log.csv").is_symlink()
+    assert {p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()} == {
+        Path("a/b/packed.tar.gz"),
+        Path("a/b/log.csv"),
+    }
+    assert unpacked(path, "log.csv") == folder / "log.csv", "again"
+    (folder / "log.csv").write_text("mine")
+    with pytest.raises(FleetError, match=r"is there, and is not from .*; move it away"):
+        unpacked(path, "log.csv")
+    assert (folder / "log.csv").read_text() == "mine"
+
+
+def test_archives_that_cannot_be_unpacked(tmp_path: Path) -> None:
+    path = archive(tmp_path, **{"log.csv": CONTENT * 99, "link.csv": None})
+    for name in ("none.csv", "link.csv"):
+        with pytest.raises(FleetError, match=f"has no file {name}"):
+            unpacked(path, name)
+    path.write_bytes(path.read_bytes()[:80])
+    with pytest.raises(FleetError, match=r"cannot unpack log\.csv from"):
+        unpacked(path, "log.csv")
+    path.write_text("no archive")
+    with pytest.raises(FleetError, match=r"cannot unpack log\.csv from"):
+        unpacked(path, "log.csv")
+    assert not (tmp_path / "log.csv").exists()
+
+
+def test_the_verb_fetches_speeds_and_unpacks(
+    command: Callable[..., tuple[int, str, str]],
+    server: Server,
+    traces: dict[str, Trace],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server has one content under all addresses: an archive with a trace is the file of speeds, too."""
+    server.content = archive(tmp_path, **{"trace-data/cluster_log.csv": CONTENT}).read_bytes()
+    server.cut = len(server.content)
+    base = replace(
+        traces["made-up"], sha256=hashlib.sha256(server.content).hexdigest(), size_bytes=len(server.content)
+    )
+    address = base.url.rpartition("/")[0]
+    speeds = replace(base, url=f"{address}/speeds.json", format="")
+    monkeypatch.setitem(TRACES, "speeds", speeds)
+    packed = replace(base, url=f"{address}/all.tar.gz", inside="cluster_log.csv", profiles="speeds")
+    monkeypatch.setitem(TRACES, "made-up", packed)
+    folder = tmp_path / "new"
+    code, out, _ = command("made-up", "--folder", str(folder))
+    assert code == 0
+    path, profiles = folder / "cluster_log.csv", folder / "speeds.json"
+    assert f"fleet simulate --trace {path} --cluster C --profiles {profiles}`" in out
+    assert path.read_bytes() == CONTENT
+    assert profiles.read_bytes() == server.content
+    found = json.loads(command("made-up", "--folder", str(folder), "--json")[1])
+    assert (found["path"], found["profiles_path"]) == (str(path), str(profiles))
 
 
 def test_errors_of_the_verb(
@@ -231,6 +316,9 @@ def test_the_table() -> None:
         assert len(bytes.fromhex(trace.sha256)) == 32
         assert trace.size_bytes > 0
         assert trace.format in ("", *FORMATS)
+        if trace.profiles:
+            assert FORMATS[trace.format].needs_profiles
+            assert TRACES[trace.profiles].format == ""
 
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "cluster"
@@ -239,6 +327,9 @@ COPIES = {
     "tiresias-60": "tiresias/60_job.csv",
     "synergy-100": "synergy/deploy_trace/static_100job_6_3_1100.0",
     "alibaba-openb": "alibaba-openb-2023/openb_pod_list_default.csv",
+    "shockwave-throughputs": "shockwave/tacc_throughputs.json",
+    "gavel-96": "gavel/traces/physical_cluster/max_min_fairness.trace",
+    "gavel-throughputs": "gavel/simulation_throughputs.json",
     "shockwave-120": "shockwave/traces/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace",
 }
 

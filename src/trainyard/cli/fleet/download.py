@@ -15,7 +15,10 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(Common):
-    """List the public traces that can be fetched, or fetch one and check that it is what was published."""
+    """List the public traces that can be fetched, or fetch one, with the speeds that it needs, and check it.
+
+    What is kept is what was published, to the byte.
+    """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A trace of the list."""
@@ -25,22 +28,29 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """List, or fetch."""
-    from trainyard.fleet.workload.download import TRACES, download
+    from trainyard.fleet.workload.download import TRACES, download, unpacked
     from trainyard.report.units import bytes_text, percent_text
 
     if not options.name:
         return _listed()
-    with screen.waiting(f"fetching {options.name}") as change:
-        path = download(
-            options.name,
-            options.folder,
-            tell=lambda done, size: change(
-                f"fetching {options.name}, {percent_text(done / size)} of {bytes_text(size)}"
-            ),
-        )
-    trace = TRACES[options.name]
-    document = {"name": options.name, "path": str(path), **asdict(trace)}
-    return Outcome(document, (f"{path}: {trace.about}", _next(path, trace.format)))
+    with screen.waiting("fetching") as change:
+
+        def fetched(name: str) -> Path:
+            return download(
+                name,
+                options.folder,
+                tell=lambda done, size: change(
+                    f"fetching {name}, {percent_text(done / size)} of {bytes_text(size)}"
+                ),
+            )
+
+        path, trace = fetched(options.name), TRACES[options.name]
+        profiles = fetched(trace.profiles) if trace.profiles else None
+        if trace.inside:
+            change(f"unpacking {trace.inside}")
+            path = unpacked(path, trace.inside)
+    document = {"name": options.name, "path": str(path), "profiles_path": profiles and str(profiles)}
+    return Outcome(document | asdict(trace), (f"{path}: {trace.about}", _next(path, trace.format, profiles)))
 
 
 def _listed() -> Outcome:
@@ -49,7 +59,7 @@ def _listed() -> Outcome:
     from trainyard.report.units import bytes_text
 
     rows = [
-        (name, trace.about, trace.format or "packed", bytes_text(trace.size_bytes))
+        (name, trace.about, trace.format or "speeds", bytes_text(trace.size_bytes))
         for name, trace in TRACES.items()
     ]
     table = make_table("public traces", ("name", "what it is", "format", "size"), rows, 3)
@@ -57,15 +67,17 @@ def _listed() -> Outcome:
     return Outcome(document, (table, "trainyard fleet download NAME fetches one; --json says from where"))
 
 
-def _next(path: Path, format: str) -> str:
+def _next(path: Path, format: str, profiles: Path | None) -> str:
     """What to do with a trace."""
     from shlex import quote
 
     from trainyard.fleet.workload.read import FORMATS
 
     if not format:
-        return "unpack it; a trace that is inside can be simulated"
+        return "it is for --profiles of the traces that refer to it"
     command = f"simulate it with `trainyard fleet simulate --trace {quote(str(path))} --cluster C"
+    if profiles is not None:
+        return f"{command} --profiles {quote(str(profiles))}`"
     if FORMATS[format].needs_profiles:
         return f"{command} --profiles FILE`, where FILE is {FORMATS[format].profiles}"
     return f"{command}`"

@@ -1,6 +1,7 @@
 """Fetching public traces from where their authors keep them, checked against what they are known to contain.
 
-Only files whose SHA-256 is known are in the table. The traces of Helios and of ElasticFlow have to be fetched by hand.
+Only files whose SHA-256 is known are in the table. The traces of Helios and of ElasticFlow have to be fetched by hand,
+and so have the sensitivities of Synergy, which its authors keep in their program.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import shutil
+import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +34,9 @@ class Trace:
     url : of the file.
     sha256 : of its bytes.
     size_bytes : how many those are.
-    format : of ``read_workload``; empty for what has to be unpacked first or is no trace.
+    format : of ``read_workload``; empty for what is no trace.
+    inside : name of the trace in the archive that the file is; empty if it is the trace itself.
+    profiles : name, in the same table, of the measured speeds that the trace needs.
     """
 
     about: str
@@ -38,6 +44,8 @@ class Trace:
     sha256: str
     size_bytes: int
     format: str = ""
+    inside: str = ""
+    profiles: str = ""
 
     @property
     def file_name(self) -> str:
@@ -46,10 +54,12 @@ class Trace:
 
 TRACES: dict[str, Trace] = {
     "philly": Trace(
-        "Microsoft Philly, 117,325 jobs with telemetry; cluster_job_log is inside (Jeon et al., ATC 2019)",
+        "Microsoft Philly, 117,325 jobs, in an archive with telemetry (Jeon et al., ATC 2019)",
         "https://media.githubusercontent.com/media/msr-fiddle/philly-traces/master/trace-data.tar.gz",
         "2037ccf63a725a02be718b0e1aeee6142c90b7f62d0d849295120e9f6ba13d2c",
         1055988361,
+        "philly",
+        inside="cluster_job_log",
     ),
     "philly-small": Trace(
         "82,247 jobs of Philly, as Pollux used them (Qiao et al., OSDI 2021)",
@@ -88,6 +98,27 @@ TRACES: dict[str, Trace] = {
         "f5728b8c038c330d21b98bc5930949d21769bd956e2ad457a4eb167dd33f34d6",
         18720,
         "shockwave",
+        profiles="shockwave-throughputs",
+    ),
+    "shockwave-throughputs": Trace(
+        "Speeds of the jobs of Shockwave's traces, for --profiles",
+        f"{_GITHUB}/uw-mad-dash/shockwave/e07dd205c52afe9981a4f092051c1d0f844ebf3d/scheduler/tacc_throughputs.json",
+        "6fee2da4f81c8e777e9513987d982fd0a11a155107360e6168b0e8fd593a83ce",
+        1239492,
+    ),
+    "gavel-96": Trace(
+        "96 jobs of Gavel's physical cluster (Narayanan et al., OSDI 2020)",
+        f"{_GITHUB}/stanford-futuredata/gavel/master/scheduler/traces/physical_cluster/max_min_fairness.trace",
+        "dc13589c23c7b77d37d3d1014ff499e0c1ffca2959ce35d0e4ce70b71247424b",
+        14458,
+        "gavel",
+        profiles="gavel-throughputs",
+    ),
+    "gavel-throughputs": Trace(
+        "Speeds of the jobs of Gavel's traces on V100, P100 and K80, for --profiles and `fleet compare --workload gavel`",
+        f"{_GITHUB}/stanford-futuredata/gavel/master/scheduler/simulation_throughputs.json",
+        "17111f7295f03265fd9e5118d7eba31e3dd9d6e50a2e215c13ad3d3f91f74381",
+        1240176,
     ),
 }
 """By name."""
@@ -101,7 +132,7 @@ def download(
     timeout_s: float = 30.0,
     tell: Callable[[int, int], None] = lambda done, size: None,
 ) -> Path:
-    """Fetch a trace; one that is there already is only checked, and one that was broken off is continued.
+    """Fetch a file as its authors keep it; one that is there is only checked, and one that was broken off is continued.
 
     Parameters
     ----------
@@ -145,6 +176,43 @@ def download(
         )
     os.replace(part, target)
     return target
+
+
+def unpacked(archive: Path, inside: str) -> Path:
+    """The trace of an archive, beside it; nothing else of what is in there is written.
+
+    Parameters
+    ----------
+    archive : a tar file, whose contents were checked.
+    inside : name of the trace, in whatever folder of the archive.
+
+    Returns
+    -------
+    The file, under its own name. It is there only as a whole.
+
+    Raises
+    ------
+    FleetError
+        If it is not in there, or cannot be unpacked.
+    """
+    target = archive.with_name(inside)
+    part = target.with_name(target.name + ".part")
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                source = tar.extractfile(member) if member.isreg() else None
+                if source is None or member.name.rpartition("/")[2] != inside:
+                    continue
+                if not target.exists():
+                    with source, part.open("wb") as file:
+                        shutil.copyfileobj(source, file, _PIECE)
+                    os.replace(part, target)
+                elif target.stat().st_size != member.size:
+                    raise FleetError(f"{target} is there, and is not from {archive}; move it away")
+                return target
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise FleetError(f"cannot unpack {inside} from {archive}: {error}") from error
+    raise FleetError(f"{archive} has no file {inside}; unpack it and look for the trace")
 
 
 def _fetch(trace: Trace, part: Path, timeout_s: float, tell: Callable[[int, int], None]) -> None:
