@@ -170,7 +170,16 @@ def test_what_is_not_there(daemon: Running) -> None:
     assert (status, answer["error"].partition(";")[0]) == (404, "there is no job 'nobody'")
     assert daemon.ask("GET", "/jobs?last=x", token=ANN)[0] == 422
     assert daemon.ask("GET", f"/jobs?last={10**30}", token=ANN)[0] == 200
-    assert daemon.ask("GET", "/jobs?last=-1", token=ANN) == (200, {"jobs": []})
+
+
+def test_a_job_that_runs_is_listed_however_old(daemon: Running, steady: str) -> None:
+    """Behind so many later ones as it is asked for; those that are over are not."""
+    daemon.ask("POST", "/jobs", {"name": "later", **TRAINING, "steps": 5}, ANN)
+    daemon.ask("DELETE", "/jobs/later", token=ANN)
+    daemon.wait("later", "cancelled", ANN)
+    for last, names in ((1, ["steady", "later"]), (0, ["steady"]), (-1, ["steady"])):
+        status, found = daemon.ask("GET", f"/jobs?last={last}", token=ANN)
+        assert (status, [job["name"] for job in found["jobs"]]) == (200, names)
 
 
 def test_a_second_daemon_of_a_folder_is_refused(daemon: Running, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,8 +150,19 @@ def test_names_are_used_once_and_jobs_come_in_order(url: str) -> None:
     with pytest.raises(Refusal, match="there is or was a job 'job0' already"):
         added(store, "job0", 9.0)
     assert [record.name for record in store.jobs()] == ["job4", "job3", "job2", "job1", "job0"]
-    assert [record.name for record in store.jobs(State.WAITING, last=2)] == ["job1", "job0"]
     assert len(store.events(99)) == 5, "what is refused has not arrived"
+
+
+def test_recent_jobs_are_the_last_and_all_that_are_not_over(url: str) -> None:
+    store = Store(url)
+    for i in range(6):
+        job = added(store, f"job{i}", float(i))
+        if i not in (0, 2):
+            store.hear(Event(10.0, job, Happening.ENDS, GRANT), None)
+    assert store.cancel("job2") is State.WAITING
+    for last, shown in ((0, "job0 job2"), (1, "job0 job2 job5"), (4, "job0 job2 job3 job4 job5")):
+        assert " ".join(record.name for record in store.recent(last)) == shown
+    assert len(store.recent(99)) == 6
 
 
 def test_a_state_is_of_one_folder_and_cluster(url: str) -> None:

@@ -15,7 +15,8 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(ServerOptions):
-    """List the jobs of a daemon as they were submitted, and say how many devices are in use."""
+    """List the jobs of a daemon as they were submitted, all that are not over and the last 1000 of the others, and say
+    how many devices are in use."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

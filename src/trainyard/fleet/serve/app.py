@@ -2,7 +2,7 @@
 
 ======================= ===============================================================================================
 POST /jobs              submit one job: a mapping in the own form of workloads, as JSON or YAML
-GET /jobs               all jobs, as they were submitted; ``?last=N`` of them
+GET /jobs               the last 1000 jobs, or ``?last=N``, as they were submitted, and all that are not over
 GET /jobs/NAME          one job
 DELETE /jobs/NAME       cancel a job
 GET /jobs/NAME/log      its last steps and what its processes printed, as text; ``?lines=N``
@@ -112,7 +112,7 @@ class Api:
         """GET /jobs."""
         self.user(request)
         return JSONResponse(
-            {"jobs": [job_document(record) for record in self.daemon.store.jobs(last=_few(last))]}
+            {"jobs": [job_document(record) for record in self.daemon.store.recent(_few(last))]}
         )
 
     def job(self, request: Request, name: str) -> Response:

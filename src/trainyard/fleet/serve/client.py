@@ -35,7 +35,7 @@ class Client:
         return self._document("POST", "/jobs", json.dumps(form).encode())
 
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs."""
+        """All jobs that are not over, and the last of the others."""
         found: list[dict[str, Any]] = self._document("GET", "/jobs")["jobs"]
         return found
 

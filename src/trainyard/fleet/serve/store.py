@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
-from trainyard.fleet.serve.tables import ABOUT, EVENTS, JOBS, TABLES, Record, State, record_of
+from trainyard.fleet.serve.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Record, State, record_of
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
@@ -158,15 +158,23 @@ class Store:
         found = self._records(JOBS.c.name == name)
         return found[0] if found else None
 
-    def jobs(self, *states: State, last: int | None = None) -> Sequence[Record]:
-        """Jobs in any of some states, all if none are named, as they were submitted; only the last so many."""
-        return self._records(JOBS.c.state.in_(states) if states else sql.true(), last)
+    def jobs(self, *states: State) -> Sequence[Record]:
+        """Jobs in any of some states, all if none are named, as they were submitted."""
+        return self._records(JOBS.c.state.in_(states) if states else sql.true())
 
-    def _records(self, where: sql.ColumnElement[bool], last: int | None = None) -> Sequence[Record]:
-        query = sql.select(JOBS).where(where).order_by(JOBS.c.number.desc()).limit(last)
+    def recent(self, last: int) -> Sequence[Record]:
+        """The jobs that are not over, and of all jobs the last so many, as they were submitted."""
+        newest = sql.select(JOBS.c.number).order_by(JOBS.c.number.desc()).limit(last)
+        live = JOBS.c.state.in_(
+            [state for state in State if state not in FINAL]
+        )  # of which there is an index
+        return self._records(live | JOBS.c.number.in_(newest))
+
+    def _records(self, where: sql.ColumnElement[bool]) -> Sequence[Record]:
+        query = sql.select(JOBS).where(where).order_by(JOBS.c.number)
         with self._engine.connect() as connection:
             rows = connection.execute(query).mappings().all()
-        return [record_of(row) for row in reversed(rows)]
+        return [record_of(row) for row in rows]
 
     def counts(self) -> dict[State, int]:
         """Number of jobs in every state."""
