@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 from trainyard.fleet.study import Interval, Standing
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.tables import make_table
+from trainyard.report.units import number_text
 
 __all__ = ["standing_document", "study_page", "study_tables"]
 
@@ -26,6 +27,11 @@ def _time(interval: Interval) -> str:
     """In the unit that suits the mean."""
     unit, size_s = next((u for u in _UNITS if interval.mean >= 2 * u[1]), _UNITS[-1])
     return f"{interval.mean / size_s:.1f} ± {interval.half_width / size_s:.1f} {unit}"
+
+
+def _large(interval: Interval) -> str:
+    """A ratio that may be in the thousands."""
+    return f"{number_text(interval.mean, 3)} ± {number_text(interval.half_width, 3)}"
 
 
 def _ratio(interval: Interval) -> str:
@@ -58,7 +64,7 @@ def _more_rows(standings: Sequence[Standing]) -> Rows:
             _time(each.median_s),
             _time(each.queueing_s),
             _time(each.makespan_s),
-            _ratio(each.unfairness),
+            _large(each.unfairness),
             _ratio(each.num_missed),
         )
         for each in standings
@@ -74,7 +80,7 @@ def _rows_by_virtual_cluster(standings: Sequence[Standing]) -> Rows:
             _time(figures["completion_s"]),
             _time(figures["p99_s"]),
             _time(figures["queueing_s"]),
-            _ratio(figures["unfairness"]),
+            _large(figures["unfairness"]),
             _ratio(figures["num_missed"]),
         )
         for each in standings

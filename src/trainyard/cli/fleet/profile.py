@@ -103,7 +103,7 @@ def _table(title: str, table: Sequence[Throughput], num_rows: int) -> Table:
     from trainyard.report.tables import make_table
     from trainyard.report.units import number_text
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in table:
         runs = entry.steps_per_s > 0
         rows.append(
