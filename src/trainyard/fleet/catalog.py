@@ -308,7 +308,9 @@ CATALOG: tuple[Entry, ...] = (
         'Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020',
         "simplified",
         "tests/fleet/policies/test_hived.py",
-        left_out="waiting for preempted jobs to stop, since they stop at once. "
+        left_out="waiting for preempted jobs to stop, and taking that back, since they stop at once; nodes that are "
+        "suggested for a single job: those that are away are so for all; jobs that can never fit are refused and do not "
+        "wait; a job on a node that a new configuration lacks starts anew and does not run on uncounted. "
         "The scheduler inside a virtual cluster, which the paper leaves open, is that of the authors' program",
     ),
 )

@@ -133,6 +133,18 @@ class Layout:
         return np.repeat(np.arange(len(self.virtual_cells)), np.diff(self.first_virtual))
 
     @cached_property
+    def virtual_node(self) -> Ints:
+        """Of every virtual place the first one of its node, or of its cell where that is only a part of one."""
+        sizes = [
+            min(self.chains[v.chain].node_size, self.chains[v.chain].sizes[v.level])
+            for v in self.virtual_cells
+        ]
+        size, first = (np.array(each, np.int64)[self.owner_of] for each in (sizes, self.first_virtual[:-1]))
+        places = np.arange(self.first_virtual[-1])
+        nodes: Ints = places - (places - first) % size
+        return nodes
+
+    @cached_property
     def device_at(self) -> Ints:
         """Device of every place."""
         return np.array([d for chain in self.chains for d in chain.devices], np.int64)

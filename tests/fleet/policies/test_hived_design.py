@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.hived_config import read_hived
 from trainyard.fleet.policies.hived import HiveD
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.virtual import Layout
 from trainyard.fleet.workload.job import Grant, Job, declared_job
@@ -99,6 +99,16 @@ class Seen:
         return self.jobs[number]
 
 
+def names_of(layout: Layout) -> list[tuple[str, str, int]]:
+    """Node, type, and number in the node of every device."""
+    site = layout.site
+    return [
+        (layout.node_names[node], host.device_type, number)
+        for node, host in enumerate(site.hosts)
+        for number in range(host.num_devices)
+    ]
+
+
 class Driver:
     """A cluster to which jobs are submitted one by one; the policy decides after each."""
 
@@ -111,9 +121,23 @@ class Driver:
         self.use(layout)
 
     def use(self, layout: Layout) -> None:
-        """Go on with other virtual clusters."""
-        self.layout, self.policy = layout, HiveD(layout)
+        """Go on with another configuration: jobs keep their devices, but for those on nodes that it does not have."""
+        kept = {}
+        if self.grants:
+            new = {device: number for number, device in enumerate(names_of(layout))}
+            old = names_of(self.layout)
+            kept = {serial: [new.get(old[d], -1) for d in g.devices] for serial, g in self.grants.items()}
+        self.grants = {s: Grant(tuple(sorted(found))) for s, found in kept.items() if min(found) >= 0}
+        self.layout, self.policy, self.site = layout, HiveD(layout), layout.site
         self.state = self.policy.start(layout.site)
+
+    def only(self, *names: str) -> None:
+        """From now on these nodes are there, and no others; jobs of the others wait."""
+        away = [node for node, name in enumerate(self.layout.node_names) if name not in names]
+        self.site = self.layout.site.without(away)
+        usable = self.site.is_usable
+        self.grants = {s: grant for s, grant in self.grants.items() if usable[list(grant.devices)].all()}
+        self.decide()
 
     def submit(self, name: str, num_devices: int, kind: str = "", owner: str = "one", **rest: Any) -> None:
         serial = len(self.serial_of)
@@ -131,7 +155,7 @@ class Driver:
     def decide(self) -> None:
         serials = sorted(self.jobs)
         jobs, grants = tuple(self.jobs[s] for s in serials), tuple(self.grants.get(s) for s in serials)
-        seen = Seen(self.layout.site, np.array(serials, np.int64), jobs, grants)
+        seen = Seen(self.site, np.array(serials, np.int64), jobs, grants)
         targets, self.state = self.policy.decide(cast(Snapshot, seen), self.state)
         assert targets.devices is not None
         self.reasons = {jobs[i].name: reason for i, reason in targets.reasons.items()}
@@ -152,6 +176,13 @@ class Driver:
             node = int(site.node_of[device])
             found.setdefault(self.layout.node_names[node], []).append(device - int(site.first_device[node]))
         return found
+
+    def is_guaranteed(self, name: str) -> bool:
+        """Whether a job runs in cells of its virtual cluster."""
+        places = list(self.state.bound.jobs[self.serial_of[name]].places)
+        bound = self.state.bound.virtual_of[places] >= 0
+        assert bound.all() or not bound.any()
+        return bool(bound.all())
 
     def waits(self, name: str) -> bool:
         return not self.where(name)
@@ -272,6 +303,13 @@ def test_one_preemption_after_the_other(cluster: Driver) -> None:
     assert cluster.where("4") == {"v30": WHOLE}
     assert cluster.waits("3")
     assert cluster.where("2a") == {"v31": WHOLE}, "what the gang leaves goes to the next"
+    # Of a preemptor that leaves nothing is left: who was preempted has its cells again.
+    cluster.submit("5", 32, "V", gang=(16, 16), priority=5, **pinned)
+    assert cluster.where("5") == {"v30": WHOLE, "v31": WHOLE}
+    assert cluster.waits("4")
+    cluster.end("5")
+    assert cluster.where("4") == {"v30": WHOLE}
+    assert cluster.where("2a") == {"v31": WHOLE}
 
 
 def test_opportunistic_jobs_leave_when_a_guaranteed_one_comes(cluster: Driver) -> None:
@@ -329,3 +367,213 @@ def test_jobs_go_on_under_other_virtual_clusters(tmp_path: Path, cluster: Driver
     cluster.submit("needs both", 8, "P", owner="two", priority=1)
     assert cluster.waits("stays")
     assert not cluster.waits("loses")
+
+
+def changed(folder: Path, *changes: tuple[str, str]) -> Layout:
+    """The configuration with some of its text replaced."""
+    text = DESIGN
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path = folder / "changed.yaml"
+    path.write_text(text)
+    return read_hived(path)
+
+
+def test_only_nodes_that_are_there_are_used(cluster: Driver) -> None:
+    """Where the program is told which nodes a job may have, here the others are away, for all jobs."""
+    cluster.only("v10")
+    cluster.submit("opportunistic", 1, guaranteed=False)
+    assert cluster.where("opportunistic") == {"v10": [0]}
+    cluster.end("opportunistic")
+    for node in ("v30", "v31"):
+        cluster.only(node)
+        cluster.submit(node, 1, "V", priority=1, pinned_cell="one-v")
+        assert cluster.where(node) == {node: [0]}
+        cluster.end(node)
+    cluster.submit("gang", 32, "V", gang=(16, 16), priority=1, pinned_cell="one-v")
+    assert cluster.reasons["gang"] == (
+        "virtual cluster 'one' has no free cells for workers of 16+16 devices on nodes that are there"
+    )
+    cluster.only("v30", "v31")
+    assert cluster.where("gang") == {"v30": WHOLE, "v31": WHOLE}
+
+
+def test_nobody_is_preempted_for_a_job_that_misses_a_node(cluster: Driver) -> None:
+    cluster.only("v30")
+    cluster.submit("one node", 16, "V", priority=1, pinned_cell="one-v", yields=True)
+    cluster.submit("two nodes", 32, "V", gang=(16, 16), priority=3, pinned_cell="one-v")
+    assert cluster.waits("two nodes")
+    assert cluster.is_guaranteed("one node")
+    cluster.only("v30", "v31")
+    assert cluster.where("two nodes") == {"v30": WHOLE, "v31": WHOLE}
+
+
+def test_cells_are_bound_where_nodes_are_there(tmp_path: Path) -> None:
+    """Three half racks are the virtual cluster's; of the third of those that there are, a node is there."""
+    cluster = Driver(
+        changed(
+            tmp_path,
+            ("    - {cellType: V-B-RACK4.V-HALF.V-NODE, cellNumber: 2}\n", ""),
+            ("V-B-RACK4.V-HALF, cellNumber: 1", "V-B-RACK4.V-HALF, cellNumber: 3"),
+        )
+    )
+    cluster.only("v32", "v33", "v43")
+    cluster.submit("half", 32, "V", gang=(16, 16), priority=1, yields=True)
+    cluster.submit("node", 16, "V", priority=1, yields=True)
+    where = {"half": {"v32": WHOLE, "v33": WHOLE}, "node": {"v43": WHOLE}}
+    assert {name: cluster.where(name) for name in where} == where
+    # Four nodes are not there: what was tried to place it is undone.
+    cluster.submit("rack", 64, "V", gang=(16,) * 4, priority=2)
+    assert cluster.waits("rack")
+    assert {name: cluster.where(name) for name in where} == where
+    assert all(cluster.is_guaranteed(name) for name in where)
+
+
+def test_a_job_takes_other_cells_than_those_of_bad_nodes(cluster: Driver) -> None:
+    """Of all cells that are its virtual cluster's, in whatever chain."""
+    every = {name for name in cluster.layout.node_names if name.startswith("v")}
+    cluster.only(*every - {"v10", "v50", "v32"})
+    cluster.submit("a", 16, "V")
+    assert cluster.where("a") == {"v33": WHOLE}
+    cluster.submit("b", 16, "V")
+    assert cluster.where("b") == {"v40": WHOLE}
+
+
+def test_bad_nodes_are_the_loss_of_whoever_binds_last(tmp_path: Path) -> None:
+    """Of a rack of three nodes, two are the one virtual cluster's and one is the other's."""
+    cluster = Driver(changed(tmp_path, ("C-NODE, cellNumber: 1", "V-A-RACK3.V-NODE, cellNumber: 1")))
+    cluster.only("v20")
+    cluster.submit("one", 16, "V")
+    assert cluster.where("one") == {"v20": WHOLE}
+    # While v21 is bad, both could still bind v22; once one has, nothing is left for the other.
+    cluster.only("v20", "v22")
+    cluster.submit("two", 16, "V", owner="two")
+    assert cluster.where("two") == {"v22": WHOLE}
+    cluster.submit("one more", 16, "V")
+    assert cluster.waits("one more")
+    cluster.end("two")
+    assert cluster.where("one more") == {"v22": WHOLE}
+    # With v22 bad, too, there is nothing for anybody; when it is back, again for either.
+    cluster.only("v20")
+    cluster.submit("two", 16, "V", owner="two")
+    assert cluster.waits("one more")
+    assert cluster.waits("two")
+    cluster.end("one more")
+    cluster.only("v20", "v22")
+    assert cluster.where("two") == {"v22": WHOLE}
+    cluster.only()
+    cluster.end("one")
+    assert cluster.waits("two")
+
+
+def test_a_larger_cell_is_split_for_a_bad_node_if_others_keep_theirs(tmp_path: Path) -> None:
+    """The program calls it safe relaxed buddy allocation: four nodes are one's, and half a rack the other's."""
+    cluster = Driver(
+        changed(
+            tmp_path,
+            ("V-B-RACK4.V-HALF.V-NODE, cellNumber: 2", "V-B-RACK4.V-HALF.V-NODE, cellNumber: 4"),
+            ("    - {cellType: V-NODE, cellNumber: 2}\n", ""),
+            ("    - {cellType: V-B-RACK4.V-HALF, cellNumber: 1}\n", ""),
+            ("C-NODE, cellNumber: 1", "V-B-RACK4.V-HALF, cellNumber: 1"),
+        )
+    )
+    cluster.only("v32", "v33", "v42", "v43")
+    cluster.submit("first", 16, "V")
+    assert cluster.where("first") == {"v32": WHOLE}
+    # The buddy of its node is bad: the whole rack is split, since half of it is left for the other.
+    cluster.only("v32", "v42", "v43")
+    cluster.submit("second", 16, "V")
+    assert cluster.where("second") == {"v42": WHOLE}
+    # That half is not split, though its nodes are the only good ones.
+    cluster.only("v32", "v42", "v40", "v41")
+    cluster.submit("third", 16, "V")
+    assert cluster.waits("third")
+    cluster.submit("half", 32, "V", owner="two", gang=(16, 16))
+    assert cluster.where("half") == {"v40": WHOLE, "v41": WHOLE}
+
+
+def submit_many(cluster: Driver) -> None:
+    """The jobs that the program's tests submit before they change its configuration."""
+    cluster.submit("1", 1, "V", yields=True)
+    cluster.submit("2", 1, "V", priority=1, yields=True)
+    cluster.submit("3", 8, "V", priority=2, yields=True)
+    cluster.submit("4", 1, "V", guaranteed=False)
+    nodes: dict[str, Any] = {"gang": (16, 16), "yields": True}
+    cluster.submit("5-6", 32, "V", pinned_cell="one-v", priority=1, **nodes)
+    cluster.submit("8-9", 12, owner="two", gang=(7, 5), priority=1, yields=True)
+    cluster.submit("18-19", 32, "V", priority=1, **nodes)
+    cluster.submit("20-21", 32, "V", priority=1, **nodes)
+    cluster.submit("22-23", 32, "V", guaranteed=False, **nodes)
+    cluster.submit("24", 2, "C", owner="two", yields=True)
+    cluster.submit("25", 2, "C", owner="two", priority=1)
+
+
+SPLIT = """  - {cellType: V-NODE, cellAddress: v40}
+  - {cellType: V-NODE, cellAddress: v41}
+  - {cellType: V-NODE, cellAddress: v42}
+  - {cellType: V-NODE, cellAddress: v43}
+  - cellType: V-B-RACK4
+    cellChildren:
+    - {cellChildren: [{cellAddress: v60}, {cellAddress: v61}]}
+    - {cellChildren: [{cellAddress: v62}, {cellAddress: v63}]}
+"""
+
+
+def test_jobs_go_on_in_other_physical_cells(tmp_path: Path, cluster: Driver) -> None:
+    """Nodes without parts, a node that is no longer there, a rack that is split, and fewer virtual cells."""
+    submit_many(cluster)
+    before = {name: cluster.where(name) for name in cluster.serial_of}
+    rack = DESIGN[DESIGN.rindex("  - cellType: V-B-RACK4") : DESIGN.index("  - {cellType: I-PAIR")]
+    layout = changed(
+        tmp_path,
+        ("{childCellType: V-8, childCellNumber: 2, isNode", "{childCellType: V, childCellNumber: 16, isNode"),
+        ("cellAddress: v30", "cellAddress: v39"),
+        ("P-RACK3.P-NODE, cellNumber: 2", "P-RACK3.P-NODE, cellNumber: 1"),
+        (rack, SPLIT),
+    )
+    cluster.use(layout)
+    cluster.decide()
+    # One node of its pinned cell is another now: it begins anew there. There is no other job that moves.
+    before["5-6"] = {"v39": WHOLE, "v31": WHOLE}
+    assert {name: cluster.where(name) for name in before} == before
+    without = {"4", "8-9", "20-21", "22-23", "24"}
+    assert {name for name in before if not cluster.is_guaranteed(name)} == without
+
+
+def test_jobs_go_on_where_other_cells_are_pinned(tmp_path: Path, cluster: Driver) -> None:
+    cluster.submit("small", 1, "V")
+    cluster.submit("pinned", 32, "V", gang=(16, 16), pinned_cell="one-v")
+    cluster.submit("half", 32, "V", gang=(16, 16))
+    cluster.submit("tiny", 1, "C", pinned_cell="one-c")
+    before = {
+        "pinned": {"v30": WHOLE, "v31": WHOLE},
+        "half": {"v32": WHOLE, "v33": WHOLE},
+        "tiny": {"p2": [0]},
+    }
+    assert {name: cluster.where(name) for name in before} == before
+    cluster.use(
+        changed(
+            tmp_path,
+            ("{pinnedCellId: one-v, cellChildren: [{cellAddress: v30}", "{cellChildren: [{cellAddress: v30}"),
+            ("{cellChildren: [{cellAddress: v32}", "{pinnedCellId: one-v, cellChildren: [{cellAddress: v32}"),
+        )
+    )
+    cluster.decide()
+    assert {name: cluster.where(name) for name in before} == before
+    assert [cluster.is_guaranteed(name) for name in before] == [False, False, True]
+    # Whoever has a right to the pinned cell gets it at once.
+    cluster.submit("other", 32, "V", gang=(16, 16), pinned_cell="one-v")
+    assert cluster.where("other") == {"v32": WHOLE, "v33": WHOLE}
+    # Who lost it goes to other cells of the virtual cluster: the smallest that is free, where the other has no guarantee.
+    assert cluster.where("half") == {"v30": WHOLE, "v31": WHOLE}
+    assert cluster.waits("pinned")
+
+
+def test_virtual_clusters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    wrong = (
+        ("V-B-RACK4.V-HALF.V-NODE, cellNumber: 2", "C-NODE, cellNumber: 2"),
+        ("V-A-RACK3.V-NODE, cellNumber: 2", "C-NODE.C, cellNumber: 2"),
+    )
+    with pytest.raises(FleetError, match="have 3 cells of type C-NODE; beside pinned and larger ones"):
+        changed(tmp_path, *wrong)

@@ -13,8 +13,9 @@ Notes
 The scheduler inside a virtual cluster is the one of the authors' program, with its pinned cells, its gangs of workers,
 and jobs that go on without a guarantee when one of higher priority takes their cells ("lazy preemption"). Preemption
 takes no time here, so what the program does while it waits for jobs to stop has no counterpart. Cells of nodes that are
-away are not bound until these are back. A job that does not fit in its virtual cluster even when that is empty is
-refused; there it waits for ever.
+away are not bound until these are back; which nodes a single job may have, as Kubernetes suggests to the program, nobody
+says here. A job that does not fit in its virtual cluster even when that is empty is refused; there it waits for ever. A
+job on a node that a new configuration no longer has starts anew; there it runs on, and is not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trainyard.fleet.policy import Targets
 from trainyard.fleet.request import HIGHEST, Request
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.virtual import Layout, Quotas
+from trainyard.fleet.virtual import Ints, Layout, Quotas
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +143,13 @@ class _Decision:
 
     def made(self) -> tuple[Targets, State]:
         """Jobs that wait are tried in order of priority, then of arrival; one that does not fit holds up nobody."""
-        for i in np.flatnonzero(self.snapshot.is_running).tolist():
-            if self.serials[i] not in self.books.jobs:
-                self._adopt(i)
+        running = [
+            (-self.requests[self.serials[i]].priority, i)
+            for i in np.flatnonzero(self.snapshot.is_running).tolist()
+            if self.serials[i] not in self.books.jobs
+        ]
+        for _, i in sorted(running):
+            self._adopt(i)
         waiting = [
             (-r.priority, serial) for serial, r in self.requests.items() if serial not in self.books.jobs
         ]
@@ -193,9 +198,23 @@ class _Decision:
                 return f"the cluster has no idle {request.cells}"
             self.books.start(serial, places, OPPORTUNISTIC)
             return ""
-        virtual = request.fit(self.layout, self.books.virtual_priority())
-        if virtual is None:
-            return f"virtual cluster {request.owner!r} has no free {request.cells}"
+        blocked = np.zeros(self.layout.first_virtual[-1], np.bool_)
+        while True:
+            taken = np.where(blocked, HIGHEST, self.books.virtual_priority())
+            virtual = request.fit(self.layout, taken)
+            if virtual is None:
+                there = " on nodes that are there" if blocked.any() else ""
+                return f"virtual cluster {request.owner!r} has no free {request.cells}{there}"
+            lost = self._bind(serial, request, virtual, waiting)
+            if not len(lost):
+                return ""
+            # These would come to lie on lost nodes: try without them.
+            blocked |= np.isin(self.layout.virtual_node, self.layout.virtual_node[lost])
+
+    def _bind(
+        self, serial: int, request: Request, virtual: list[int], waiting: list[tuple[int, int]]
+    ) -> Ints:
+        """Give a job virtual places, unless some would come to lie on lost ones; returns those."""
         before = Bindings(self.books.frozen(), self.lost) if self.lost.any() else self.books
         left: list[int] = []
         for other in self.books.holders(virtual):
@@ -206,13 +225,14 @@ class _Decision:
                 self.books.end(other)
                 left.append(other)
         left += self.books.guarantee(serial, virtual, request.priority)
-        if self.lost[list(self.books.jobs[serial].places)].any():
+        lost: Ints = np.array(virtual)[self.lost[list(self.books.jobs[serial].places)]]
+        if len(lost):
             self.books = before
-            return f"virtual cluster {request.owner!r} has no free {request.cells} on nodes that are there"
+            return lost
         for other in left:
             self._freed(self.requests[other])
             heapq.heappush(waiting, (-self.requests[other].priority, other))
-        return ""
+        return lost
 
     def _adopt(self, i: int) -> None:
         """A job that another policy started, or this one under other virtual clusters, goes on where it is.
