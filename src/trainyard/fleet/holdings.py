@@ -17,8 +17,10 @@ from trainyard.fleet.mechanism import Asked, exchange, give_back, walk
 from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.placed import changes
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import Policy, Targets, heeds_of
+from trainyard.fleet.reach import Reach
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -54,7 +56,7 @@ class Holdings:
 
     Parameters
     ----------
-    preempts : whether devices may be taken from jobs that run.
+    policy : it says whether devices may be taken from jobs that run, and what it heeds of what they ask for.
     how : number of the placement of jobs that the policy does not place itself.
     fate : what goes wrong; by default nothing.
     crowding : how jobs of a node slow each other; by default not at all.
@@ -63,14 +65,14 @@ class Holdings:
     def __init__(
         self,
         site: Site,
-        preempts: bool,
+        policy: Policy,
         how: int,
         costs: Costs,
         notes: Recorder,
         fate: Fate | None = None,
         crowding: Crowding | None = None,
     ) -> None:
-        self.site, self.preempts, self.how, self.costs, self.notes = site, preempts, how, costs, notes
+        self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
         self.books, self.free = Books(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
         self.paces = Paces(site, self.books, self.fate, crowding or Crowding())
@@ -81,7 +83,7 @@ class Holdings:
         self.whole = True
         self.num_waiting = 0
         self._starting: list[int] = []
-        self._reach: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._reach, self._has_gangs = Reach(site, heeds_of(policy)), False
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -89,17 +91,10 @@ class Holdings:
         Raises
         ------
         FleetError
-            If it can never run here.
+            If it can never run here as it asks to.
         """
-        if job.device_types not in self._reach:
-            self._reach[job.device_types] = self._allowed(job.device_types)
-        bits, most = self._reach[job.device_types]
-        if job.least_devices > most:
-            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
-            raise FleetError(
-                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
-                f"{most}, its types are {there}. Take another cluster, or leave the job out"
-            )
+        bits = self._reach.of(job)
+        self._has_gangs = self._has_gangs or bool(job.gang)
         if Auxiliary.is_asked(job, self.site):
             self._count_auxiliary().check(job, bits)
         before_s = self.fair.count(now_s)
@@ -115,13 +110,6 @@ class Holdings:
                 if (grant := books.grants[row]) is not None:
                     self._auxiliary.take(row, books.job(row), grant.devices)
         return self._auxiliary
-
-    def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
-        """Types of device as bits, and how many devices there are of the most frequent of them."""
-        site = self.site.whole
-        kinds = [t for t in device_types or site.device_types if t in site.device_types]
-        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
-        return site.type_bits(device_types), most
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
@@ -149,7 +137,7 @@ class Holdings:
     def _can_exchange(self, targets: Targets) -> bool:
         """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
         by_policy = not self.preempts or targets.devices is not None
-        counted = self._auxiliary is not None or self.notes.spans is not None
+        counted = self._auxiliary is not None or self.notes.spans is not None or self._has_gangs
         return not (by_policy or counted or self.costs.together_s)
 
     def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
@@ -215,6 +203,8 @@ class Holdings:
         _, counts, kinds, hows = Asked.of(targets)
         wanted = counts[places] if len(counts) else books.num_devices[rows]
         kinds, hows = (each[places] if len(each) else each for each in (kinds, hows))
+        if self._has_gangs:
+            hows = of_workers([books.job(row).gang for row in rows.tolist()], hows, self.how)
         allowed = books.allowed[rows]
         if self._auxiliary is None:
             return self.free.lay(wanted, kinds, allowed, hows, self.how, targets.backfill)

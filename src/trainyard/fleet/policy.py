@@ -7,9 +7,9 @@ The same policy object decides in simulation and on every engine. It knows neith
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -162,6 +162,30 @@ def places_jobs(policy: Policy) -> bool:
     return isinstance(policy, Placing) and policy.places
 
 
+Wish = Literal["gang", "equal workers", "pinned cell"]
+"""What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
+sizes, or if these are equal; and that it lies in its pinned cell."""
+
+
+@runtime_checkable
+class Heeding(Protocol):
+    """A policy that heeds some of that; from any other, jobs that ask for it are kept away."""
+
+    @property
+    def heeds(self) -> frozenset[Wish]:
+        """What it heeds. The placement that policies share heeds equal workers."""
+        ...
+
+
+def heeds_of(policy: Policy) -> frozenset[Wish]:
+    """What a policy heeds of what not every policy does."""
+    return policy.heeds if isinstance(policy, Heeding) else frozenset()
+
+
+EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
+"""What those heed that leave placement to others, and give jobs as many devices as they ask for."""
+
+
 @dataclass(frozen=True)
 class Priority:
     """Jobs in the order of one number, smallest first; of equal ones the first to arrive.
@@ -182,6 +206,7 @@ class Priority:
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
+    heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
 
     def start(self, site: Site) -> tuple[Ints, Ints]:
         """Serial numbers of the jobs of the last decision, and the place of each in its order; nobody was there."""

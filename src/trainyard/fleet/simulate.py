@@ -65,7 +65,7 @@ def simulate_fleet(
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
-    holdings = Holdings(site, policy.preempts, how, costs or Costs(), notes, fate, crowding)
+    holdings = Holdings(site, policy, how, costs or Costs(), notes, fate, crowding)
     return _Simulator(jobs, policy, holdings, rounds).run(name)
 
 

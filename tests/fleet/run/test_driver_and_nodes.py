@@ -71,6 +71,16 @@ def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
     assert driven.notes.result("", driven.site).utilisation == pytest.approx(40 / 210)
 
 
+def test_each_worker_of_a_gang_lies_on_one_node() -> None:
+    engine = Nodes()
+    driven = driver("fifo", engine, [], Site.uniform(3, 3, "local"))
+    for name, size, gang in (("first", 2, ()), ("pairs", 4, (2, 2))):
+        known = Predicted(TRAINING, {size: 1.0})
+        driven.submit(training_job(name, 0.0, size, TRAINING, known, gang=gang), 0.0)
+    driven.step(0.0)
+    assert engine.runs == {"first": Grant((0, 1)), "pairs": Grant((3, 4, 6, 7))}
+
+
 def test_a_job_does_no_work_before_it_has_left() -> None:
     engine, told = Nodes(), list[Event]()
     driven = driver("srtf", engine, told)

@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import CATALOG
+from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import places_jobs
 from trainyard.fleet.run import engines
 from trainyard.fleet.run.drive import Driver
@@ -62,11 +63,11 @@ def named(name: str = "a", num_devices: int = 1, strategies: str = "data_paralle
 )
 def test_what_cannot_run_is_said_before_anything_runs(jobs: list[Job], said: str) -> None:
     with pytest.raises(FleetError, match=said.replace("(", r"\(")):
-        check_runnable(jobs, SITE)
+        check_runnable(jobs, SITE, fifo())
 
 
 def test_what_can_run() -> None:
-    check_runnable([named("job-1.a_B"), named("2", 4)], SITE)
+    check_runnable([named("job-1.a_B"), named("2", 4)], SITE, fifo())
 
 
 def test_policies_come_with_their_papers_rounds_and_placement() -> None:

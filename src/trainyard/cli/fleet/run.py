@@ -57,7 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
         )
     jobs = tuple(read_workload(options.trace, limit=options.limit))
-    check_runnable(jobs, site)
+    check_runnable(jobs, site, setting.policy)
     engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
     jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
     with screen.waiting("predicting"):

@@ -10,7 +10,7 @@ from numba import njit
 from numpy import empty, int64, where
 
 from trainyard.fleet.grants import Laid
-from trainyard.fleet.place.nodes import Ints, in_one_rack, nodes_for
+from trainyard.fleet.place.nodes import Ints, workers_for
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site
 
@@ -135,9 +135,7 @@ def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node,
                         own = type_of == kind
                         free, sizes = where(own, free, 0), where(own, sizes, 0)
                     own_how = hows[i] if len(hows) else how
-                    taken = nodes_for(own_how, free, wanted[i], sizes)
-                    if has_racks:
-                        taken = in_one_rack(own_how, taken, free, wanted[i], sizes, per_node[_RACK])
+                    taken = workers_for(own_how, free, wanted[i], sizes, per_node[_RACK], has_racks)
                     if len(taken):
                         pool = kind
             left[pool] -= wanted[i]

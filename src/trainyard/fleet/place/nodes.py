@@ -6,7 +6,7 @@ none free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +19,9 @@ from trainyard.fleet.site import FleetError
 Ints = NDArray[np.int64]
 
 ANYWHERE, CONSOLIDATED, PACKED, SPREAD, EMPTIEST = range(5)
+
+WORKER = 8
+"""A placement plus this times a number of devices is that placement of workers of so many devices, each on one node."""
 
 PLACEMENTS: Mapping[str, int] = MappingProxyType(
     {
@@ -43,6 +46,19 @@ def placement(name: str) -> int:
     if name not in PLACEMENTS:
         raise FleetError(f"unknown placement {name!r}; the known ones are {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]
+
+
+def of_workers(gangs: Sequence[tuple[int, ...]], hows: Ints, how: int) -> Ints:
+    """Placements of jobs of which some are gangs of equal workers.
+
+    Parameters
+    ----------
+    gangs : devices of the workers of each; empty for one whose devices may lie in any numbers.
+    hows, how : placement of each, of all if the first is empty.
+    """
+    sizes = np.array([gang[0] if gang else 0 for gang in gangs], np.int64)
+    found: Ints = (hows if len(hows) else how) + WORKER * sizes
+    return found
 
 
 def packed(free: Ints, wanted: int) -> Ints | None:
@@ -94,6 +110,25 @@ def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-unty
             if len(found) and (found > 0).sum() <= num_nodes:
                 taken, fewest = found, here.sum()
     return taken
+
+
+@njit(cache=True)
+def workers_for(how, free, wanted, sizes, racks, has_racks):  # type: ignore[no-untyped-def]
+    """The same as `nodes_for`, of a placement of workers, counted in place of devices; in one rack if it can be.
+
+    Parameters
+    ----------
+    racks : index of the rack of every node; ``has_racks`` if there are several.
+    """
+    worker = how // WORKER
+    if worker:
+        if free.max() < worker:
+            return empty(0, int64)
+        how, free, wanted, sizes = how % WORKER, free // worker, wanted // worker, sizes // worker
+    taken = nodes_for(how, free, wanted, sizes)
+    if has_racks:
+        taken = in_one_rack(how, taken, free, wanted, sizes, racks)
+    return taken * worker if worker else taken
 
 
 @njit(cache=True)

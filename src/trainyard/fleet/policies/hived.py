@@ -30,7 +30,7 @@ import numpy as np
 
 from trainyard.fleet.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.hived_config import read_hived
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import Targets, Wish
 from trainyard.fleet.request import HIGHEST, Request
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -72,6 +72,7 @@ class HiveD:
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
     places: bool = field(default=True, init=False)
+    heeds: frozenset[Wish] = field(default=frozenset({"gang", "pinned cell"}), init=False)
 
     def start(self, site: Site) -> State:
         """No job is known.

@@ -38,7 +38,7 @@ from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
 from trainyard.fleet.place.pools import pool_for
-from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.policy import EQUAL_WORKERS, Reasons, Targets, Wish
 from trainyard.fleet.queue_order import carried_over, repaired
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
@@ -109,6 +109,7 @@ class Tiresias:
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
     preempts: bool = field(default=True, init=False)
     needs: frozenset[Need] = field(default=frozenset(), init=False)
+    heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
 
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:

@@ -109,7 +109,7 @@ class Driver:
         self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
         self.notes = Recorder(keep_spans)
-        self.holdings = Holdings(site, policy.preempts, placement(place), Costs(), self.notes)
+        self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes)
         self.books = self.holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.running: dict[int, Grant] = {}

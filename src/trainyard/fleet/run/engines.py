@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from trainyard.fleet.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.site import FleetError, Site
@@ -58,8 +59,8 @@ def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) ->
     return make(site, folder, shares=shares)
 
 
-def check_runnable(jobs: Iterable[Job], site: Site) -> None:
-    """Whether jobs can run for real on a site.
+def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy) -> None:
+    """Whether jobs can run for real on a site, under a policy.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def check_runnable(jobs: Iterable[Job], site: Site) -> None:
         If one has no training, asks for more than there is or for what its strategies have no plan for, or has a name
         that no folder can have or that another one has.
     """
-    holdings = Holdings(site, False, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    holdings = Holdings(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     seen: set[str] = set()
     for job in jobs:
         if not _NAME.fullmatch(job.name):

@@ -87,7 +87,7 @@ class Daemon:
             raise Refusal(
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
-        check_runnable([job], self.site.whole)
+        check_runnable([job], self.site.whole, self.driver.policy)
         self.store.add(job, user, form, time.time())
         self._news.set()
         return self.job(job.name)

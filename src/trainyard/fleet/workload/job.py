@@ -177,8 +177,10 @@ class Job:
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
     busy : share of a device that it keeps busy when it is alone, in (0, 1].
-    priority : among the jobs of its virtual cluster; the larger, the more urgent.
-    gang : devices of each of its workers, each of which lies on one node; by default as few workers as nodes suffice.
+    priority : among the jobs of its virtual cluster; the larger, the more urgent. Policies that know no such thing pass
+        over this and ``yields``.
+    gang : devices of each of its workers, each of which lies on one node; by default as the placement has it. A policy
+        that cannot heed this, or ``pinned_cell``, does not take the job.
     pinned_cell : name of the reserved part of the cluster that it must run in; anywhere if empty.
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.policy import EQUAL_WORKERS, Targets, Wish
 from trainyard.fleet.rounds import Published, Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -103,6 +103,11 @@ class Gavel:
     def round_s(self) -> float:
         """The paper's six minutes."""
         return _ROUND_S
+
+    @property
+    def heeds(self) -> frozenset[Wish]:
+        """Workers, where no devices are shared: partners are placed together, whatever their workers."""
+        return frozenset() if self.space_sharing else EQUAL_WORKERS
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """Rounds of six minutes if nothing else is asked for, by the rules of the paper or of the program."""

@@ -1,0 +1,82 @@
+"""Which jobs can run on a cluster at all, under a policy: what they ask for is there, and it is heeded."""
+
+from __future__ import annotations
+
+from trainyard.fleet.policy import Wish
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+
+
+class Reach:
+    """What of a cluster jobs can have.
+
+    Parameters
+    ----------
+    heeds : what the policy heeds of what not every policy does.
+    """
+
+    def __init__(self, site: Site, heeds: frozenset[Wish]) -> None:
+        self.site, self.heeds = site.whole, heeds
+        self._known: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def of(self, job: Job) -> int:
+        """The types of device that a job can run on, as bits by their index.
+
+        Raises
+        ------
+        FleetError
+            If it can never run here as it asks to.
+        """
+        if job.device_types not in self._known:
+            self._known[job.device_types] = self._allowed(job.device_types)
+        bits, most = self._known[job.device_types]
+        if job.least_devices > most:
+            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
+            raise FleetError(
+                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
+                f"{most}, its types are {there}. Take another cluster, or leave the job out"
+            )
+        if job.pinned_cell and "pinned cell" not in self.heeds:
+            raise FleetError(
+                f"job {job.name!r} asks for the pinned cell {job.pinned_cell!r}, and the policy knows no cells. Leave "
+                "pinned_cell out, or take a policy of cells"
+            )
+        if job.gang and "gang" not in self.heeds:
+            self._check_workers(job, bits)
+        return bits
+
+    def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
+        """Types of device as bits, and how many devices there are of the most frequent of them."""
+        site = self.site
+        kinds = [t for t in device_types or site.device_types if t in site.device_types]
+        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
+        return site.type_bits(device_types), most
+
+    def _check_workers(self, job: Job, bits: int) -> None:
+        """Whether the workers of a gang have room, each on one node, and are placed so.
+
+        Raises
+        ------
+        FleetError
+            If not.
+        """
+        workers, size = "+".join(map(str, job.gang)), job.gang[0]
+        asks = f"job {job.name!r} asks for workers of {workers} devices, each on one node"
+        if "equal workers" not in self.heeds:
+            raise FleetError(
+                f"{asks}, and the policy gives devices without regard to that. Leave gang out, or take another policy"
+            )
+        if len(set(job.gang)) > 1:
+            raise FleetError(f"{asks}; the policy places workers of one size only. Make them equal")
+        if size < 1 or size * len(job.gang) != job.num_devices:
+            raise FleetError(f"{asks}; together these are not its {job.num_devices} devices")
+        room = [0] * len(self.site.device_types)
+        for kind, there in zip(
+            self.site.type_of_node.tolist(), self.site.devices_per_node.tolist(), strict=True
+        ):
+            room[kind] += there // size
+        if not any(bits >> kind & 1 and count >= len(job.gang) for kind, count in enumerate(room)):
+            raise FleetError(
+                f"{asks}; cluster {self.site.name!r} has no nodes of one type with room for all. Make them smaller, or "
+                "take another cluster"
+            )
