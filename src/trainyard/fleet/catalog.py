@@ -162,8 +162,8 @@ CATALOG: tuple[Entry, ...] = (
         'Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019',
         "simplified",
         "tests/fleet/policies/test_tiresias.py",
-        left_out="measuring skew from network traffic and learning PackLimit from jobs that ended: both are given, "
-        "skew by the name of the model",
+        left_out="measuring skew from network traffic: it is computed from the tensors of a training, and goes by the "
+        "name of the model for a job of a trace; learning PackLimit from jobs that ended: it is given",
         variants={
             "gittins": {"samples": (200.0, 400.0, 1000.0, 4000.0, 20000.0, 100000.0)},
             "starvation guard": {"promote_knob": 1.0},

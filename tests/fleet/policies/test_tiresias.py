@@ -12,7 +12,7 @@ from runs import finished
 
 from trainyard.fleet.gittins import gittins_index
 from trainyard.fleet.policies.queues import fifo, las, srtf
-from trainyard.fleet.policies.tiresias import skew, tiresias
+from trainyard.fleet.policies.tiresias import SKEWS, tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.reproduce.elasticflow_program import in_slots, num_met
 from trainyard.fleet.reproduce.pollux_program import tiresias_run
@@ -20,6 +20,7 @@ from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
+from trainyard.fleet.workload.training import Predicted, Training, training_job
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRACES = DATA / "cluster" / "tiresias"
@@ -98,8 +99,20 @@ def test_only_skewed_models_wait_to_be_consolidated(model: str, end_s: float) ->
     assert finishes([*around, late], Site.uniform(2, 2), tiresias())["late"] == end_s
 
 
-def test_skew_is_the_share_of_the_largest_tensor() -> None:
-    assert skew([392, 64, 16, 56]) == pytest.approx(0.742, abs=1e-3)
+@pytest.mark.parametrize("model", ["vgg16", "resnet50"])
+def test_skew_of_a_training_is_that_of_its_tensors(model: str) -> None:
+    job = training_job("a", 0, 1, Training(model, 4, 10))
+    assert job.skew == pytest.approx(SKEWS[model], abs=0.01)
+    assert declared_job("a", 0, 1, 10, model=model).skew is None
+
+
+@pytest.mark.parametrize(("model", "end_s"), [("vgg-tiny", 25.0), ("bert-base", 15.0), ("dlrm", 15.0)])
+def test_trainings_are_consolidated_by_their_tensors(model: str, end_s: float) -> None:
+    """Names that the paper does not have, which for a job of a trace would all count as skewed."""
+    around = [declared_job(name, 0, 1, length) for name, length in zip("abcd", (20, 10, 20, 10), strict=True)]
+    training = Training(model, 2, 5)
+    late = training_job("late", 9, 2, training, Predicted(training, {2: 1.0}))
+    assert finishes([*around, late], Site.uniform(2, 2), tiresias())["late"] == end_s
 
 
 def published() -> list[tuple[str, float, float, int]]:

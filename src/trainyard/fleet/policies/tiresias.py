@@ -23,12 +23,13 @@ The authors' simulator (SymbioticLab/Tiresias, ``run_sim.py``) departs from this
 - Nothing is said of placement.
 
 Fidelity: simplified. Left out: measuring skew by watching a job's network traffic, and learning PackLimit from jobs that
-have ended; both are given, the skew by the name of the model.
+have ended. The skew of a training is computed from its tensors, that of a job of a trace goes by the name of its model;
+the limit is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -42,6 +43,7 @@ from trainyard.fleet.policy import EQUAL_WORKERS, Reasons, Targets, Wish
 from trainyard.fleet.queue_order import carried_over, repaired
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
+from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)
@@ -55,11 +57,6 @@ SKEWS = {
     "resnet152": 0.04, "inception3": 0.09, "inception4": 0.04,
 }  # fmt: skip
 """Skew of the models of the paper's evaluation: share of the largest tensor in all parameters."""
-
-
-def skew(tensor_bytes: Sequence[float]) -> float:
-    """Share of its largest tensor in a model."""
-    return max(tensor_bytes) / sum(tensor_bytes)
 
 
 # What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
@@ -153,7 +150,7 @@ class Tiresias:
         seen = replace(snapshot, rows=snapshot.rows[numbers]) if some else snapshot
         moved = _requeued(jobs, numbers, now_s, *self._columns(seen), *rules, self.as_in_pollux)
         for number in range(num_known, snapshot.num_jobs):
-            jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number).model)
+            jobs[_SKEWED, number] = self._is_skewed(snapshot.job(number))
         if self.as_published:
             order = self._published_order(snapshot, jobs, num_known, moved, len(state.order))
         else:
@@ -179,8 +176,10 @@ class Tiresias:
         start_s = seen.first_start_s
         return seen.held, seen.num_devices, seen.allowed, seen.attained_s, attained, start_s
 
-    def _is_skewed(self, model: str) -> bool:
-        return self.skews.get(model, 1.0) > self.pack_limit
+    def _is_skewed(self, job: Job) -> bool:
+        """By what is known of its tensors, else by the name of its model."""
+        known = job.skew
+        return (self.skews.get(job.model, 1.0) if known is None else known) > self.pack_limit
 
     def _index(self, jobs: Floats) -> Floats:
         return -gittins_index(jobs[_SERVICE], self._limits[jobs[_QUEUE].astype(np.int64)], self._samples)
@@ -333,7 +332,11 @@ def _next_move_s(jobs, now_s, first, waiting, two_dimensional, limits, knob, as_
         if jobs[_QUEUE, number] > 0:
             ran_s = jobs[_RAN_S, number]
             wait_s = knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s)
-            wait_s = np.floor(wait_s) if as_published else wait_s
+            if as_published:
+                wait_s = np.floor(wait_s)
+                # One that is due already, the program sees at the next event.
+                if wait_s <= 0:
+                    continue
             best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     return best_s
 

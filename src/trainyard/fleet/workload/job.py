@@ -216,6 +216,12 @@ class Job:
     def most_devices(self) -> int:
         return self.max_devices or self.num_devices
 
+    @property
+    def skew(self) -> float | None:
+        """Share of the largest tensor in the parameters of its model, as far as its profile knows these."""
+        share: float | None = getattr(self.profile, "skew", None)
+        return share
+
     def share_beside(self, other: Job) -> float:
         """Share of its devices that it has when another job has them, too: they run the kernels of both as they come."""
         return self.busy / max(1.0, self.busy + other.busy)

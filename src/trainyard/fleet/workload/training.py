@@ -174,6 +174,11 @@ class Predicted(Adaptive):
         learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known
         return Pace(rate, float(self.training.steps), learnt)
 
+    @property
+    def skew(self) -> float:
+        """See `Job.skew`."""
+        return _skew(self.training.model)
+
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         """Steps in a second; 0 on devices over which the batch does not divide, or for which there is no plan.
 
@@ -218,6 +223,17 @@ def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tupl
     if not found.fits:
         return 0.0, f"a device is short of {max(found.shortage_bytes) / 2**30:.3g} GiB of memory"
     return 1.0 / found.step_s, ""
+
+
+@cache
+def _skew(model: str) -> float:
+    import torch
+
+    from trainyard.zoo import build
+
+    with _CAPTURING, torch.device("meta"):
+        sizes = [tensor.numel() * tensor.element_size() for tensor in build(model).module.parameters()]
+    return max(sizes) / sum(sizes)
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
