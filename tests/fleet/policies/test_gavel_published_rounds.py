@@ -86,7 +86,7 @@ class Plain:
             now_s = max(ends.values())
 
     def _decide(self, now_s: float) -> None:
-        """Once somebody has left, if the last decision is old enough, or was at time 0: the program takes that for none."""
+        """Once somebody has left, if the last decision is old enough, or was at time 0, which counts as none."""
         last_s = self.decided[-1] if self.decided else None
         if last_s is not None and (self.known == list(self.left) or (now_s - last_s < HOLD_S and last_s > 0)):
             return
