@@ -310,3 +310,52 @@ def test_gavel_as_in_the_simulator_of_sias_authors() -> None:
     run = gavel_run(SIA)
     assert len(run.names) == 160
     assert run.mean_completion_s == pytest.approx(float(row["avg_jct_s"]), abs=1e-3)
+
+
+Seen = list[tuple[Report, tuple[int, ...]]]
+"""What every job reports, and the devices that it has."""
+
+
+def worth_by_hand(jobs: Seen, now_s: float, restart_s: float) -> list[dict[tuple[int, int], float]]:
+    """Of every job what each type and number of devices is worth, by the rules of the authors' program."""
+    configs, worth = Configurations.of(SITE), []
+    pairs = list(zip(configs.device_type.tolist(), configs.num_devices.tolist(), strict=True))
+    every = np.ones((1, len(pairs)), np.bool_)
+    for report, devices in jobs:
+        if report.noise is None:  # never run but for trials: one device of any type is as good
+            rates = {pair: 1.0 for pair in pairs if pair[1] == 1}
+        else:
+            known = goodputs(SITE, [report], configs, every)[0].tolist()
+            most = 2 * max(t.num_devices for t in report.timings)
+            rates = {pair: rate for pair, rate in zip(pairs, known, strict=True) if pair[1] <= most}
+        own = (int(SITE.type_of_node[SITE.node_of[devices[0]]]), len(devices)) if devices else None
+        # What a restart costs, but for a job that is younger than one takes.
+        moved = 1.0 if now_s < restart_s else now_s / (now_s + restart_s)
+        found = {}
+        for pair, rate in rates.items():
+            scaled = rate / min(rates.values()) * (1.0 if own in (None, pair) else moved)
+            found[pair] = max(0.0, 1.1 - min(3000.0, float(np.round(scaled**-0.5, 2))))
+        worth.append(found)
+    return worth
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_as_published_the_choice_is_the_best_of_all(seed: int) -> None:
+    """Three jobs, new ones among them; of the others each was on several devices, and has two now."""
+    rng, jobs = np.random.default_rng(seed), Seen()
+    for i in range(3):
+        new, width = bool(rng.random() < 0.3), int(rng.choice([2, 4, 8]))
+        speeds, wait = {"slow": 1.0, "fast": float(rng.uniform(1, 4))}, float(rng.uniform(0, 0.4))
+        noise = None if new else Noise(1.0, float(rng.uniform(1, 500)))
+        report = seen(speeds, {"slow": 1 if new else width, "fast": 1}, noise, wait)
+        jobs.append((report, () if new else (2 * i, 2 * i + 1)))
+    now_s, sia = float(rng.choice([45.0, 600.0, 20000.0])), Sia(as_published=True)
+    worth = worth_by_hand(jobs, now_s, sia.restart_s)
+    best = 0.0
+    for choice in itertools.product(*([None, *found] for found in worth)):
+        used = [sum(pair[1] for pair in choice if pair and pair[0] == kind) for kind in range(2)]
+        if all(np.array(used) <= SITE.devices_of_type):
+            best = max(best, sum(found[pair] for found, pair in zip(worth, choice, strict=True) if pair))
+    targets = decided(sia, [report for report, _ in jobs], [devices for _, devices in jobs], now_s)
+    chosen = {job: (("slow", "fast").index(kind), count) for job, (kind, count) in held(targets).items()}
+    assert sum(worth[job][pair] for job, pair in chosen.items()) == pytest.approx(best, abs=1e-6)
