@@ -13,11 +13,12 @@ from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.holdings import Holdings
-from trainyard.fleet.policy import Policy, Targets, places_jobs
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.traits import places_jobs
 from trainyard.fleet.waiting import why_waiting
 from trainyard.fleet.workload.job import Job, declared_job
 

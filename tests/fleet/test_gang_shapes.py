@@ -11,11 +11,11 @@ from test_fleet_conformance import EVERY, SITE, text_of
 
 from trainyard.fleet.catalog import Entry, parse_policy
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED, PLACEMENTS, WORKER, workers_for
-from trainyard.fleet.policy import heeds_of
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
 

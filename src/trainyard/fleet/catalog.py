@@ -28,9 +28,10 @@ from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
 from trainyard.fleet.policies.sia import Sia
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Policy, round_length_s, shares_devices
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
+from trainyard.fleet.traits import round_length_s, shares_devices
 from trainyard.naming import Names
 
 

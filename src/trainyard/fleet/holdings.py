@@ -19,10 +19,11 @@ from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.placed import changes
-from trainyard.fleet.policy import Policy, Targets, heeds_of
+from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.reach import Reach
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Grant, Job
 
 _NONE = np.zeros(0, np.int64)

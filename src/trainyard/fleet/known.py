@@ -109,6 +109,10 @@ class KnownJob:
         return self._job.busy
 
     @property
+    def skew(self) -> float | None:
+        return self._job.skew
+
+    @property
     def priority(self) -> int:
         return self._job.priority
 

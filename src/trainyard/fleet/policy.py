@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
+from trainyard.fleet.traits import EQUAL_WORKERS, Wish
 
 
 @dataclass(frozen=True)
@@ -115,75 +116,6 @@ class Policy(Protocol):
     def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
         """What should run now, and the state for the next decision."""
         ...
-
-
-@runtime_checkable
-class Sharing(Protocol):
-    """A policy that may give a device to several jobs at once."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether it does with its present options."""
-        ...
-
-
-def shares_devices(policy: Policy) -> bool:
-    """Whether a policy may give a device to several jobs at once."""
-    return isinstance(policy, Sharing) and policy.shares
-
-
-@runtime_checkable
-class Periodic(Protocol):
-    """A policy that is meant to decide in rounds."""
-
-    @property
-    def round_s(self) -> float:
-        """Their length with its present options."""
-        ...
-
-
-def round_length_s(policy: Policy) -> float | None:
-    """Length of the rounds in which a policy is meant to decide; None for whenever something happens."""
-    return policy.round_s if isinstance(policy, Periodic) else None
-
-
-@runtime_checkable
-class Placing(Protocol):
-    """A policy that may choose the very devices of its jobs."""
-
-    @property
-    def places(self) -> bool:
-        """Whether it does for all of them, so that no placement is asked."""
-        ...
-
-
-def places_jobs(policy: Policy) -> bool:
-    """Whether a policy chooses the devices of all its jobs itself."""
-    return isinstance(policy, Placing) and policy.places
-
-
-Wish = Literal["gang", "equal workers", "pinned cell"]
-"""What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
-sizes, or if these are equal; and that it lies in its pinned cell."""
-
-
-@runtime_checkable
-class Heeding(Protocol):
-    """A policy that heeds some of that; from any other, jobs that ask for it are kept away."""
-
-    @property
-    def heeds(self) -> frozenset[Wish]:
-        """What it heeds. The placement that policies share heeds equal workers."""
-        ...
-
-
-def heeds_of(policy: Policy) -> frozenset[Wish]:
-    """What a policy heeds of what not every policy does."""
-    return policy.heeds if isinstance(policy, Heeding) else frozenset()
-
-
-EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
-"""What those heed that leave placement to others, and give jobs as many devices as they ask for."""
 
 
 @dataclass(frozen=True)

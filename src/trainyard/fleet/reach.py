@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.policy import Wish
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job
 
 

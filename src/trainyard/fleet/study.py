@@ -166,7 +166,9 @@ def _parts(run: FleetRun) -> dict[str, FleetRun]:
 
 def _part(run: FleetRun, cluster: str) -> FleetRun:
     """The jobs of one virtual cluster."""
-    ran, refused = ([each == cluster for each in column] for column in (run.virtual_clusters, run.refused_clusters))
+    ran, refused = (
+        [each == cluster for each in column] for column in (run.virtual_clusters, run.refused_clusters)
+    )
     kept: dict[str, Any] = {}
     for field in fields(run):
         column, which = getattr(run, field.name), refused if field.name.startswith("refused") else ran

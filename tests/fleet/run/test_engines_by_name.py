@@ -11,13 +11,13 @@ import pytest
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.policy import places_jobs
 from trainyard.fleet.run import engines
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engines import check_runnable, make_engine
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import places_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
 

@@ -30,10 +30,11 @@ import numpy as np
 
 from trainyard.fleet.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.hived_config import read_hived
-from trainyard.fleet.policy import Targets, Wish
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.request import HIGHEST, Request
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Wish
 from trainyard.fleet.virtual import Ints, Layout, Quotas
 
 

@@ -38,12 +38,13 @@ import numpy as np
 from numba import njit
 
 from trainyard.fleet.gittins import gittins_index, published_index
+from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.pools import pool_for
-from trainyard.fleet.policy import EQUAL_WORKERS, Reasons, Targets, Wish
+from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.queue_order import carried_over, repaired
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.traits import EQUAL_WORKERS, Wish
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)
@@ -176,7 +177,7 @@ class Tiresias:
         start_s = seen.first_start_s
         return seen.held, seen.num_devices, seen.allowed, seen.attained_s, attained, start_s
 
-    def _is_skewed(self, job: Job) -> bool:
+    def _is_skewed(self, job: KnownJob) -> bool:
         """By what is known of its tensors, else by the name of its model."""
         known = job.skew
         return (self.skews.get(job.model, 1.0) if known is None else known) > self.pack_limit

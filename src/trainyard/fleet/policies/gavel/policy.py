@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import EQUAL_WORKERS, Targets, Wish
+from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import Published, Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import EQUAL_WORKERS, Wish
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
