@@ -120,32 +120,23 @@ def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed
     assert len(done.names) + len(done.refused) == len(jobs)
     assert all(why for _, why in done.refused)
     assert len(done.names) >= len(jobs) // 2
-    worked = dict.fromkeys(done.names, 0.0)
-    for span in done.spans:
+    worked, free_from_s = dict.fromkeys(done.names, 0.0), dict.fromkeys(range(len(site.node_of)), 0.0)
+    for span in sorted(done.spans, key=lambda span: span.start_s):
         job = jobs[span.job]
         types = {site.hosts[node].device_type for node in site.node_of[list(span.devices)].tolist()}
         assert len(types) == 1
         assert types <= set(job.device_types or TYPES)
         assert job.least_devices <= len(set(span.devices)) == len(span.devices) <= job.most_devices
         assert span.start_s >= job.arrival_s
+        for device in () if shares(entry, variant) else span.devices:
+            assert free_from_s[device] <= span.start_s
+            free_from_s[device] = span.end_s
         worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
     for name in done.names:
         if shares(entry, variant):  # A span does not say how much of its devices it had.
             assert worked[name] >= jobs[name].work - 1e-6 or isinstance(jobs[name].profile, Adaptive)
         elif not isinstance(jobs[name].profile, Adaptive):
             assert worked[name] == pytest.approx(jobs[name].work)
-
-
-@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if not shares(*case)], ids=name_of)
-@SEEDS
-def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None:
-    text = text_of(entry, variant)
-    done = run(parse_policy(text), text, seed)
-    free_from_s = dict.fromkeys(range(max(MIXED.num_devices, ALIKE.num_devices)), 0.0)
-    for span in sorted(done.spans, key=lambda span: span.start_s):
-        for device in span.devices:
-            assert free_from_s[device] <= span.start_s
-            free_from_s[device] = span.end_s
 
 
 @EVERY
