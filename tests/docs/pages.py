@@ -22,7 +22,7 @@ MARKS = ("slow", "local", "make")
 # What a run prints on every machine; which plan it finds, and so most of the rest, depends on the machine.
 LOCAL = ("loss ", "step time ", "peak memory of a process ", "sent by a process in a step ")
 # What a run says of a job on every machine: at the end of a line, and in a cell of a table.
-FATES = (" ends", " is submitted", " is cancelling")
+FATES = (" ends", " is submitted")
 FINAL = ("ended", "cancelled", "failed", "refused")
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
