@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_trials import trial_training
+from engine_trials import LONGEST, trial_training
 
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.drive import run_fleet
@@ -18,6 +18,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses of the training of all trials by step, alone on one device."""
     site = Site.uniform(1, 1, "local")
     alone = LocalEngine(site, tmp_path_factory.mktemp("alone"))
-    job = training_job("alone", 0.0, 1, trial_training(24))
+    job = training_job("alone", 0.0, 1, trial_training(LONGEST))
     run_fleet([job], site, srtf(), alone, patience=Patience(limit_s=240))
     return alone.home("alone").losses()

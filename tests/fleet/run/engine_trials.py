@@ -24,7 +24,11 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
-_LIMIT_S = 400.0
+LIMIT_S = 400.0
+
+
+LONGEST = 72
+"""Steps of which the losses are known."""
 
 
 def trial_training(steps: int) -> Training:
@@ -46,7 +50,7 @@ def check_workload(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None
     """Five jobs under a preempting policy end, with the losses of a run that nobody disturbs."""
     jobs = five_jobs()
     told: list[Event] = []
-    run = run_fleet(jobs, engine.site, srtf(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append)
+    run = run_fleet(jobs, engine.site, srtf(), engine, patience=Patience(limit_s=LIMIT_S), tell=told.append)
     assert sorted(run.names) == [job.name for job in jobs], told
     assert run.num_preemptions >= 1, told
     assert Happening.FAILS not in {event.what for event in told}
@@ -76,7 +80,7 @@ def check_disturbed(
     thread.start()
     try:
         run = run_fleet(
-            jobs, engine.site, srtf(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append
+            jobs, engine.site, srtf(), engine, patience=Patience(limit_s=LIMIT_S), tell=told.append
         )
     finally:
         over.set()
@@ -193,9 +197,7 @@ def check_shares_change(engine: HomeEngine, undisturbed: Mapping[int, float]) ->
         training_job("first", 2.0, 1, trial_training(24), guaranteed=True, busy=0.5),
     ]
     told: list[Event] = []
-    run = run_fleet(
-        jobs, engine.site, AntMan(), engine, patience=Patience(limit_s=_LIMIT_S), tell=told.append
-    )
+    run = run_fleet(jobs, engine.site, AntMan(), engine, patience=Patience(limit_s=LIMIT_S), tell=told.append)
     runs = [
         (event.job.name, event.grant.share) for event in told if event.what is Happening.RUNS and event.grant
     ]
@@ -235,7 +237,7 @@ def rank_processes(home: JobHome) -> list[int]:
 
 def wait_for(happened: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    limit_s = time.monotonic() + _LIMIT_S
+    limit_s = time.monotonic() + LIMIT_S
     while not happened():
         assert time.monotonic() < limit_s, "waited in vain"
         time.sleep(0.05)

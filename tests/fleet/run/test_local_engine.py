@@ -19,67 +19,19 @@ from engine_trials import (
 )
 from guide_commands import follow_guide
 
-from trainyard.fleet.policies.antman import AntMan
-from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.optimus import work_left
-from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Policy
-from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import Driver, run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.job import Grant, Job, declared_job
+from trainyard.fleet.workload.job import Grant, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
 
 SITE = Site.uniform(2, 2, "local")
 TRAINING = trial_training(12)
-
-
-def workload() -> list[Job]:
-    """Eight jobs for four devices; the last ones are guaranteed, short or wide."""
-    speeds = Predicted(TRAINING, {1: 10.0, 2: 12.0, 4: 14.0})
-    sizes = (2, 1, 4, 1, 2, 1, 1, 2)
-    return [
-        training_job(
-            f"job{i}",
-            0.4 * i,
-            n,
-            TRAINING,
-            speeds,
-            guaranteed=i % 2 == 0,
-            busy=0.5,
-            min_devices=1,
-            max_devices=4,
-        )
-        for i, n in enumerate(sizes)
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("policy", "rounds"),
-    [
-        (tiresias(thresholds=(20.0,)), None),
-        (Gandiva(quantum_s=20.0, pack=False), Rounds(20.0)),
-        (Pollux(interval_s=20.0, restart_s=5.0), Rounds(20.0)),
-        (AntMan(), None),
-    ],
-    ids=["tiresias", "gandiva", "pollux", "antman"],
-)
-def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
-    policy: Policy, rounds: Rounds | None, tmp_path: Path, undisturbed: dict[int, float]
-) -> None:
-    jobs = workload()
-    local = LocalEngine(SITE, tmp_path, shares=isinstance(policy, AntMan))
-    run = run_fleet(jobs, SITE, policy, local, rounds=rounds, patience=Patience(limit_s=500))
-    assert sorted(run.names) == [job.name for job in jobs]
-    for job in jobs:
-        check_losses(local.home(job.name), undisturbed, TRAINING.steps)
 
 
 def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
