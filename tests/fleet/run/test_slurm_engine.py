@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
+from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
@@ -157,6 +159,25 @@ def test_jobs_that_have_ended_meanwhile_are_none_to_cancel(cluster: None, tmp_pa
         _cancel(seen, *options)
     with pytest.raises(FleetError, match="Invalid job id nonsense"):
         _cancel([*seen, "nonsense"])
+
+
+@pytest.mark.slow
+def test_a_job_grows_and_shrinks(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_resizing(SlurmEngine(slurm_site(), tmp_path), undisturbed)
+
+
+@pytest.mark.slow
+def test_gangs_have_all_their_devices_or_none(
+    cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_gangs(SlurmEngine(slurm_site(), tmp_path), undisturbed)
+
+
+@pytest.mark.slow
+def test_gangs_in_the_queue_have_all_their_devices_or_none(
+    cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_gangs_of_a_manager(SlurmEngine(slurm_site(), tmp_path), undisturbed, _free_gpus)
 
 
 @pytest.mark.slow
@@ -334,6 +355,13 @@ def _number(home: JobHome) -> str:
         ["squeue", "-h", "-o", "%i %k"], capture_output=True, text=True, check=True
     ).stdout
     return next(line for line in listing.splitlines() if str(home.path) in line).split("+")[0]
+
+
+def _free_gpus() -> int:
+    """Devices of the cluster of these tests that no job has."""
+    command = ["sinfo", "--noheader", "--Node", "--Format=GresUsed:80"]
+    used = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return 4 - sum(map(int, re.findall(r"gpu:local:(\d+)", used)))
 
 
 def _scontrol(*command: str) -> None:
