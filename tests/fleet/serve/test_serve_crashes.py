@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemons import check_kills, form, serving
+from daemons import BACK_S, check_kills, form, serving
 
 from trainyard.fleet.run.home import JobHome
 
@@ -30,7 +30,18 @@ def test_a_daemon_that_is_killed_loses_nothing(
 ) -> None:
     options = ("--cluster", "1x2xlocal", "--policy", policy)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
-    print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
+    print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
+    assert max(back_s) < BACK_S
+
+
+def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
+    postgres: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    options = ("--cluster", "1x2xlocal", "--policy", "srtf", "--state", postgres)
+    back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=4)
+    print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
+    assert max(back_s) < BACK_S
+    assert not list((tmp_path / "fleet").glob("*.sqlite"))
 
 
 @pytest.mark.parametrize("whom", ["its group", "its node process", "one of its ranks"])

@@ -18,7 +18,7 @@ def test_on_slurm(tmp_path: Path, undisturbed: dict[int, float]) -> None:
         pytest.skip(reason)
     with slurm_cluster(tmp_path, (2,), cpus=2):
         back_s = check_kills(tmp_path / "fleet", undisturbed, (*OPTIONS, "slurm"), num_kills=10)
-    print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
+    print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
 
 
 def test_on_ray(tmp_path: Path, undisturbed: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,4 +33,4 @@ def test_on_ray(tmp_path: Path, undisturbed: dict[int, float], monkeypatch: pyte
         back_s = check_kills(tmp_path / "fleet", undisturbed, (*OPTIONS, "ray"), num_kills=10)
     finally:
         cluster.shutdown()
-    print(f"\nafter kill -9 the daemon answered again after {min(back_s):.1f} to {max(back_s):.1f} s")
+    print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sqlite3
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,33 +20,6 @@ from trainyard.fleet.workload.own import read_form
 
 FORM = {"num_devices": 2, "model": "gpt-tiny", "batch_size": 4, "steps": 12, "deadline_s": 50}
 GRANT = Grant((0, 3), share=0.5, partners=("other",))
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a PostgreSQL server of our own."""
-    # Debian keeps the programs of the server to itself.
-    path = os.pathsep.join([os.environ["PATH"], *map(str, Path("/usr/lib/postgresql").glob("*/bin"))])
-    initdb, pg_ctl = (shutil.which(name, path=path) for name in ("initdb", "pg_ctl"))
-    if initdb is None or pg_ctl is None:
-        pytest.skip(
-            "needs a PostgreSQL server: no initdb and pg_ctl on the PATH (apt-get install postgresql)"
-        )
-    folder = tmp_path_factory.mktemp("postgres")
-    data, become = folder / "data", []
-    if os.geteuid() == 0:  # which PostgreSQL refuses to be
-        become = ["runuser", "-u", "nobody", "--"]
-        shutil.chown(folder, "nobody")
-        for above in (folder, *folder.parents[:3]):
-            above.chmod(above.stat().st_mode | 0o011)
-    quiet = {"cwd": folder, "check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([*become, initdb, "-D", data, "-U", "me", "-A", "trust", "--no-sync"], **quiet)
-    server = [*become, pg_ctl, "-D", data, "-l", folder / "log"]
-    subprocess.run([*server, "-w", "-o", f"-k {folder} -c listen_addresses=", "start"], **quiet)
-    try:
-        yield f"postgresql://me@/postgres?host={folder}"
-    finally:
-        subprocess.run([*server, "-m", "immediate", "stop"], **quiet)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
