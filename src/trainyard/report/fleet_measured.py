@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,31 +63,24 @@ def measured_jobs(predicted: FleetRun, measured: FleetRun) -> tuple[Measured, ..
 
 
 def measured_table(title: str, predicted: FleetRun, measured: FleetRun) -> Table:
-    """One row per job, the first to end first, and the mean."""
-    columns = (
-        "job",
-        "JCT predicted",
-        "measured",
-        "off by",
-        "queueing predicted",
-        "measured",
-        "starts predicted",
-        "measured",
-        "ends as predicted",
-        "really",
-    )
+    """One row per job, the first to end first, and the mean; what was predicted stands before what was measured."""
+    columns = ("job", "JCT", "off by", "queueing", "starts", "place")
     rows = [
         (
             job.name,
-            *map(duration_text, job.jct_s),
+            _both(map(duration_text, job.jct_s)),
             percent_text(job.error),
-            *map(duration_text, job.queueing_s),
-            *(f"{count:g}" for count in job.num_starts),
-            *(("", "") if job.place is None else map(str, job.place)),
+            _both(map(duration_text, job.queueing_s)),
+            _both(f"{count:.3g}" for count in job.num_starts),
+            "" if job.place is None else _both(map(str, job.place)),
         )
         for job in measured_jobs(predicted, measured)
     ]
     return make_table(title, columns, rows)
+
+
+def _both(texts: Iterable[str]) -> str:
+    return " / ".join(texts)
 
 
 def measurement_document(predicted: FleetRun, measured: FleetRun) -> list[Mapping[str, Any]]:

@@ -199,7 +199,7 @@ def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     sizes = nodes.ray_site(cluster).devices_per_node.tolist()
     text = "+".join(f"1x{size}xlocal" for size in sizes)
-    assert "ends as predicted" in follow_guide("ray", text, tmp_path)
+    assert "off by" in follow_guide("ray", text, tmp_path)
     wait_for(lambda: _free_gpus() == 4)
 
 

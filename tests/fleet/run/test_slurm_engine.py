@@ -196,7 +196,7 @@ def test_a_share_changes_while_its_job_runs(
 
 @pytest.mark.slow
 def test_the_command_of_the_guide(cluster: None, tmp_path: Path) -> None:
-    assert "ends as predicted" in follow_guide("slurm", "1x3xlocal+1x1xlocal", tmp_path)
+    assert "off by" in follow_guide("slurm", "1x3xlocal+1x1xlocal", tmp_path)
 
 
 @pytest.mark.slow

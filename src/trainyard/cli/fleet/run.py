@@ -75,7 +75,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         rounds=setting.rounds,
         tell=lambda event: screen.say(str(event)),
     )
-    title = f"{options.trace.name} on {site.name} under {setting.text}: predicted and measured"
+    title = f"{options.trace.name} on {site.name} under {setting.text}: predicted / measured"
     facts = {
         "trace": options.trace.name,
         "cluster": site.name,
