@@ -18,7 +18,7 @@ from trainyard.fleet.workload.readers.gavel import read_throughputs
 
 _SAMPLE = 50_000
 PUBLISHED_SLACK = (0.5, 1.5)
-"""Between which deadlines are drawn, in lengths of the job: D. Gu et al., "ElasticFlow", ASPLOS 2023, section 6.1."""
+"""Between which deadlines are drawn, in lengths of the job: D. Gu et al., "ElasticFlow", ASPLOS 2023."""
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ class OwnPolicy:
     Attributes
     ----------
     name : ``FILE.py:NAME``, where the file defines NAME as a policy, or as a class or function that makes one.
-    place, round_s : as of an entry of the catalog.
+    place : as of an entry of the catalog.
     """
 
     name: str
     place: str = "consolidated"
-    round_s: float = 0.0
 
     @property
     def factory(self) -> Callable[..., Any]:
