@@ -17,6 +17,7 @@ from engine_trials import (
     site_of,
     trial_training,
 )
+from gang_trials import check_gangs
 from guide_commands import follow_guide
 
 from trainyard.fleet.policies.optimus import work_left
@@ -116,6 +117,11 @@ def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
         run_fleet(
             [job], SITE, srtf(), LocalEngine(SITE, tmp_path), patience=Patience(max_failures=1, limit_s=60)
         )
+
+
+@pytest.mark.slow
+def test_gangs_have_all_their_devices_or_none(tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_gangs(LocalEngine(SITE, tmp_path), undisturbed)
 
 
 @pytest.mark.slow
