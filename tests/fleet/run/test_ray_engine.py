@@ -23,6 +23,7 @@ from engine_trials import (
     trial_training,
     wait_for,
 )
+from gang_trials import check_gangs, check_resizing
 from guide_commands import follow_guide
 
 from trainyard.fleet.run.engine import Progress
@@ -175,6 +176,20 @@ def test_a_node_that_is_started_again_has_the_number_that_it_had(tmp_path: Path)
 
 def _node(number: str, address: str, num_devices: int) -> Any:
     return nodes.RayNode(number, address, Host("local", num_devices))
+
+
+@pytest.mark.slow
+def test_a_job_grows_and_shrinks(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    check_resizing(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_gangs_have_all_their_devices_or_none(
+    cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_gangs(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
 
 
 @pytest.mark.slow
