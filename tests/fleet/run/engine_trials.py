@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import psutil
 import pytest
+from checkpoints_kept import Seen, check_done_again
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
@@ -18,7 +20,6 @@ from trainyard.fleet.run.drive import Driver, run_fleet
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
-from trainyard.fleet.run.node import NODE_MODULE
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -36,13 +37,19 @@ def trial_training(steps: int) -> Training:
     return Training("gpt-tiny", 4, steps, checkpoint_every=4)
 
 
-def five_jobs() -> list[Job]:
-    """A wide and long job has all devices, and loses them to four shorter ones that come while it starts."""
+def five_jobs(longer: int = 1) -> list[Job]:
+    """A wide and long job has all devices, and loses them to four shorter ones that come while it starts.
+
+    Parameters
+    ----------
+    longer : by how many times all are; at most three.
+    """
     shape = [(0.0, 4, 24), (2.0, 2, 8), (2.0, 1, 8), (4.0, 1, 12), (4.0, 2, 16)]
     jobs = []
     for number, (arrival_s, num_devices, steps) in enumerate(shape):
-        speeds = Predicted(trial_training(steps), {1: 10.0, 2: 12.0, 4: 14.0})
-        jobs.append(training_job(f"job{number}", arrival_s, num_devices, trial_training(steps), speeds))
+        training = trial_training(longer * steps)
+        speeds = Predicted(training, {1: 10.0, 2: 12.0, 4: 14.0})
+        jobs.append(training_job(f"job{number}", arrival_s, num_devices, training, speeds))
     return jobs
 
 
@@ -59,22 +66,31 @@ def check_workload(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None
 
 
 def check_disturbed(
-    engine: HomeEngine, undisturbed: Mapping[int, float], disturb: Callable[[int], None], times: int
+    engine: HomeEngine,
+    undisturbed: Mapping[int, float],
+    disturb: Callable[[random.Random], bool],
+    times: int,
+    *,
+    kills: bool = True,
 ) -> None:
-    """Jobs that preempt each other end with the right losses, whatever happens to nodes meanwhile.
+    """Jobs that preempt each other end with the right losses, and do nothing again that they saved, whatever happens.
 
     Parameters
     ----------
-    disturb : does something to a node; it is called for random ones at random moments.
+    disturb : does something to a node or a job, at random moments; says whether there was one to do it to.
+    times : that something is to be done.
+    kills : whether that kills jobs; if not, they do nothing again at all.
     """
-    jobs, over, chance = five_jobs(), threading.Event(), random.Random(0)
-    disturbed: list[int] = []
+    jobs, over, chance = five_jobs(longer=3), threading.Event(), random.Random(0)
+    homes = [engine.home(job.name) for job in jobs]
+    seen: list[Seen] = []
     told: list[Event] = []
+    done = [0]
 
     def keep_disturbing() -> None:
-        while len(disturbed) < times and not over.wait(chance.uniform(0.2, 2.0)):
-            disturbed.append(chance.randrange(len(engine.site.hosts)))
-            disturb(disturbed[-1])
+        while done[0] < times and not over.wait(chance.uniform(0.2, 2.0)):
+            seen.extend(map(Seen.now, homes))
+            done[0] += disturb(chance)
 
     thread = threading.Thread(target=keep_disturbing)
     thread.start()
@@ -85,11 +101,24 @@ def check_disturbed(
     finally:
         over.set()
         thread.join()
-    assert len(disturbed) == times, "the jobs ended before"
+    assert done[0] == times, "the jobs ended before"
     assert sorted(run.names) == [job.name for job in jobs], told
     assert [event.what for event in told].count(Happening.ENDS) == len(jobs), told
-    for job in jobs:
-        check_losses(engine.home(job.name), undisturbed, int(job.work))
+    for each in seen:
+        each.check()
+    for job, home in zip(jobs, homes, strict=True):
+        check_losses(home, undisturbed, int(job.work))
+        check_done_again(home, times if kills else 0)
+
+
+def kill_somebody(engine: HomeEngine, chance: random.Random) -> bool:
+    """Kill a process of a job, one that trains or one that waits for those; whether there was any."""
+    homes = [JobHome(path) for path in engine.folder.glob("*")]
+    if found := [pid for home in homes for pid in (*home.groups(), *rank_processes(home))]:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(chance.choice(found), signal.SIGKILL)
+            return True
+    return False
 
 
 def check_lost_node(
@@ -226,13 +255,11 @@ def check_losses(home: JobHome, undisturbed: Mapping[int, float], steps: int) ->
 
 def rank_processes(home: JobHome) -> list[int]:
     """Processes that train a job: children of those that engines start on its nodes."""
-    with_parents = {
-        process.pid: process.info["ppid"]
-        for process in psutil.process_iter(["name", "cmdline", "ppid"])
-        if process.info["name"].startswith("python")
-        and {NODE_MODULE, str(home.path)} <= set(process.info["cmdline"] or ())
-    }
-    return [pid for pid, parent in with_parents.items() if parent in with_parents]
+    found: list[int] = []
+    for group in home.groups():
+        with suppress(psutil.NoSuchProcess):
+            found += [child.pid for child in psutil.Process(group).children()]
+    return found
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_trials import (
+    check_disturbed,
     check_losses,
     check_lost_node,
     check_recovery,
@@ -18,12 +21,13 @@ from engine_trials import (
     check_sharing,
     check_sharing_is_refused,
     check_workload,
+    kill_somebody,
     rank_processes,
     site_of,
     trial_training,
     wait_for,
 )
-from gang_trials import check_gangs, check_resizing
+from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 
 from trainyard.fleet.run.engine import Progress
@@ -145,6 +149,23 @@ def test_a_node_is_lost_and_comes_back(
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_daemons_of_nodes_are_killed_and_come_back(
+    ray_cluster: Any, cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    engine = ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path)
+
+    def disturb(chance: random.Random) -> bool:
+        its = chance.choice(nodes.present_nodes())
+        lose_node(ray_cluster, its.number)
+        add_node(ray_cluster, its.host.num_devices)
+        return True
+
+    check_disturbed(engine, undisturbed, disturb, times=10)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
 def test_an_engine_that_starts_while_a_node_is_away_waits_for_it(
     ray_cluster: Any, cluster: str, tmp_path: Path
 ) -> None:
@@ -189,6 +210,22 @@ def test_gangs_have_all_their_devices_or_none(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     check_gangs(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+def test_gangs_in_the_queue_have_all_their_devices_or_none(
+    cluster: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
+    check_gangs_of_a_manager(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed, _free_gpus)
+    wait_for(lambda: _free_gpus() == 4)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_jobs_are_killed_ten_times(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    engine = ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path)
+    check_disturbed(engine, undisturbed, partial(kill_somebody, engine), times=10)
     wait_for(lambda: _free_gpus() == 4)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from engine_trials import (
     check_sharing,
     check_sharing_is_refused,
     check_workload,
+    kill_somebody,
     rank_processes,
     site_of,
     trial_training,
@@ -76,7 +79,12 @@ def test_daemons_of_nodes_are_killed_and_come_back(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     engine = SlurmEngine(slurm_site(), tmp_path)
-    check_disturbed(engine, undisturbed, lambda node: kill_node(cluster, node, 0.5), times=10)
+
+    def disturb(chance: random.Random) -> bool:
+        kill_node(cluster, chance.randrange(len(engine.site.hosts)), 0.5)
+        return True
+
+    check_disturbed(engine, undisturbed, disturb, times=10, kills=False)
 
 
 @pytest.mark.slow
@@ -178,6 +186,13 @@ def test_gangs_in_the_queue_have_all_their_devices_or_none(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     check_gangs_of_a_manager(SlurmEngine(slurm_site(), tmp_path), undisturbed, _free_gpus)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_jobs_are_killed_ten_times(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
+    engine = SlurmEngine(slurm_site(), tmp_path)
+    check_disturbed(engine, undisturbed, partial(kill_somebody, engine), times=10)
 
 
 @pytest.mark.slow

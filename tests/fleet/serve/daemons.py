@@ -112,6 +112,20 @@ def start(folder: Path, *options: str) -> Running:
             time.sleep(0.02)
 
 
+def kill_job(home: JobHome, whom: str) -> bool:
+    """Kill one of a job's ranks, or "its node process", or "its group"; whether there was one."""
+    for group in home.groups():  # led by the node process
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+            if whom == "one of its ranks":
+                for rank in Path(f"/proc/{group}/task/{group}/children").read_text().split()[:1]:
+                    os.kill(int(rank), signal.SIGKILL)
+                    return True
+            else:
+                (os.killpg if whom == "its group" else os.kill)(group, signal.SIGKILL)
+                return True
+    return False
+
+
 def kill_jobs(folder: Path) -> None:
     """End all jobs of a folder at once."""
     for home in (folder / "jobs").glob("*"):

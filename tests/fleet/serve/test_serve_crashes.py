@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemons import BACK_S, check_kills, form, serving
+from checkpoints_kept import Seen, check_done_again
+from daemons import BACK_S, check_kills, form, kill_job, serving
 
 from trainyard.fleet.run.home import JobHome
 
@@ -52,24 +51,23 @@ def test_a_job_that_is_killed_goes_on_under_the_daemon(
         assert daemon.ask("POST", "/jobs", form("a", 2))[0] == 201
         daemon.wait("a", "running", steps=7)
         home = JobHome(daemon.folder / "jobs" / "a")
-        (group,) = home.groups()
-        if whom == "its group":
-            os.killpg(group, signal.SIGKILL)
-        elif whom == "its node process":
-            os.kill(group, signal.SIGKILL)  # it leads the group
-        else:
-            children = Path(f"/proc/{group}/task/{group}/children").read_text().split()
-            os.kill(int(children[0]), signal.SIGKILL)
+        assert kill_job(home, whom)
         assert daemon.wait("a", "ended failed")["state"] == "ended"
         _, found = daemon.ask("GET", "/events")
         said = [event["what"] for event in reversed(found["events"])]
         assert said == ["arrives", "runs", "fails", "runs", "ends"]
         assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
+        check_done_again(home, most_times=1)
 
 
-def test_jobs_that_are_killed_ten_times_lose_nothing(tmp_path: Path, undisturbed: dict[int, float]) -> None:
+@pytest.mark.parametrize(
+    "whom", ["one of its ranks", pytest.param("its node process", marks=pytest.mark.long)]
+)
+def test_jobs_that_are_killed_ten_times_lose_nothing(
+    whom: str, tmp_path: Path, undisturbed: dict[int, float]
+) -> None:
     """At random moments, of jobs that start, run, write checkpoints and end; a new one comes when the last has ended."""
-    chance, names, num_kills = random.Random(2), list[str](), 0
+    chance, names, seen, num_kills = random.Random(2), list[str](), list[Seen](), 0
     with serving(tmp_path / "fleet", "--cluster", "1x2xlocal", "--policy", "fifo") as daemon:
         while num_kills < 10:
             names.append(f"job{len(names)}")
@@ -80,13 +78,15 @@ def test_jobs_that_are_killed_ten_times_lose_nothing(tmp_path: Path, undisturbed
             ):
                 assert state != "failed"
                 time.sleep(chance.uniform(0.0, 5.0))
-                for group in home.groups():
-                    with suppress(ProcessLookupError):  # it has just ended
-                        os.killpg(group, signal.SIGKILL)
-                        num_kills += 1
+                seen.append(Seen.now(home))
+                num_kills += kill_job(home, whom)
         for name in names:
             assert daemon.wait(name, "ended failed")["state"] == "ended"
-            assert JobHome(daemon.folder / "jobs" / name).losses() == pytest.approx(undisturbed, rel=1e-5)
+            home = JobHome(daemon.folder / "jobs" / name)
+            assert home.losses() == pytest.approx(undisturbed, rel=1e-5)
+            check_done_again(home, num_kills)
+        for each in seen:
+            each.check()
         _, found = daemon.ask("GET", "/events?last=10000")
         assert Counter(event["job"] for event in found["events"] if event["what"] == "ends") == Counter(names)
 
