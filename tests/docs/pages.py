@@ -26,7 +26,7 @@ FATES = (" ends", " is submitted")
 FINAL = ("ended", "cancelled", "failed", "refused")
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>\S+) -->\n)?^```console\n(?P<body>.*?)^```$", re.M | re.S)
-_SHELL = re.compile(r"(?:^<!-- (?P<mark>.+) -->\n)?^```bash\n(?P<body>.*?)^```$", re.M | re.S)
+_SHELL = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```bash\n(?P<body>.*?)^```$", re.M | re.S)
 _PYTHON = re.compile(r"^```python\n(?P<body>.*?)^```$", re.M | re.S)
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 _UNIT = r"(?:µs|ms|s|min|[KMGT]iB|B|[GTP]?flop/s|[KMGT]?B/s)\b"

@@ -175,7 +175,7 @@ def test_the_command_draws_from_all_generators(throughputs: Path, capsys: pytest
     assert cli.main((*command, "--seeds", "2", "--deadlines", "1,2")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "40 jobs of gavel at load 0.8, deadlines after 1 to 2 lengths on 2x4xv100+2x2xk80, 2 seeds" in said
-    assert "late jobs" in said
+    assert "missed deadlines" in said
     assert "unfair" in said
 
 

@@ -71,7 +71,7 @@ def test_an_error_of_a_policy_is_found(policy: Fixed, message: str) -> None:
 def test_who_has_other_devices_already_may_keep_them() -> None:
     """A job that runs on several types since before this scheduler began goes on."""
     site = Site.parse("1x1xV100+1x2xK80")
-    holdings = Holdings(site, True, 0, Costs(), Recorder(True))
+    holdings = Holdings(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
     holdings.enter(declared_job("a", 0, 2, 10.0), 0.0)
     holdings.take_over(int(holdings.books.active[0]), Grant((0, 1)), 0.0)
     rows = holdings.books.active.copy()

@@ -16,7 +16,7 @@ from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.pollux import Pollux
 from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.policy import Policy, shares_devices
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.drive import Driver
@@ -24,6 +24,7 @@ from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.site import Site
+from trainyard.fleet.traits import shares_devices
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, training_job
 
