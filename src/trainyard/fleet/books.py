@@ -173,8 +173,7 @@ class Books:
         row = self._unused.pop()
         self.jobs[row] = job
         whole = (self._entered, allowed, job.num_devices)
-        rate = rate_anywhere(job)
-        reals = (job.arrival_s, job.weight, job.work, rate, rate)
+        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job))
         _enter(self._real, self._whole, row, now_s, reals, whole)
         self._entered += 1
         if self.num_active == len(self._rows):
@@ -286,13 +285,8 @@ class Books:
 @njit(cache=True)
 def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
     real[:, row], whole[:, row] = 0.0, 0
-    (
-        real[_ARRIVAL_S, row],
-        real[_WEIGHT, row],
-        real[_LEFT, row],
-        real[_GANG_RATE, row],
-        real[_BEST_RATE, row],
-    ) = reals
+    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row], real[_GANG_RATE, row] = reals
+    real[_BEST_RATE, row] = real[_GANG_RATE, row]
     whole[_SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
     real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
 

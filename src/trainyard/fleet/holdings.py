@@ -61,6 +61,7 @@ class Holdings:
     how : number of the placement of jobs that the policy does not place itself.
     fate : what goes wrong; by default nothing.
     crowding : how jobs of a node slow each other; by default not at all.
+    paces : how fast jobs run; by default as their profiles say.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class Holdings:
         notes: Recorder,
         fate: Fate | None = None,
         crowding: Crowding | None = None,
+        paces: type[Paces] = Paces,
     ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
         self.books, self.free = Books(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
-        self.paces = Paces(site, self.books, self.fate, crowding or Crowding())
+        self.paces = paces(site, self.books, self.fate, crowding or Crowding())
         self.fair = FairTimes(site, self.books)
         self._auxiliary: Auxiliary | None = None
         self.changed: list[int] = []

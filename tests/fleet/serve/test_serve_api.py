@@ -255,7 +255,7 @@ def test_the_page_shows_jobs(daemon: Running, steady: str, tmp_path: Path) -> No
     assert "<td>steady</td><td>ann</td><td>gpt-tiny</td>" in tables["running"]
     assert re.search(r" \d+ of 1000000<", tables["running"])
     assert re.search(r"<td>queued</td>.*free; it is the 1st of those that wait</td>", tables["queue"])
-    assert re.search(r"<td>steady</td><td>runs on devices [01]</td>", tables["history"])
+    assert re.search(r"<td>steady</td><td>runs on device [01]</td>", tables["history"])
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here to open the page with")

@@ -43,7 +43,7 @@ def test_it_shows_jobs_start_and_end(daemon: Running, tmp_path: Path) -> None:
         daemon.ask("POST", "/jobs", {"name": "long", **TRAINING, "steps": 1_000_000}, ANN)
         daemon.ask("POST", "/jobs", {"name": "brief", **TRAINING, "steps": 3}, ANN)
         page.wait("running", "long", "gpt-tiny")
-        page.wait("queue", "brief", "devices are free")
+        page.wait("queue", "brief", "0 are free")
         page.wait("nodes", "0: long")
         page.wait("about", "1 of 1 devices in use")
         daemon.ask("DELETE", "/jobs/long", token=ANN)

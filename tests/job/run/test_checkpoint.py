@@ -9,13 +9,12 @@ import torch
 
 from trainyard.job.run.checkpoint import (
     CheckpointError,
-    complete_steps,
     damage,
-    path_of,
     read_about,
     read_whole,
 )
 from trainyard.job.run.processes import WorkerError
+from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.train import train
 
 PAIRS = {

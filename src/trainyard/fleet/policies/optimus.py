@@ -34,7 +34,6 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
-from scipy.optimize import nnls
 
 from trainyard.fleet.goodput import Report
 from trainyard.fleet.place.keep import keeping
@@ -173,6 +172,8 @@ def _measured(snapshot: Snapshot, number: int, then_s: float, seen: Seen) -> See
 @lru_cache(maxsize=1 << 12)
 def speed_curve(unit_s: tuple[tuple[int, float], ...]) -> Floats:
     """a0, a1, a2 of section 3.2."""
+    from scipy.optimize import nnls
+
     if not unit_s:
         return np.zeros(3)
     num, seconds = np.array(unit_s, np.float64).T
@@ -204,6 +205,8 @@ def loss_curve(losses: tuple[tuple[float, float], ...]) -> tuple[float, float, f
 
     Given b2, the others follow from linear least squares. A loss beyond the four around it gives way to their middle.
     """
+    from scipy.optimize import nnls
+
     work, loss = np.array(losses, np.float64).T
     if len(loss) > 4:
         near = np.stack((loss[:-4], loss[1:-3], loss[3:-1], loss[4:]))

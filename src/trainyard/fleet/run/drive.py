@@ -14,6 +14,7 @@ from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.site import FleetError, Site
@@ -109,7 +110,7 @@ class Driver:
         self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
         self.notes = Recorder(keep_spans)
-        self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes)
+        self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes, paces=Observed)
         self.books = self.holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
         self.running: dict[int, Grant] = {}
@@ -352,12 +353,8 @@ class Driver:
         failures = self.failures.get(job.name)
         if (failures is not None and now_s < failures.retry_s) or not self.engine.is_free(job.name):
             self._unstarted.add(row)
-            self.books.settle(row, now_s)
-            self.books.run(row, 0.0)  # it does no work meanwhile
             return
-        if row in self._unstarted:
-            self._unstarted.remove(row)
-            self.holdings.paces.regranted(row, grant, now_s)
+        self._unstarted.discard(row)
         self.engine.start(job, grant)
 
     def _leave(self, rows: Sequence[int]) -> None:

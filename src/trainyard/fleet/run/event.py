@@ -43,14 +43,15 @@ class Event:
     @property
     def text(self) -> str:
         """What happens to the job, in words that follow its name."""
-        devices = "" if self.grant is None else ", ".join(map(str, self.grant.devices))
+        held = () if self.grant is None else self.grant.devices
+        devices = f"{_devices(len(held))} {', '.join(map(str, held))}"
         return {
-            Happening.ARRIVES: f"arrives and asks for {self.job.num_devices} devices",
-            Happening.STAYS: f"still runs on devices {devices}",
-            Happening.RUNS: f"runs on devices {devices}",
-            Happening.LEAVES: f"leaves devices {devices}",
+            Happening.ARRIVES: f"arrives and asks for {self.job.num_devices} {_devices(self.job.num_devices)}",
+            Happening.STAYS: f"still runs on {devices}",
+            Happening.RUNS: f"runs on {devices}",
+            Happening.LEAVES: f"leaves {devices}",
             Happening.FAILS: f"fails ({self.why}) and will continue from its checkpoint",
-            Happening.LOSES_NODE: f"loses devices {devices} ({self.why}) and will continue from its checkpoint",
+            Happening.LOSES_NODE: f"loses {devices} ({self.why}) and will continue from its checkpoint",
             Happening.ENDS: "ends",
             Happening.CANCELLED: "is cancelled",
             Happening.REFUSED: f"is refused: {self.why}",
@@ -59,3 +60,7 @@ class Event:
 
     def __str__(self) -> str:
         return f"{self.now_s:7.1f} s  {self.job.name} {self.text}"
+
+
+def _devices(number: int) -> str:
+    return "device" if number == 1 else "devices"

@@ -30,6 +30,7 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
+from trainyard.job.run.saved import complete_steps
 
 _LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
@@ -105,8 +106,6 @@ class JobHome:
 
     def saved_steps(self) -> int:
         """Steps that are done for good."""
-        from trainyard.job.run.checkpoint import complete_steps
-
         return max(complete_steps(self.checkpoints), default=0)
 
     def _reported(self) -> Progress:

@@ -12,7 +12,7 @@ import sqlalchemy as sql
 
 from trainyard.fleet.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.own import read_form
+from trainyard.fleet.workload.own import reread_form
 
 
 class State(StrEnum):
@@ -108,7 +108,7 @@ class Record:
     @property
     def job(self) -> Job:
         """The job; times of its form are counted from its arrival."""
-        job = read_form(self.form, Path(f"job {self.name}"))
+        job = reread_form(self.form, Path(f"job {self.name}"))
         deadline_s = None if job.deadline_s is None else self.arrival_s + job.deadline_s
         return replace(job, arrival_s=self.arrival_s, deadline_s=deadline_s, user=self.owner)
 

@@ -53,7 +53,13 @@ import yaml
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile
-from trainyard.fleet.workload.own_training import OPTIONS, read_training, refuse_options, training_values
+from trainyard.fleet.workload.own_training import (
+    OPTIONS,
+    check_names,
+    read_training,
+    refuse_options,
+    training_values,
+)
 from trainyard.fleet.workload.readers.formats import Format, Head, text_of
 from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
@@ -75,7 +81,7 @@ def read_own(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     """Jobs of a CSV or YAML file in this form."""
     names: set[str] = set()
     for arrival_s, row in _by_arrival(path):
-        job = _job(arrival_s, row)
+        job = _checked(arrival_s, row)
         if job.name in names:
             raise row.error("name", "a name that no other job has")
         names.add(job.name)
@@ -87,6 +93,13 @@ def _by_arrival(path: Path) -> Iterable[tuple[float, Row]]:
         rows = [(row.number("arrival_s"), row) for row in _yaml_rows(path)]
         return sorted(rows, key=itemgetter(0))
     return Table(path, _NEEDED).by_arrival(lambda row: row.number("arrival_s"))
+
+
+def _checked(arrival_s: float, row: Row) -> Job:
+    job = _job(arrival_s, row)
+    if row.fields.get("steps"):
+        check_names(row)
+    return job
 
 
 def _job(arrival_s: float, row: Row) -> Job:
@@ -174,12 +187,23 @@ def read_form(text: str, source: Path) -> Job:
     FleetError
         If it is no job; the message says where in the text, and what is allowed.
     """
+    row = _form_row(text, source)
+    return _checked(row.number("arrival_s"), row)
+
+
+def reread_form(text: str, source: Path) -> Job:
+    """As `read_form`, of a text that it has read before; that needs no PyTorch, and so no seconds."""
+    row = _form_row(text, source)
+    return _job(row.number("arrival_s"), row)
+
+
+def _form_row(text: str, source: Path) -> Row:
     node = _composed(text, source)
     if node is None:
         raise FleetError(f"{source}, line 1: nothing there; a job is a mapping of {', '.join(COLUMNS)}")
     row = _yaml_row(node, source)
     row.fields["arrival_s"] = row.fields["arrival_s"] or "0"
-    return _job(row.number("arrival_s"), row)
+    return row
 
 
 def _composed(text: str, path: Path) -> yaml.Node | None:

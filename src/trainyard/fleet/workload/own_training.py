@@ -17,18 +17,16 @@ _DEFAULTS = {field.name: field.default for field in fields(Training)}
 def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
     """Work and profile of a job that has ``steps``; empty fields are left out of the row.
 
+    What it names is not looked up, see `check_names`.
+
     Raises
     ------
     FleetError
         If what it trains cannot be; the message says where that stands.
     """
-    from trainyard.job.catalog import parse_strategies
-    from trainyard.job.plan import PlanError
-    from trainyard.zoo import names
-
     given = row.fields
-    if given.get("model") not in names():
-        raise row.error("model", f"a model of the zoo: {', '.join(names())}")
+    if "model" not in given:
+        raise row.error("model", "the name of a model of the zoo")
     if "batch_size" not in given:
         raise row.error("batch_size", "the number of rows of a step")
     rest: dict[str, Any] = {name: row.count(name) for name in ("seed", "checkpoint_every") if name in given}
@@ -36,15 +34,32 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
         rest["learning_rate"] = row.number("learning_rate")
     if "strategies" in given:
         rest["strategies"] = given["strategies"]
-        try:
-            parse_strategies(given["strategies"])
-        except PlanError as error:
-            raise row.error("strategies", str(error)) from error
     training = Training(given["model"], row.count("batch_size", 1), row.count("steps", 1), **rest)
     if training.rows % num_devices:
         sizes = ", ".join(map(str, training.sizes(training.rows)))
         raise row.error("num_devices", f"one over which a batch of {training.rows} rows divides: {sizes}")
     return float(training.steps), Predicted(training)
+
+
+def check_names(row: Row) -> None:
+    """Whether there is the model, and the strategies, of a job; that needs PyTorch, and so seconds.
+
+    Raises
+    ------
+    FleetError
+        If not; the message says where that stands.
+    """
+    from trainyard.job.catalog import parse_strategies
+    from trainyard.job.plan import PlanError
+    from trainyard.zoo import names
+
+    given = row.fields
+    if given["model"] not in names():
+        raise row.error("model", f"a model of the zoo: {', '.join(names())}")
+    try:
+        parse_strategies(given.get("strategies") or Training.strategies)
+    except PlanError as error:
+        raise row.error("strategies", str(error)) from error
 
 
 def training_values(training: Training) -> dict[str, Any]:

@@ -27,9 +27,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from trainyard.job.run.boxes import boxes
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.planners import PartReader, PartWriter
+from trainyard.job.run.saved import ABOUT, complete_steps, path_of
 from trainyard.job.run.snapshot import PARAMS, Part, Target, fields, take
 
-_ABOUT, _LATEST, _CHECKSUM = "run.json", "latest", ".crc32"
+_LATEST, _CHECKSUM = "latest", ".crc32"
 
 
 class CheckpointError(RuntimeError):
@@ -57,17 +58,6 @@ class About:
     plan: str
 
 
-def complete_steps(folder: Path) -> list[int]:
-    """Steps of which a folder holds a complete checkpoint, newest first."""
-    found = [p.name.removeprefix("step-") for p in folder.glob("step-*") if (p / _ABOUT).is_file()]
-    return sorted((int(name) for name in found if name.isdigit()), reverse=True)
-
-
-def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return folder / f"step-{step:08d}"
-
-
 class _Writer(FileSystemWriter):
     """Writes under a temporary name, with checksums; the coordinator renames when all ranks are done."""
 
@@ -86,7 +76,7 @@ class _Writer(FileSystemWriter):
     def finish(self, metadata: Any, results: Any) -> None:
         super().finish(metadata, results)
         _write_checksum(self.temporary / ".metadata")
-        _write_text(self.temporary / _ABOUT, json.dumps(asdict(self.about), indent=1))
+        _write_text(self.temporary / ABOUT, json.dumps(asdict(self.about), indent=1))
         if self.final.exists():
             # The same step again, after a restart from an older checkpoint.
             shutil.rmtree(self.final)
@@ -222,10 +212,10 @@ class Checkpointer:
 def read_about(folder: Path) -> About:
     """What a checkpoint says of itself."""
     try:
-        given = json.loads((folder / _ABOUT).read_text())
+        given = json.loads((folder / ABOUT).read_text())
         return About(**{**given, "fields": tuple(given["fields"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{folder / _ABOUT} is damaged: {error}") from error
+        raise CheckpointError(f"{folder / ABOUT} is damaged: {error}") from error
 
 
 def read_whole(folder: Path, field: str = PARAMS) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint import CheckpointError, complete_steps, path_of
+from trainyard.job.run.checkpoint import CheckpointError
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -28,6 +28,7 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
+from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.program.model import Model

@@ -16,12 +16,13 @@ from torch._C._distributed_c10d import Store
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
 from trainyard.job.run.agreement import check_same_run, check_same_start, held_values
-from trainyard.job.run.checkpoint import Checkpointer, complete_steps
+from trainyard.job.run.checkpoint import Checkpointer
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
+from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.state import Values
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
