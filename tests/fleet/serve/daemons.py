@@ -140,6 +140,11 @@ def _without_core_s(pid: int) -> float:
     return sum(int(each.read_text().split()[1]) for each in every) / 1e9
 
 
+def has_pytorch(pid: int) -> bool:
+    """Whether a process has loaded it, which takes seconds."""
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
 def _running(folder: Path) -> set[str]:
     """Jobs that have processes and are not asked to leave."""
     homes = [JobHome(path) for path in (folder / "jobs").glob("*")]

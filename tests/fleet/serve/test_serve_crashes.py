@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints_kept import Seen, check_done_again
-from daemons import BACK_S, check_kills, form, kill_job, serving
+from daemons import BACK_S, check_kills, form, has_pytorch, kill_job, serving
 
 from trainyard.fleet.run.home import JobHome
 
@@ -41,6 +41,20 @@ def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
     assert max(back_s) < BACK_S
     assert not list((tmp_path / "fleet").glob("*.sqlite"))
+
+
+def test_a_daemon_that_is_back_finds_its_jobs_without_pytorch(tmp_path: Path) -> None:
+    options = ("--cluster", "1x2xlocal", "--policy", "fifo")
+    with serving(tmp_path / "fleet", *options) as daemon:
+        assert daemon.ask("POST", "/jobs", form("a") | {"strategies": "data_parallel"})[0] == 201
+        assert has_pytorch(daemon.process.pid)  # a plan was made for it
+        daemon.wait("a", "running", steps=1)
+        daemon.kill()
+        killed_s = time.time()
+        with serving(daemon.folder, *options) as again:
+            again.wait_for_news({"a"}, killed_s)
+            assert not has_pytorch(again.process.pid)
+            again.wait("a", "ended")
 
 
 @pytest.mark.parametrize("whom", ["its group", "its node process", "one of its ranks"])
