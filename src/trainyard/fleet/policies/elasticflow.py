@@ -19,8 +19,16 @@ Notes
 -----
 Jobs without a deadline run on what the others leave; so do admitted jobs that restarts have made late. A job that got
 ahead keeps its share where a smaller one, for longer, would make another late: the paper computes all shares anew. The
-authors' program admits or refuses all jobs that come in one slot together, and gives spare devices first to the job whose
-use of devices grows most; here it is as in the paper.
+authors' program (``scheduler.py --schedule=ef-accessctrl``) departs from the paper, and here it is as in the paper:
+
+- It admits all jobs that come to one decision together or none of them, and nobody while an admitted job is late.
+- A share is found from the deadline backwards: from some moment on one level, and before it the next lower one.
+- Spare devices go to jobs that have none now, and then first to the job whose use of devices times time grows most.
+- How many devices a job may have stands in a table by model, which admits numbers on which it is slower.
+- It decides when a job comes or ends, or a plan changes, but not twice within a slot, and places all jobs anew, large
+  ones first and without gaps. On less than 256 devices each then loses 2 s where some job has had just these since the
+  last renewal, and else 4 s and 2 s for every doubling; at a renewal, every 60 decisions, that is 27 s more.
+- A job is late if by its last plan on its share alone it ends late; what it has lost since that plan does not count.
 """
 
 from __future__ import annotations
