@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import psutil
@@ -81,27 +81,21 @@ def check_disturbed(
     times : that something is to be done.
     kills : whether that kills jobs; if not, they do nothing again at all.
     """
-    jobs, over, chance = five_jobs(longer=3), threading.Event(), random.Random(0)
+    jobs, chance = five_jobs(longer=3), random.Random(0)
     homes = [engine.home(job.name) for job in jobs]
-    seen: list[Seen] = []
-    told: list[Event] = []
-    done = [0]
-
-    def keep_disturbing() -> None:
-        while done[0] < times and not over.wait(chance.uniform(0.2, 2.0)):
-            seen.extend(map(Seen.now, homes))
-            done[0] += disturb(chance)
-
-    thread = threading.Thread(target=keep_disturbing)
-    thread.start()
-    try:
-        run = run_fleet(
-            jobs, engine.site, srtf(), engine, patience=Patience(limit_s=LIMIT_S), tell=told.append
+    seen, told, num_done = list[Seen](), list[Event](), 0
+    # The main thread disturbs, for Ray starts its nodes from no other one.
+    with ThreadPoolExecutor(1) as pool:
+        patience = Patience(limit_s=LIMIT_S)
+        running = pool.submit(
+            run_fleet, jobs, engine.site, srtf(), engine, patience=patience, tell=told.append
         )
-    finally:
-        over.set()
-        thread.join()
-    assert done[0] == times, "the jobs ended before"
+        while num_done < times and not running.done():
+            time.sleep(chance.uniform(0.2, 2.0))
+            seen.extend(map(Seen.now, homes))
+            num_done += disturb(chance)
+        run = running.result()
+    assert num_done == times, "the jobs ended before"
     assert sorted(run.names) == [job.name for job in jobs], told
     assert [event.what for event in told].count(Happening.ENDS) == len(jobs), told
     for each in seen:
