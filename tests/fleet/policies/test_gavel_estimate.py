@@ -46,6 +46,7 @@ def run(space_sharing: SpaceSharing) -> FleetRun:
     return simulate_fleet(jobs, site, max_min_fairness(space_sharing=space_sharing), place="anywhere")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
 def test_estimates_are_nearly_as_good_as_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the paper finds of its estimator: space sharing loses little of what it gains."""

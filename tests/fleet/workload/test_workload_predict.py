@@ -53,6 +53,7 @@ def test_the_table_is_what_level_1_says_of_every_place() -> None:
     assert len({round(rate, 6) for rate in found.values()}) == len(found)
 
 
+@pytest.mark.slow
 def test_a_training_runs_as_fast_as_level_1_says() -> None:
     model = ty.load_model("gpt-tiny", 4)
     profile = Predicted(Training("gpt-tiny", 4, 100))
