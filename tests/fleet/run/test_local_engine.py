@@ -25,6 +25,7 @@ from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.drive import Driver, run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone, measured_document
+from trainyard.fleet.run.node import Ranks, run
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
@@ -132,6 +133,24 @@ def test_two_jobs_share_a_device(tmp_path: Path, undisturbed: dict[int, float]) 
 @pytest.mark.slow
 def test_a_share_changes_while_its_job_runs(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     check_shares_change(LocalEngine(site_of(1), tmp_path, shares=True), undisturbed)
+
+
+def test_what_an_engine_started_when_it_died_leaves_before_it_begins(tmp_path: Path) -> None:
+    """Its process may come to life after the next engine has looked, who then starts the job elsewhere."""
+    engine, job = (
+        LocalEngine(Site.uniform(1, 2, "local"), tmp_path),
+        training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)),
+    )
+    home, late = engine.home("a"), Ranks(0, 1, 1, "127.0.0.1:1", "")
+    home.set_up(training_of(job))
+    first = home.issue()
+    assert home.admits(first)
+    assert not engine.adopt(job, Grant((0,)))
+    assert run(home, late, first) == 0
+    assert home.admits(home.issue())
+    assert run(home, late, first) == 0
+    assert not home.logs.joinpath("metrics.jsonl").exists()
+    assert home.progress(is_over=True).killed
 
 
 def test_sharing_can_be_ruled_out(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ checkpoints/              of `trainyard.job.run.checkpoint`; they say what is do
 log/metrics.jsonl         a line per step
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
+ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
 failure.txt               why it stopped, when it should not have
 ========================= =========================================================================================
@@ -18,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -43,7 +45,7 @@ class JobHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
-        self._training = path / "training.json"
+        self._training, self._ticket = path / "training.json", path / "ticket"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
 
     def set_up(self, training: Training) -> None:
@@ -75,6 +77,23 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
+
+    def issue(self) -> str:
+        """A new ticket, with which alone processes of the job may begin."""
+        ticket = secrets.token_hex(8)
+        self._ticket.write_text(ticket)
+        return ticket
+
+    def call_off(self) -> None:
+        """Processes that were started and have not begun yet are not to."""
+        self._ticket.unlink(missing_ok=True)
+
+    def admits(self, ticket: str) -> bool:
+        """Whether a ticket is that of the last start, which was not called off."""
+        try:
+            return self._ticket.read_text() == ticket
+        except FileNotFoundError:
+            return False
 
     def fail(self, reason: str, *, killed: bool = False) -> None:
         """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""

@@ -17,7 +17,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes import context, warm_up
 
 __all__ = ["LocalEngine"]
@@ -42,6 +42,12 @@ class LocalEngine(HomeEngine):
 
     def warm_up(self) -> None:
         warm_up()
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        if self.is_over(job.name):
+            # The engine before may have died just when it started the job.
+            self.home(job.name).call_off()
+        return super().adopt(job, grant)
 
     @property
     def is_one_machine(self) -> bool:
@@ -69,7 +75,9 @@ class LocalEngine(HomeEngine):
             self.core_part,
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
         )
-        process = self._processes[name] = context().Process(target=run_apart, args=(home, ranks))
+        process = self._processes[name] = context().Process(
+            target=run_apart, args=(home, ranks, home.issue())
+        )
         process.start()
         while process.exitcode is None and not home.groups():
             time.sleep(_POLL_S)

@@ -88,8 +88,12 @@ class Ranks:
         return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
 
 
-def run(home: JobHome, ranks: Ranks) -> int:
+def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
     """Start the processes and wait for them; the first failure ends all.
+
+    Parameters
+    ----------
+    ticket : of the start, where no cluster manager knows of those that are under way; nothing is done with an old one.
 
     Raises
     ------
@@ -97,6 +101,8 @@ def run(home: JobHome, ranks: Ranks) -> int:
         If the job runs here already.
     """
     with home.locked(ranks.first):
+        if ticket is not None and not home.admits(ticket):
+            return 0
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
@@ -120,13 +126,13 @@ def run(home: JobHome, ranks: Ranks) -> int:
                 process.kill()
 
 
-def run_apart(home: JobHome, ranks: Ranks) -> None:
+def run_apart(home: JobHome, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
     from trainyard.job.run.attempt import print_to
 
     os.setsid()
     print_to(home.logs / "node.log")
-    sys.exit(run(home, ranks))
+    sys.exit(run(home, ranks, ticket))
 
 
 def _die_with(parent: int) -> None:
