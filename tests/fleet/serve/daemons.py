@@ -23,7 +23,7 @@ from checkpoints_kept import check_done_again
 
 from trainyard.fleet.run.home import JobHome
 
-PATIENCE_S = 600.0
+PATIENCE_S = 1200.0
 BACK_S = 5.0
 """In which a daemon that was killed is back, on a machine that has a core for it: it promises that."""
 TRAINING = {"num_devices": 1, "model": "gpt-tiny", "batch_size": 4}
