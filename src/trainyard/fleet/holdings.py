@@ -13,6 +13,7 @@ from trainyard.fleet.extras import are_whole, check_shares, extras_of, granted, 
 from trainyard.fleet.fair import FairTimes
 from trainyard.fleet.grants import Laid, laid
 from trainyard.fleet.hazards import Fate, Hazards
+from trainyard.fleet.leases import Leases
 from trainyard.fleet.mechanism import Asked, exchange, give_back, walk
 from trainyard.fleet.paces import Paces
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
@@ -79,7 +80,7 @@ class Holdings:
         self.books, self.free = Books(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
         self.paces = paces(site, self.books, self.fate, crowding or Crowding())
-        self.fair = FairTimes(site, self.books)
+        self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
         self._auxiliary: Auxiliary | None = None
         self.changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
@@ -134,6 +135,7 @@ class Holdings:
             self._refuse(int(rows[number]), reason, now_s)
         bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
         changed = bring_about(rows, targets, now_s)
+        self.leases.note(rows, targets, now_s)
         self._note_use(now_s)
         return changed
 
@@ -279,6 +281,13 @@ class Holdings:
     def _note_use(self, now_s: float) -> None:
         self.notes.in_use(now_s, self.site.num_devices - self.free.total)
 
+    def end_leases(self, now_s: float) -> list[int]:
+        """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
+        ending = self.leases.ending(now_s)
+        if ending and not self.preempts:
+            self.stop(ending, now_s)
+        return ending
+
     def stop(self, rows: Sequence[int], now_s: float) -> None:
         """Take jobs' devices away; they wait."""
         stopped = np.array(rows, np.int64)
@@ -339,8 +348,13 @@ class Holdings:
         self.books.set_back(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
 
-    def finish(self, row: int, now_s: float) -> bool:
-        """A job has done its work, or comes to where it changes its pace; whether it has ended."""
+    def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
+        """A job has done its work, or comes to where it changes its pace; whether it has ended.
+
+        Parameters
+        ----------
+        ended_s : the end that counts, if it is another than now.
+        """
         books, job = self.books, self.books.job(row)
         if books.turn[row] > 0:
             self.paces.turn(row, now_s)
@@ -355,7 +369,7 @@ class Holdings:
             (
                 job.arrival_s,
                 books.first_start_s[row],
-                now_s,
+                now_s if ended_s is None else ended_s,
                 books.attained_device_s[row],
                 books.num_preempted[row],
                 books.num_starts[row],

@@ -62,6 +62,9 @@ class Targets(NamedTuple):
     fraction : of the time that each entry should have its device type. A job may have an entry for every type, of which
         at most one runs at a time; only rounds take fractions.
     partner : number of the job that has the same devices at the same time as each entry of fractions; -1 is none.
+    until_s : when each gives its devices back, unless a decision lets it have them for longer: a lease. The policy is
+        asked when one ends; if it takes nothing away from jobs that run, that job waits again. By default never.
+    done_s : when the policy expects each to be done.
     share : of its devices that each gets, where the policy places for itself; others may have the rest.
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
@@ -81,6 +84,8 @@ class Targets(NamedTuple):
     consolidate: Bools | None = None
     fraction: Floats | None = None
     partner: Ints | None = None
+    until_s: Floats | None = None
+    done_s: Floats | None = None
     share: Floats | None = None
     batch_size: Ints | None = None
     cpus: Floats | None = None

@@ -76,6 +76,11 @@ class Rounds:
         if not 0 < self.round_s < inf:
             raise FleetError(f"rounds last longer than 0 s, and not for ever; got {self.round_s} s")
 
+    @property
+    def only_simulated(self) -> bool:
+        """Whether they follow a program that simulates, whose jobs do what no real job does, and do not fail."""
+        return self.published is not None
+
 
 @runtime_checkable
 class RoundBased(Protocol):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.clocks import clock_of
 from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.ends import Ends
 from trainyard.fleet.hazards import Fate, Hazards
@@ -18,7 +19,6 @@ from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds import RoundBased, Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
-from trainyard.fleet.turns import turns_of
 from trainyard.fleet.workload.job import Job
 
 _INF = float("inf")
@@ -59,7 +59,7 @@ def simulate_fleet(
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
-    if rounds is not None and rounds.published is not None and (hazards.are_there or crowding.is_there):
+    if rounds is not None and rounds.only_simulated and (hazards.are_there or crowding.is_there):
         raise FleetError(
             "rounds as published know no failures and no interference; simulate these in rounds of your own"
         )
@@ -109,7 +109,7 @@ class _Simulator:
     ) -> None:
         self.policy, self.holdings = policy, holdings
         self.notes, self.books = holdings.notes, holdings.books
-        self.turns = None if rounds is None else turns_of(rounds, self.holdings)
+        self.turns = None if rounds is None else clock_of(rounds, self.holdings)
         self.coming = iter(jobs)
         self.next_job: Job | None = None
         self.arrival_s = -_INF
@@ -151,7 +151,7 @@ class _Simulator:
         if self.failing:
             self._fail_until(min(self.arrival_s, self.wake_s))
         finish_s = self.ends.next_s()
-        next_s = min(self.arrival_s, finish_s, self.wake_s)
+        next_s = min(self.arrival_s, finish_s, self.wake_s, self.holdings.leases.next_s())
         if self.node_changes and (next_s < _INF or self.holdings.site.away):
             next_s = min(next_s, self.node_changes[0][0])
         if self.turns is not None:
@@ -181,6 +181,8 @@ class _Simulator:
         self.now_s = next_s
         if self.turns is not None:
             self.turns.close(next_s)
+        if self.holdings.end_leases(next_s) and self.turns is not None:
+            self.turns.ask_again_s = next_s
         if self.wake_s <= next_s:
             self.wake_s = _INF
 

@@ -50,9 +50,10 @@ class Slots(Rounds):
         """Time in which a job that starts does no work."""
         return self.start_s + self.doubling_s * float(np.log2(num_devices))
 
-    def turns(self, holdings: Holdings) -> SlotTurns:
-        """Their clock."""
-        return SlotTurns(self, holdings)
+    @property
+    def only_simulated(self) -> bool:
+        """They are: what starts take is noted a decision late."""
+        return True
 
 
 class SlotTurns(Turns):

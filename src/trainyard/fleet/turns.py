@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,17 +292,3 @@ class _Steps:
         books.left[rows] -= self.done[stays]
         books.since_s[rows] = np.maximum(books.since_s[rows], now_s)
         return frozenset(rows.tolist())
-
-
-@runtime_checkable
-class Clocked(Protocol):
-    """Rounds that have a clock of their own."""
-
-    def turns(self, holdings: Holdings) -> Turns:
-        """The clock of a run."""
-        ...
-
-
-def turns_of(rounds: Rounds, holdings: Holdings) -> Turns:
-    """The clock of a run in rounds."""
-    return rounds.turns(holdings) if isinstance(rounds, Clocked) else Turns(rounds, holdings)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from checkpoints_kept import logged
 from engine_trials import LIMIT_S, check_losses, trial_training
+from leases import Lending
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
@@ -97,6 +98,7 @@ def shares(done: Done) -> bool:
         pytest.param(Gandiva(quantum_s=30.0, pack=False), 30.0, 0.0, slices_time, id="gandiva"),
         pytest.param(Pollux(interval_s=20.0, restart_s=1.0), 20.0, 30.0, resizes, id="pollux"),
         pytest.param(AntMan(), None, 0.0, shares, id="antman"),
+        pytest.param(Lending(30.0), None, 0.0, slices_time, id="leases"),
     ],
 )
 def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(

@@ -102,10 +102,10 @@ class Driver:
         tell: Callable[[Event], None] = lambda _: None,
         keep_spans: bool = True,
     ) -> None:
-        if rounds is not None and rounds.published is not None:
+        if rounds is not None and rounds.only_simulated:
             raise FleetError(
-                "a policy as published follows its authors' simulator, whose jobs do whole steps; run jobs for real "
-                "without as_published"
+                "a policy as published follows its authors' simulator, whose jobs do what no real one does; run jobs "
+                "for real without as_published"
             )
         self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell = patience or Patience(), tell
@@ -213,6 +213,7 @@ class Driver:
         """Take note of what jobs did; decide, if it is time to."""
         self._changed |= self._observe(now_s)
         self._changed |= self._look_at_nodes(now_s)
+        self._changed |= self._end_leases(now_s)
         for row in sorted(self._unstarted):
             self._start(row, now_s)
         self._leaving = {name for name in self._leaving if not self.engine.is_free(name)}
@@ -241,6 +242,18 @@ class Driver:
             self.turns.ask_again_s = now_s
         self.wake_s = now_s
         return True
+
+    def _end_leases(self, now_s: float) -> bool:
+        """Take devices back whose leases end, unless the policy does that itself; whether there are any."""
+        ending = self.holdings.end_leases(now_s)
+        for row in ending if not self.policy.preempts else ():
+            grant = self.running.pop(row)
+            self.tell(Event(now_s, self.books.job(row), Happening.LEAVES, grant, "its lease ends"))
+            self._leave([row])
+            self._part(row, now_s)
+        if ending and self.turns is not None:
+            self.turns.ask_again_s = now_s
+        return bool(ending)
 
     def _observe(self, now_s: float) -> bool:
         """Take note of what the jobs did; whether one ended or failed."""

@@ -31,7 +31,7 @@ class Event:
     ----------
     now_s : when, on the driver's clock.
     grant : what the job gets or keeps, or has had until now.
-    why : in words, of a failure, a loss or a refusal.
+    why : in words, of a failure, a loss, a refusal, or the end of a lease.
     """
 
     now_s: float
@@ -49,7 +49,7 @@ class Event:
             Happening.ARRIVES: f"arrives and asks for {self.job.num_devices} {_devices(self.job.num_devices)}",
             Happening.STAYS: f"still runs on {devices}",
             Happening.RUNS: f"runs on {devices}",
-            Happening.LEAVES: f"leaves {devices}",
+            Happening.LEAVES: f"leaves {devices}" + (f": {self.why}" if self.why else ""),
             Happening.FAILS: f"fails ({self.why}) and will continue from its checkpoint",
             Happening.LOSES_NODE: f"loses {devices} ({self.why}) and will continue from its checkpoint",
             Happening.ENDS: "ends",
