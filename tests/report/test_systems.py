@@ -37,7 +37,7 @@ PACKAGES = {
 HELPERS = {
     f"gavel.{name}"
     for name in ("burden", "centre", "estimate", "filling", "pairs", "policy", "problem", "program", "solver")
-}
+} | {"elasticflow_program"}
 # Where the authors' files lie here, by the folder that fetching makes.
 HERE = {
     "raw": {"cluster01.csv": "elasticflow-traces/raw/cluster01.csv"},

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
-from trainyard.fleet.policies.elasticflow import ElasticFlow
+from trainyard.fleet.policies.elasticflow import elasticflow
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
@@ -197,13 +197,14 @@ CATALOG: tuple[Entry, ...] = (
     ),
     Entry(
         "elasticflow",
-        ElasticFlow,
+        elasticflow,
         "Deadlines are kept or refused: least shares reserved, spare devices where they cost least",
         'Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023',
         "simplified",
         "tests/fleet/policies/test_elasticflow.py",
         left_out="planning for the time that is lost when devices change; buddies of several nodes, which are any nodes",
         needs=("speed", "length", "deadline"),
+        variants={"as published": {"as_published": True}},
     ),
     Entry(
         "edf",

@@ -19,7 +19,7 @@ Notes
 -----
 Jobs without a deadline run on what the others leave; so do admitted jobs that restarts have made late. A job that got
 ahead keeps its share where a smaller one, for longer, would make another late: the paper computes all shares anew. The
-authors' program (``scheduler.py --schedule=ef-accessctrl``) departs from the paper, and here it is as in the paper:
+authors' program (``scheduler.py --schedule=ef-accessctrl``) departs from the paper, and ``as_published`` does as it does:
 
 - It admits all jobs that come to one decision together or none of them, and nobody while an admitted job is late.
 - A share is found from the deadline backwards: from some moment on one level, and before it the next lower one.
@@ -28,7 +28,8 @@ authors' program (``scheduler.py --schedule=ef-accessctrl``) departs from the pa
 - It decides when a job comes or ends, or a plan changes, but not twice within a slot, and places all jobs anew, large
   ones first and without gaps. On less than 256 devices each then loses 2 s where some job has had just these since the
   last renewal, and else 4 s and 2 s for every doubling; at a renewal, every 60 decisions, that is 27 s more.
-- A job is late if by its last plan on its share alone it ends late; what it has lost since that plan does not count.
+- A job ends where its plan says, even with work left. When it ended, and whether that was late, goes by the last plan on
+  its share alone; what it has lost since that plan does not count.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.place.buddies import block, buddies
+from trainyard.fleet.policies.elasticflow_program import PublishedElasticFlow
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
@@ -223,6 +225,27 @@ class ElasticFlow:
             num_devices,
             work * self.slot_s,
         )
+
+
+def elasticflow(*, slot_s: float = 60.0, as_published: bool = False) -> ElasticFlow | PublishedElasticFlow:
+    """Deadlines are kept or refused.
+
+    Parameters
+    ----------
+    slot_s : time between two decisions, and unit of all plans; rounds of another length fit only if a slot is a whole
+        number of them, for plans begin and end with a slot.
+    as_published : with the rules of the authors' program, and its clock.
+
+    Returns
+    -------
+    The policy.
+
+    Examples
+    --------
+    >>> elasticflow(slot_s=30.0).round_s
+    30.0
+    """
+    return PublishedElasticFlow(slot_s) if as_published else ElasticFlow(slot_s)
 
 
 def _is_multiple(whole: float, part: float) -> bool:

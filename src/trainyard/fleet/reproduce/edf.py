@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.reproduce.elasticflow_program import TESTBED, TRACE, deadlines_table, num_met
+from trainyard.fleet.reproduce.elasticflow_program import SPEEDS, TESTBED, TRACE, deadlines_table, num_met
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import by_arrival, declared_job
@@ -17,7 +17,6 @@ from trainyard.published import PaperTable, Row
 _TASKS = (((2, 4), (5, 10)), ((1, 2), (1, 3), (1, 6)), ((3, 8), (3, 12), (6, 16)))
 """Sets of tasks that use all of a device: length and period, which is the deadline."""
 _SPAN_S = 480
-_SPEEDS = "scheduler/throughputs_T4"
 
 
 def _periodic() -> Iterator[Row]:
@@ -34,7 +33,7 @@ def _periodic() -> Iterator[Row]:
 
 
 def _testbed(folder: Path) -> FleetRun:
-    jobs = read_elasticflow(folder / TRACE, folder / _SPEEDS)
+    jobs = read_elasticflow(folder / TRACE, folder / SPEEDS)
     return simulate_fleet(jobs, TESTBED, EDF(as_published=True), place="packed")
 
 
@@ -46,5 +45,5 @@ TABLES = (
         _periodic,
         tolerance=0.0,
     ),
-    deadlines_table("edf", 23, _testbed, _SPEEDS),
+    deadlines_table("edf", 23, _testbed, SPEEDS),
 )

@@ -1,13 +1,19 @@
-"""ElasticFlow: the paper's example of a satisfactory share beside those of earlier deadlines."""
+"""ElasticFlow: the paper's example of a satisfactory share beside those of earlier deadlines, and its testbed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
+from trainyard.fleet.policies.elasticflow import elasticflow
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.reproduce.elasticflow_program import SPEEDS, TESTBED, TRACE, deadlines_table
 from trainyard.fleet.shares import Wants, satisfactory
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.published import PaperTable, Row
 
 _DEVICES, _SPEEDS = (1, 2, 4), (1.0, 1.5, 2.0)
@@ -40,6 +46,11 @@ def _rows() -> Iterator[Row]:
     yield Row("iterations of C in two slots on up to 4 GPUs", 3.0, _most_work(4))
 
 
+def _testbed(folder: Path) -> FleetRun:
+    jobs = read_elasticflow(folder / TRACE, folder / SPEEDS)
+    return simulate_fleet(jobs, TESTBED, elasticflow(as_published=True))
+
+
 TABLES = (
     PaperTable(
         "Gu et al., ASPLOS 2023, section 4.1, example of progressive filling",
@@ -48,4 +59,5 @@ TABLES = (
         _rows,
         tolerance=1e-6,
     ),
+    deadlines_table("ef-accessctrl", 142, _testbed, SPEEDS),
 )

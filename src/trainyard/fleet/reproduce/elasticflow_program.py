@@ -1,7 +1,8 @@
-"""What ElasticFlow's simulator prints for the baselines of its evaluation, beside ours.
+"""What ElasticFlow's simulator prints in its evaluation, beside ours.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023;
-pkusys/ElasticFlow at 04a0109, ``scheduler.py``, on the jobs of its testbed.
+pkusys/ElasticFlow at 04a0109, ``scheduler.py``, on the jobs of its testbed; shares of them that end in time stand in its
+``plot_fig8a.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trainyard.fleet.workload.job import Job
 from trainyard.published import Files, PaperTable, Row
 
 TRACE = "traces_for_ElasticFlow/elasticVpollux_e.csv"
+SPEEDS = "scheduler/throughputs_T4"
 TESTBED = Site.uniform(16, 4, "T4")
 
 
