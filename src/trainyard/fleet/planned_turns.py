@@ -48,6 +48,7 @@ class PlannedTurns(Turns):
             books.left[row] = max(0.0, left)
             if left <= 0 or until_s <= now_s:
                 del self._until_s[row]
+                books.turn[row] = 0.0  # however it would change its pace before
                 self.holdings.finish(row, now_s, self._done_s.pop(row))
         self._last_s, self._change_s = now_s, _INF
         self._num_before += 1

@@ -31,10 +31,6 @@ class Restarts(Rounds):
 
     by_model: Mapping[str, float] = field(default_factory=dict)
 
-    def turns(self, holdings: Holdings) -> RestartTurns:
-        """Their clock."""
-        return RestartTurns(self, holdings)
-
 
 class RestartTurns(Turns):
     """The clock of a run in such rounds."""

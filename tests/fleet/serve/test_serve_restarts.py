@@ -67,7 +67,7 @@ class World:
     def is_free(self, name: str) -> bool:
         if name in self.leaving and self.chance.random() < 0.3:
             self.leaving.remove(name)
-            del self.running[name]
+            self.running.pop(name, None)  # it may have been stopped meanwhile
         return name not in self.leaving
 
     def maybe_crash(self) -> None:
@@ -99,7 +99,7 @@ class World:
             self.steps[name] += self.chance.randint(0, 3)
             if self.steps[name] < work_of(name) and self.chance.random() > 0.02:
                 return Progress(self.steps[name])
-            del self.running[name]
+            self.running.pop(name, None)  # it may have been stopped meanwhile
         if self.steps[name] >= work_of(name):
             return Progress(work_of(name), ended=True)
         return Progress(self.steps[name], failure="its processes are gone")

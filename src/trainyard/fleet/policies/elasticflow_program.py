@@ -19,6 +19,7 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
 _INF = float("inf")
+_LEAST_WORK = 1e-9
 
 State = Mapping[int, Mapping[int, float]]
 """Work per second by number of devices of the jobs that were admitted; by serial number, as they were last sorted."""
@@ -121,7 +122,9 @@ def _wish(snapshot: Snapshot, number: int, known: Mapping[int, float] | None) ->
         most = max(job.least_devices, most_devices(job.model, job.batch_size, kind))
         speeds = zip(scales.num_devices, scales.work_per_s, strict=True)
         known = {count: work_per_s for count, work_per_s in speeds if count <= most}
-    return Wish(float(snapshot.left[number]), float(snapshot.deadline_s[number] - snapshot.now_s), known)
+    # Of a job without work, too, the last second is whole.
+    left = max(float(snapshot.left[number]), _LEAST_WORK)
+    return Wish(left, float(snapshot.deadline_s[number] - snapshot.now_s), known)
 
 
 def _satisfactory(
