@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.hived_config import read_hived
-from trainyard.fleet.policies.hived import HiveD
+from trainyard.fleet.policies.hived.config import read_hived
+from trainyard.fleet.policies.hived.policy import HiveD
+from trainyard.fleet.policies.hived.virtual import Layout
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
-from trainyard.fleet.virtual import Layout
 from trainyard.fleet.workload.job import Grant, Job, declared_job
 
 DESIGN = """

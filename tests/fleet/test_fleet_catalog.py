@@ -33,7 +33,7 @@ def test_names_are_unique() -> None:
     assert len({entry.name for entry in CATALOG}) == len(CATALOG)
 
 
-@pytest.mark.parametrize("module", ["catalog", "policies.tiresias"])
+@pytest.mark.parametrize("module", ["catalog", "policies.tiresias.policy"])
 def test_examples(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"trainyard.fleet.{module}"))
     assert results.attempted

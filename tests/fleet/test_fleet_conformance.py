@@ -12,15 +12,15 @@ import pytest
 from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
-from trainyard.fleet.holdings import Holdings
-from trainyard.fleet.planned import PlannedEnds
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds.planned import PlannedEnds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.traits import places_jobs
-from trainyard.fleet.waiting import why_waiting
 from trainyard.fleet.workload.job import Job, declared_job
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]

@@ -10,13 +10,13 @@ import pytest
 from test_fleet_conformance import CASES, Watched, name_of, shares, works_all_the_time
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
-from trainyard.fleet.goodput import Limits
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need
 from trainyard.fleet.workload.application import Application, SelfTuned
+from trainyard.fleet.workload.goodput import Limits
 from trainyard.fleet.workload.job import Adaptive, Job, declared_job
 
 EVERY = pytest.mark.parametrize(("entry", "variant"), CASES, ids=name_of)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import finished
 
-from trainyard.fleet.hazards import Hazards
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Priority, Targets
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import Rounds, simulate_fleet
+from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Job, declared_job

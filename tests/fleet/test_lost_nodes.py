@@ -11,16 +11,16 @@ from probe import Probe
 from test_fleet_conformance import CASES, SITE, name_of, text_of, workload
 
 from trainyard.fleet.catalog import Entry
-from trainyard.fleet.hazards import Hazards
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
-from trainyard.fleet.policies.hived import HiveD
+from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import declared_job

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.drawn import drawn_jobs
-from trainyard.fleet.hazards import Hazards
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.setting import setting_of
+from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.study import Interval, study
 from trainyard.report.fleet_league import run_document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.fleet.policies.pollux import Pollux
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.policies.pollux.policy import Pollux
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Spot, spot_of

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
-from trainyard.fleet.policies.elasticflow import elasticflow
+from trainyard.fleet.policies.elasticflow.policy import elasticflow
 from trainyard.fleet.policies.gandiva import Gandiva
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
@@ -21,13 +21,13 @@ from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
-from trainyard.fleet.policies.hived import hived
+from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.policies.optimus import Optimus
-from trainyard.fleet.policies.pollux import Pollux
+from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
-from trainyard.fleet.policies.sia import Sia
+from trainyard.fleet.policies.sia.policy import Sia
 from trainyard.fleet.policies.synergy import Synergy
-from trainyard.fleet.policies.tiresias import tiresias
+from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.fair import alone_s
+from trainyard.fleet.mechanism.fair import alone_s
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import gavel_jobs, helios_jobs, philly_jobs, tiresias_jobs
 from trainyard.fleet.workload.job import Job

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainyard.fleet.catalog import find, parse_policy
-from trainyard.fleet.crowding import Crowding
-from trainyard.fleet.hazards import Hazards
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import RoundBased, Rounds
+from trainyard.fleet.rounds.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import places_jobs, round_length_s, shares_devices
 from trainyard.fleet.workload.job import Job

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.fleet.clocks import clock_of
-from trainyard.fleet.crowding import Crowding
-from trainyard.fleet.ends import Ends
-from trainyard.fleet.hazards import Fate, Hazards
-from trainyard.fleet.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.holdings import Costs, Holdings
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder
-from trainyard.fleet.rounds import RoundBased, Rounds
+from trainyard.fleet.rounds.clocks import clock_of
+from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.ends import Ends
+from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.workload.job import Job

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.books import Books
 from trainyard.fleet.known import KnownJob, require
+from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.catalog import split_policies
-from trainyard.fleet.crowding import Crowding
-from trainyard.fleet.hazards import Hazards
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
 

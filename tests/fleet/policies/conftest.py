@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hived_design import DESIGN, Driver
 
-from trainyard.fleet.hived_config import read_hived
-from trainyard.fleet.virtual import Layout
+from trainyard.fleet.policies.hived.config import read_hived
+from trainyard.fleet.policies.hived.virtual import Layout
 
 
 @pytest.fixture

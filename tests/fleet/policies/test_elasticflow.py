@@ -11,10 +11,10 @@ from runs import finished
 
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.policies.edf import EDF
-from trainyard.fleet.policies.elasticflow import ElasticFlow
+from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
+from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
-from trainyard.fleet.shares import Wants, allocated, satisfactory
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, by_arrival

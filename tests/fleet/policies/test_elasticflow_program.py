@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trainyard.fleet.backwards import Plan, Planner, Steps, Wish, reserve
-from trainyard.fleet.planned import PlannedEnds
-from trainyard.fleet.policies.elasticflow import elasticflow
-from trainyard.fleet.policies.elasticflow_program import most_devices
+from trainyard.fleet.policies.elasticflow.backwards import Plan, Planner, Steps, Wish, reserve
+from trainyard.fleet.policies.elasticflow.policy import elasticflow
+from trainyard.fleet.policies.elasticflow.program import most_devices
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.planned import PlannedEnds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site

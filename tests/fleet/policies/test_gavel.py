@@ -24,7 +24,7 @@ from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds import Accounts, credited, opened, priorities, turn
+from trainyard.fleet.rounds.rounds import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot

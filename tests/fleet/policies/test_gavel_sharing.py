@@ -30,7 +30,7 @@ from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds import credited, opened, priorities, turn
+from trainyard.fleet.rounds.rounds import credited, opened, priorities, turn
 from trainyard.fleet.site import FleetError, Site
 
 Floats = NDArray[np.float64]

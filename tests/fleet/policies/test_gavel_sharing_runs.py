@@ -13,12 +13,12 @@ import pytest
 from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job

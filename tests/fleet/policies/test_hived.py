@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.fleet.policies.hived import HiveD, hived
+from trainyard.fleet.policies.hived.policy import HiveD, hived
+from trainyard.fleet.policies.hived.virtual import Layout, Quotas
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.virtual import Layout, Quotas
 from trainyard.fleet.workload.job import Job, declared_job
 
 

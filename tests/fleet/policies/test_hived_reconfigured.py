@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hived_design import DESIGN, WHOLE, Driver, changed
 
-from trainyard.fleet.hived_config import read_hived
+from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.site import FleetError
 
 

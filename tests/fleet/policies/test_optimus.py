@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.fleet.books import Books
-from trainyard.fleet.goodput import Limits, Report
+from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.policies.optimus import (
     Optimus,
     evenly,
@@ -19,9 +18,10 @@ from trainyard.fleet.policies.optimus import (
     unit_seconds,
     work_left,
 )
-from trainyard.fleet.reproduce.pollux_program import as_in_pollux, optimus_run, resizable
+from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, optimus_run, resizable
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.workload.goodput import Limits, Report
 from trainyard.fleet.workload.job import Grant, Job, Spot
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

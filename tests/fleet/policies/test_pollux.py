@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.genetic import Problem, allocations, search
-from trainyard.fleet.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
-from trainyard.fleet.holdings import Costs
-from trainyard.fleet.offspring import written
-from trainyard.fleet.policies.pollux import Pollux
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
+from trainyard.fleet.policies.pollux.offspring import written
+from trainyard.fleet.policies.pollux.policy import Pollux
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.throughput import Theta, fit
 from trainyard.fleet.workload.application import Application, SelfTuned, adaptive
+from trainyard.fleet.workload.goodput import Batch, Limits, Models, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
+from trainyard.fleet.workload.throughput import Theta, fit
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 POLLUX = DATA / "cluster" / "pollux"

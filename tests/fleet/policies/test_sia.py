@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.fleet.assignment import Options, assigned
-from trainyard.fleet.books import Books
-from trainyard.fleet.goodput import Limits, Noise, Report, Timing
-from trainyard.fleet.holdings import Costs
+from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.holdings import Costs
 from trainyard.fleet.place.blocks import blocks
-from trainyard.fleet.policies.sia import Configurations, Sia, goodputs
+from trainyard.fleet.policies.sia.assignment import Options, assigned
+from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.reproduce.sia_program import gavel_run
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.reproduce.programs.sia import gavel_run
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.application import adaptive
+from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Declared, Grant, Job
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from runs import finished
 
-from trainyard.fleet.gittins import gittins_index
 from trainyard.fleet.policies.queues import fifo, las, srtf
-from trainyard.fleet.policies.tiresias import SKEWS, tiresias
+from trainyard.fleet.policies.tiresias.gittins import gittins_index
+from trainyard.fleet.policies.tiresias.policy import SKEWS, tiresias
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.reproduce.elasticflow_program import in_slots, num_met
-from trainyard.fleet.reproduce.pollux_program import tiresias_run
+from trainyard.fleet.reproduce.programs.elasticflow import in_slots, num_met
+from trainyard.fleet.reproduce.programs.pollux import tiresias_run
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from runs import finished
 
-from trainyard.fleet.gittins import published_index
-from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.reproduce.tiresias_program import sixty_jobs
+from trainyard.fleet.policies.tiresias.gittins import published_index
+from trainyard.fleet.policies.tiresias.policy import tiresias
+from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job

@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 from test_partners import Told
 
+from trainyard.fleet.mechanism.waiting import _ordinal
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
-from trainyard.fleet.waiting import _ordinal
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 

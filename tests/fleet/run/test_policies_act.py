@@ -15,11 +15,11 @@ from leases import Lending
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.gandiva import Gandiva
-from trainyard.fleet.policies.pollux import Pollux
-from trainyard.fleet.policies.tiresias import tiresias
+from trainyard.fleet.policies.pollux.policy import Pollux
+from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.homes import HomeEngine

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from trainyard.fleet.goodput import Timing
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
@@ -26,6 +25,7 @@ from trainyard.fleet.serve.tables import FINAL, State
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
+from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
 

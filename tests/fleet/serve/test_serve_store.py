@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.goodput import Timing
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import State
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
 

@@ -11,7 +11,7 @@ import pytest
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.reproduce import shockwave_program
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, spot_of

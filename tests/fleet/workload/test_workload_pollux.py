@@ -9,9 +9,9 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.holdings import Costs
-from trainyard.fleet.policies.pollux import Pollux
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.policies.pollux.policy import Pollux
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.application import SelfTuned, read_application

@@ -61,9 +61,9 @@ class SimulatingOptions(Common):
 
     def conditions(self, seed: int) -> dict[str, Any]:
         """What things cost and what goes wrong, as a simulation takes it."""
-        from trainyard.fleet.crowding import Crowding
-        from trainyard.fleet.hazards import Hazards
-        from trainyard.fleet.holdings import Costs
+        from trainyard.fleet.mechanism.holdings import Costs
+        from trainyard.fleet.simulation.crowding import Crowding
+        from trainyard.fleet.simulation.hazards import Hazards
 
         hazards = Hazards(
             failure_every_s=self.failure_every_s,

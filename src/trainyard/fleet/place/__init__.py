@@ -1,0 +1,1 @@
+"""Which free devices a job gets, where its policy does not say."""

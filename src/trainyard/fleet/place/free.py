@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy import empty, int64, where
 
-from trainyard.fleet.grants import Laid
+from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import Ints, workers_for
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site

@@ -1,0 +1,1 @@
+"""Published schedulers: a file each, or a folder where one is more than a file."""

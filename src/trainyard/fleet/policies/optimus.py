@@ -35,11 +35,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.goodput import Report
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
+from trainyard.fleet.workload.goodput import Report
 from trainyard.fleet.workload.job import Grant
 
 _NUM_TRIALS = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.reproduce.elasticflow_program import SPEEDS, TESTBED, TRACE, deadlines_table, num_met
+from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table, num_met
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import by_arrival, declared_job

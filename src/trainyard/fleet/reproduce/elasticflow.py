@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.policies.elasticflow import elasticflow
+from trainyard.fleet.policies.elasticflow.policy import elasticflow
+from trainyard.fleet.policies.elasticflow.shares import Wants, satisfactory
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.reproduce.elasticflow_program import SPEEDS, TESTBED, TRACE, deadlines_table
-from trainyard.fleet.shares import Wants, satisfactory
+from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 from trainyard.published import PaperTable, Row

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.fleet.policies.queues import fifo
+from trainyard.fleet.reproduce.programs.tiresias import cluster_table, sixty_jobs_table
 from trainyard.fleet.reproduce.queueing import first_come_s, response_table
-from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table
 
 _FIRST_FIT = fifo(backfill=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.fleet.policies.gavel.cost import CLOUD_PRICES, least_cost
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.reproduce.small_trace import TYPES, fractions, small_problem
+from trainyard.fleet.reproduce.programs.gavel import TYPES, fractions, small_problem
 from trainyard.published import PaperTable, Row
 
 _PRICE = np.array([dict(CLOUD_PRICES)[kind] for kind in TYPES])

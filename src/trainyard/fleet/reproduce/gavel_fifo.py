@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
-from trainyard.fleet.reproduce.small_trace import large_table, small_table
+from trainyard.fleet.reproduce.programs.gavel import large_table, small_table
 
 _BLIND = gavel_fifo(aware=False, as_published=True)
 

@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
-from trainyard.fleet.reproduce.small_trace import fractions, problem
+from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
 _LEFT_S = 100.0

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from trainyard.fleet.policies.gavel.hierarchical import hierarchical
-from trainyard.fleet.reproduce.small_trace import fractions, problem
+from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
 _ENTITIES = ("a", "a", "b", "b", "c", "c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.reproduce import shockwave_program
-from trainyard.fleet.reproduce.small_trace import large_table, small_table
+from trainyard.fleet.reproduce.programs.gavel import large_table, small_table
 
 _AWARE = max_min_fairness(as_published=True)
 

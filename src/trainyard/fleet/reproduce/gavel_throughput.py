@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from trainyard.fleet.policies.gavel.cost import most_throughput
-from trainyard.fleet.reproduce.sia_program import TABLE
-from trainyard.fleet.reproduce.small_trace import fractions, small_problem
+from trainyard.fleet.reproduce.programs.gavel import fractions, small_problem
+from trainyard.fleet.reproduce.programs.sia import TABLE
 from trainyard.published import PaperTable, Row
 
 

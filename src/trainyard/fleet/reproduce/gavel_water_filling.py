@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainyard.fleet.policies.gavel.hierarchical import water_filling
-from trainyard.fleet.reproduce.small_trace import fractions, problem
+from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
 _WEIGHTS = (8.0, 4.0, 2.0, 1.0, 1.0)

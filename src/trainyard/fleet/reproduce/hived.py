@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from trainyard.fleet.policies.hived import hived
+from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.reproduce.priorities import priority_table
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site

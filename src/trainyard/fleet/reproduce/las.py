@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.fleet.policies.queues import las
+from trainyard.fleet.reproduce.programs.tiresias import three_jobs_table
 from trainyard.fleet.reproduce.queueing import least_attained_s, response_table, together_table
-from trainyard.fleet.reproduce.tiresias_program import three_jobs_table
 
 TABLES = (
     three_jobs_table("2D-LAS", las(by_device_time=True, quantum_s=1.0), 11.7),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.fleet.policies.optimus import speed_curve, unit_seconds, work_left
-from trainyard.fleet.reproduce.pollux_program import jobs_table, optimus_run
+from trainyard.fleet.reproduce.programs.pollux import jobs_table, optimus_run
 from trainyard.published import PaperTable, Row
 
 _SPEED = (8.0, 0.5, 0.02)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.goodput import Limits, Models, Noise, Report, Timing, divided
-from trainyard.fleet.policies.pollux import Pollux
+from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.reproduce.pollux_program import as_in_pollux, jobs_table
-from trainyard.fleet.throughput import Theta
+from trainyard.fleet.reproduce.programs.pollux import as_in_pollux, jobs_table
+from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report, Timing, divided
 from trainyard.fleet.workload.readers.pollux import read_pollux
+from trainyard.fleet.workload.throughput import Theta
 from trainyard.published import PaperTable, Row
 
 _THETA = Theta(0.05, 0.002, 0.08, 0.004, 0.02, 0.001, 1.8)

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.integrate import quad
 
 from trainyard.fleet.policy import Policy
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from trainyard.fleet.assignment import Options, assigned
+from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.published import PaperTable, Row
 
 _ROOM = np.array([4, 8])

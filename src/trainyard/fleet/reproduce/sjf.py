@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trainyard.fleet.policies.queues import sjf
+from trainyard.fleet.reproduce.programs.tiresias import sixty_jobs
 from trainyard.fleet.reproduce.queueing import ONE_DEVICE, response_table, shortest_first_s
-from trainyard.fleet.reproduce.tiresias_program import sixty_jobs
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.job import declared_job
 from trainyard.published import PaperTable, Row

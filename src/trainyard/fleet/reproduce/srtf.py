@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.fleet.policies.queues import srtf
+from trainyard.fleet.reproduce.programs.tiresias import cluster_table, sixty_jobs_table, three_jobs_table
 from trainyard.fleet.reproduce.queueing import response_table, shortest_remaining_s
-from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table, three_jobs_table
 
 _BY_TIME, _BY_DEVICE_TIME = srtf(steady=True), srtf(by_device_time=True, steady=True)
 

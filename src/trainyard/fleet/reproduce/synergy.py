@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.fleet.policies.synergy import Synergy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant, Job, Profile, Spot

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.policies.tiresias import tiresias
-from trainyard.fleet.reproduce.elasticflow_program import TRACE, deadlines_table, in_slots
-from trainyard.fleet.reproduce.pollux_program import jobs_table, tiresias_run
-from trainyard.fleet.reproduce.tiresias_program import cluster_table, sixty_jobs_table
+from trainyard.fleet.policies.tiresias.policy import tiresias
+from trainyard.fleet.reproduce.programs.elasticflow import TRACE, deadlines_table, in_slots
+from trainyard.fleet.reproduce.programs.pollux import jobs_table, tiresias_run
+from trainyard.fleet.reproduce.programs.tiresias import cluster_table, sixty_jobs_table
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
 
 _QUEUES = tiresias(thresholds=(3250.0, 7200.0), as_published=True)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trainyard.fleet.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder
-from trainyard.fleet.rounds import Rounds
+from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.observed import Observed
@@ -19,8 +21,6 @@ from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Ints, Snapshot
-from trainyard.fleet.turns import Turns
-from trainyard.fleet.waiting import why_waiting
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
 

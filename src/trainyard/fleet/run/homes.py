@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from trainyard.fleet.crowding import Crowding
 from trainyard.fleet.place.auxiliary import as_asked
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import THIS_MACHINE, cluster_text, training_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.fleet.paces import Paces
+from trainyard.fleet.mechanism.paces import Paces
 from trainyard.fleet.workload.job import Grant
 
 

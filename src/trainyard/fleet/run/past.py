@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainyard.fleet.goodput import Timing
+from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant
 
 

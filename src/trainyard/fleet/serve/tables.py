@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from trainyard.fleet.goodput import Timing
+from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import reread_form
 

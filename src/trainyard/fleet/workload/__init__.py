@@ -1,0 +1,1 @@
+"""Jobs over time, where they come from, and how fast each runs on what."""

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import QhullError
 
-from trainyard.fleet.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.between import Tetrahedra, between
+from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 from trainyard.fleet.workload.readers.rows import Table
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times

@@ -8,8 +8,8 @@ from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from trainyard.fleet.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 
 if TYPE_CHECKING:

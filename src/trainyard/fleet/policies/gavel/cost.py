@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
-from trainyard.fleet.rounds import Published
+from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 

@@ -27,7 +27,7 @@ from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
 from trainyard.fleet.policies.gavel.program import Optimum
-from trainyard.fleet.rounds import Published
+from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]

@@ -29,7 +29,7 @@ from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
-from trainyard.fleet.rounds import Published
+from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 

@@ -22,7 +22,7 @@ from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, solve
-from trainyard.fleet.rounds import Published
+from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]

@@ -13,7 +13,7 @@ from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds import Published, Rounds
+from trainyard.fleet.rounds.rounds import Published, Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish

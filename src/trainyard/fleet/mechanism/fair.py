@@ -1,0 +1,75 @@
+"""Finish-time fairness: how long a job would have taken with an equal share of the cluster for itself.
+
+K. Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, section 3.1.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
+
+
+class FairTimes:
+    """Counts the jobs that there are, and from that the time that each would have taken."""
+
+    def __init__(self, site: Site, books: Books) -> None:
+        self.site, self.books = site, books
+        self._job_s = self._counted_s = 0.0
+        self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
+
+    def count(self, now_s: float) -> float:
+        """Jobs times time until now; to be called before their number changes."""
+        self._job_s += self.books.num_active * (now_s - self._counted_s)
+        self._counted_s = now_s
+        return self._job_s
+
+    def fair_s(self, row: int, job: Job, now_s: float) -> float:
+        """The time of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.
+
+        Its share is that of one of the jobs that there were in the mean while it was there.
+        """
+        grant = _first(job.num_devices)
+        spots = self._compact(job.num_devices, int(self.books.allowed[row]))
+        alone_s = min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+        waited_s = now_s - job.arrival_s
+        jobs = (self.count(now_s) - float(self.books.job_s[row])) / waited_s if waited_s > 0 else 1.0
+        return alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
+
+    def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
+        """Where a gang would lie on each type of device that is allowed, as bits."""
+        key = num_devices, allowed
+        if key not in self._spots:
+            self._spots[key] = _compact(self.site, num_devices, allowed)
+        return self._spots[key]
+
+
+def alone_s(job: Job, site: Site) -> float:
+    """How long a job takes in one piece on its gang, on the type where that is fastest; infinite if it runs on none."""
+    spots, grant = _compact(site, job.num_devices, site.type_bits(job.device_types)), _first(job.num_devices)
+    return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+
+
+def _compact(site: Site, num_devices: int, allowed: int) -> tuple[Spot, ...]:
+    """Where a gang would lie on each type of device that is allowed, as bits."""
+    return tuple(
+        spot_of(device_type, site.compact(num_devices, kind))
+        for kind, device_type in enumerate(site.device_types)
+        if site.devices_of_type[kind] >= num_devices and (allowed >> kind) & 1
+    )
+
+
+@cache
+def _first(num_devices: int) -> Grant:
+    """So many devices, whichever they are."""
+    return Grant(tuple(range(num_devices)))
+
+
+def _alone_s(job: Job, spot: Spot, grant: Grant) -> float:
+    """How long a job takes in one piece."""
+    if isinstance(job.profile, Adaptive):
+        return job.profile.rest_s(spot, grant, 0.0, job.work)
+    rate = job.profile.work_per_s(spot, grant)
+    return job.work / rate if rate > 0 else float("inf")

@@ -1,0 +1,394 @@
+"""Who has what: brings about what a policy wants, on the books and on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.exchange import Asked, exchange, give_back, walk
+from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
+from trainyard.fleet.mechanism.fair import FairTimes
+from trainyard.fleet.place.grants import Laid, laid
+from trainyard.fleet.mechanism.leases import Leases
+from trainyard.fleet.mechanism.paces import Paces
+from trainyard.fleet.mechanism.placed import changes
+from trainyard.fleet.mechanism.reach import Reach
+from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
+from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.nodes import of_workers
+from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.records import Recorder, Span
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.hazards import Fate, Hazards
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import heeds_of
+from trainyard.fleet.workload.job import Grant, Job
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What changes cost.
+
+    Attributes
+    ----------
+    restart_s : time in which a job that ran before and gets devices again, or others, does no work: checkpoint, move,
+        warm up.
+    start_s : the same for a job that starts for the first time.
+    together_s : how much longer both last for each other job that starts at the same moment: they load and read at once;
+        for one that starts meanwhile, in proportion to what is left.
+    """
+
+    restart_s: float = 0.0
+    start_s: float = 0.0
+    together_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 <= (value := getattr(self, field.name)) < float("inf"):
+                raise FleetError(f"{field.name} is a time of at least 0 seconds, got {value:g}")
+
+
+class Holdings:
+    """Jobs and the devices that they hold, of a cluster whose nodes may go away and come back.
+
+    Parameters
+    ----------
+    policy : it says whether devices may be taken from jobs that run, and what it heeds of what they ask for.
+    how : number of the placement of jobs that the policy does not place itself.
+    fate : what goes wrong; by default nothing.
+    crowding : how jobs of a node slow each other; by default not at all.
+    paces : how fast jobs run; by default as their profiles say.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        policy: Policy,
+        how: int,
+        costs: Costs,
+        notes: Recorder,
+        fate: Fate | None = None,
+        crowding: Crowding | None = None,
+        paces: type[Paces] = Paces,
+    ) -> None:
+        self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
+        self.books, self.free = Books(), FreeDevices(site)
+        self.fate = fate or Fate(Hazards())
+        self.paces = paces(site, self.books, self.fate, crowding or Crowding())
+        self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
+        self._auxiliary: Auxiliary | None = None
+        self.changed: list[int] = []
+        # Whether every grant is of whole devices and says nothing else.
+        self.whole = True
+        self.num_waiting = 0
+        self._starting: list[int] = []
+        self._reach, self._has_gangs = Reach(site, heeds_of(policy)), False
+
+    def enter(self, job: Job, now_s: float) -> None:
+        """A job is submitted.
+
+        Raises
+        ------
+        FleetError
+            If it can never run here as it asks to.
+        """
+        bits = self._reach.of(job)
+        self._has_gangs = self._has_gangs or bool(job.gang)
+        if Auxiliary.is_asked(job, self.site):
+            self._count_auxiliary().check(job, bits)
+        before_s = self.fair.count(now_s)
+        row = self.books.add(job, now_s, bits)
+        self.books.job_s[row] = before_s
+        self.num_waiting += 1
+
+    def _count_auxiliary(self) -> Auxiliary:
+        """From the first job on that asks for processors or memory these are counted: what others hold is known."""
+        if self._auxiliary is None:
+            self._auxiliary, books = Auxiliary(self.site.whole), self.books
+            for row in books.active.tolist():
+                if (grant := books.grants[row]) is not None:
+                    self._auxiliary.take(row, books.job(row), grant.devices)
+        return self._auxiliary
+
+    def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """Refuse and stop what is not to run, then start what is, most urgent first.
+
+        Parameters
+        ----------
+        rows : of the snapshot that the targets are for.
+
+        Returns
+        -------
+        Rows of the jobs that got devices, or others than they had, or another speed.
+
+        Raises
+        ------
+        FleetError
+            If the targets give jobs devices that they cannot have, or more of a device than there is.
+        """
+        for number, reason in targets.refused.items():
+            self._refuse(int(rows[number]), reason, now_s)
+        bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
+        changed = bring_about(rows, targets, now_s)
+        self.leases.note(rows, targets, now_s)
+        self._note_use(now_s)
+        return changed
+
+    def _can_exchange(self, targets: Targets) -> bool:
+        """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
+        by_policy = not self.preempts or targets.devices is not None
+        counted = self._auxiliary is not None or self.notes.spans is not None or self._has_gangs
+        return not (by_policy or counted or self.costs.together_s)
+
+    def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """The same as `_step_by_step`, at once."""
+        pauses_s, room = (self.costs.start_s, self.costs.restart_s), self.site.devices_of_type
+        done = exchange(self.books, self.free, rows, targets, self.how, room, now_s, pauses_s)
+        self.paces.left(done.leaving)
+        self.num_waiting += done.num_stopped
+        self._set_going(done.started, done.places, targets, done.known)
+        return done.started
+
+    def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
+        self.changed, most = [], self._most_that_start(targets)
+        if targets.devices is not None:
+            starting, stopping = changes(self.books, self.site, rows, targets)
+        elif self.preempts:
+            room = self.site.devices_of_type
+            starting, stopping = walk(self.books, rows, Asked.of(targets), room, targets.backfill)
+        else:
+            starting, stopping = np.arange(most), _NONE
+        wanted = rows[targets.order[:most]]
+        if self.preempts and len(stopping):
+            self._pause(stopping, now_s)
+            self._wait(stopping, now_s)
+        if len(starting):
+            self._begin(wanted[starting], starting, targets, now_s)
+        if targets.devices is not None:
+            whole = are_whole(targets)
+            if not (whole and self.whole):
+                self._share(wanted, targets, now_s)
+            self.whole = whole
+        return np.array(self.changed, np.int64)
+
+    def _most_that_start(self, targets: Targets) -> int:
+        """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
+        count = len(targets.order)
+        chosen = targets.num_devices is not None or targets.devices is not None
+        if self.preempts or targets.backfill or chosen:
+            return count
+        # Every job takes a device at least, and who comes after one that finds no place is not tried.
+        return min(count, self.free.total + 1)
+
+    def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
+        """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
+        moving = wanted[self.books.held[wanted] > 0] if self.preempts else _NONE
+        self._pause(moving, now_s)
+        if targets.devices is not None:
+            given = laid([targets.devices[place] for place in places.tolist()])
+            self.free.take_these(given.devices)
+        else:
+            numbers, given = self._places(wanted, places, targets)
+            wanted, places = wanted[numbers], places[numbers]
+        if len(moving):
+            self._wait(np.setdiff1d(moving, wanted), now_s)
+        if len(wanted):
+            known = self._start(wanted, given, now_s)
+            self._set_going(wanted, places, targets, known)
+
+    def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, Laid]:
+        """Which jobs that the policy does not place itself find a place, and the devices of each."""
+        books = self.books
+        _, counts, kinds, hows = Asked.of(targets)
+        wanted = counts[places] if len(counts) else books.num_devices[rows]
+        kinds, hows = (each[places] if len(each) else each for each in (kinds, hows))
+        if self._has_gangs:
+            hows = of_workers([books.job(row).gang for row in rows.tolist()], hows, self.how)
+        allowed = books.allowed[rows]
+        if self._auxiliary is None:
+            return self.free.lay(wanted, kinds, allowed, hows, self.how, targets.backfill)
+        jobs = [(row, books.job(row)) for row in rows.tolist()]
+        asked = wanted, kinds, allowed, hows
+        numbers, given = self._auxiliary.place(self.free, jobs, asked, self.how, targets.backfill)
+        return numbers, laid(given)
+
+    def take_over(self, row: int, grant: Grant, now_s: float) -> None:
+        """Note that a job has devices already."""
+        self.free.take_these(grant.devices)
+        if self._auxiliary is not None:
+            self._auxiliary.take(row, self.books.job(row), grant.devices)
+        self._start(np.array([row]), laid([grant.devices]), now_s)
+        self.books.grants[row] = grant
+        self.paces.started([row])
+        self._note_use(now_s)
+
+    def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
+        """Jobs have devices; returns whether it is known how fast they run on these."""
+        costs, rows = self.costs, started.tolist()
+        more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
+        pauses_s = costs.start_s + more_s, costs.restart_s + more_s
+        waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
+        self.num_waiting -= waited
+        self.changed += rows
+        return known
+
+    def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
+        """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
+        extras, asks = extras_of(targets), self._auxiliary is not None and targets.devices is None
+        if not (extras or asks or not known or self.paces.are_uneven):
+            return
+        rows, grants = started.tolist(), self.books.grants
+        if extras or asks:
+            for row, place in zip(rows, places.tolist(), strict=True):
+                held = grants[row]
+                assert held is not None
+                grant = granted(held.devices, place, extras)
+                grants[row] = as_asked(self.books.job(row), grant) if asks else grant
+        self.paces.started(rows)
+
+    def _start_beside_others(self, rows: list[int], now_s: float) -> float:
+        """Those that have not started yet take longer for these; returns how much longer these take."""
+        books, others = self.books, set(self._starting).difference(rows)
+        left = {row: part for row in sorted(others) if (part := books.part_of_start_left(row, now_s)) > 0}
+        for row, part in left.items():
+            books.delay(row, self.costs.together_s * part * len(rows))
+        self.changed += left
+        self._starting = [*left, *rows]
+        return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
+
+    def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
+        """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
+        assert targets.devices is not None
+        tenants = tenants_of(wanted.tolist(), targets.devices)
+        extras = extras_of(targets)
+        for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
+            if not devices:
+                continue
+            others = {other for device in devices for other in tenants[device]} - {row}
+            partners = tuple(sorted(self.books.job(other).name for other in others))
+            grant = granted(devices, place, extras)._replace(partners=partners)
+            if self.books.grants[row] != grant:
+                self.paces.regranted(row, grant, now_s)
+                self.changed.append(row)
+        check_shares(tenants, self.books)
+
+    def _note_use(self, now_s: float) -> None:
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+
+    def end_leases(self, now_s: float) -> list[int]:
+        """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
+        ending = self.leases.ending(now_s)
+        if ending and not self.preempts:
+            self.stop(ending, now_s)
+        return ending
+
+    def stop(self, rows: Sequence[int], now_s: float) -> None:
+        """Take jobs' devices away; they wait."""
+        stopped = np.array(rows, np.int64)
+        self._pause(stopped, now_s)
+        self._wait(stopped, now_s)
+        self._note_use(now_s)
+
+    def _wait(self, rows: Ints, now_s: float) -> None:
+        self.books.release(rows, now_s, preempted=True)
+        self.num_waiting += len(rows)
+
+    def _pause(self, rows: Ints, now_s: float) -> None:
+        """Devices are free again; on the books the jobs are as they were until they have others."""
+        if not len(rows):
+            return
+        if self._auxiliary is not None:
+            for row in rows.tolist():
+                self._auxiliary.give(row)
+        if self.notes.spans is not None:
+            for row in rows.tolist():
+                grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
+                if grant is not None and now_s > placed_s:
+                    self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
+        give_back(self.books, self.free, rows)
+        self.paces.left(rows)
+
+    def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
+        """Rows of the jobs that have devices of these nodes."""
+        lost, grants = ~self.site.without(away).is_usable, self.books.grants
+        return [
+            row
+            for row in self.books.active.tolist()
+            if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
+        ]
+
+    def change_nodes(self, away: Iterable[int], now_s: float) -> None:
+        """From now on these nodes, and no others, cannot be used; no job is on them any more."""
+        self.site = self.site.without(away)
+        self.free = FreeDevices(self.site)
+        for row in self.books.active.tolist():
+            if (grant := self.books.grants[row]) is not None:
+                self.free.take_these(grant.devices)
+        self._note_use(now_s)
+
+    def fail(self, row: int, now_s: float) -> None:
+        """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
+        self._set_back(row, now_s, self.costs.restart_s)
+
+    def lose(self, rows: Sequence[int], now_s: float) -> None:
+        """The nodes of jobs fail: these lose as much, and wait."""
+        for row in rows:
+            self._set_back(row, now_s, 0.0)
+        self.stop(rows, now_s)
+
+    def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
+        since_s = now_s - max(float(self.books.placed_s[row]), float(self.books.since_s[row]))
+        unsaved_s = since_s % self.fate.hazards.checkpoint_every_s if since_s > 0 else 0.0
+        self.books.set_back(row, unsaved_s, now_s, restart_s)
+        self.notes.num_failures += 1
+
+    def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
+        """A job has done its work, or comes to where it changes its pace; whether it has ended.
+
+        Parameters
+        ----------
+        ended_s : the end that counts, if it is another than now.
+        """
+        books, job = self.books, self.books.job(row)
+        if books.turn[row] > 0:
+            self.paces.turn(row, now_s)
+            return False
+        ended = np.array([row])
+        self._pause(ended, now_s)
+        books.release(ended, now_s)
+        self._note_use(now_s)
+        self.notes.ended(
+            job.name,
+            job.virtual_cluster,
+            (
+                job.arrival_s,
+                books.first_start_s[row],
+                now_s if ended_s is None else ended_s,
+                books.attained_device_s[row],
+                books.num_preempted[row],
+                books.num_starts[row],
+                float("inf") if job.deadline_s is None else job.deadline_s,
+                self.fair.fair_s(row, job, now_s),
+            ),
+        )
+        books.remove(row)
+        return True
+
+    def _refuse(self, row: int, reason: str, now_s: float) -> None:
+        job = self.books.job(row)
+        if self.books.held[row]:
+            self.stop([row], now_s)
+        self.fair.count(now_s)
+        self.notes.turned_away(job, reason)
+        self.forget(row)
+
+    def forget(self, row: int) -> None:
+        """A job that waits leaves for good."""
+        self.books.remove(row)
+        self.num_waiting -= 1

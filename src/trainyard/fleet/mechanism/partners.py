@@ -1,0 +1,89 @@
+"""Jobs that share devices for a round: who with whom, on which devices, and what becomes of one whose partner leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.place.together import seats
+from trainyard.fleet.policy import Targets
+
+Ints = NDArray[np.int64]
+
+
+class Partners:
+    """Who has the same devices as whom.
+
+    Attributes
+    ----------
+    of : row of the partner of every row that has one.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self.holdings, self.books = holdings, holdings.books
+        self.of: dict[int, int] = {}
+
+    def serial(self, rows: Ints) -> Ints:
+        """Serial numbers of the partners of jobs; -1 for none."""
+        partners = np.array([self.of.get(row, -1) for row in rows.tolist()], np.int64)
+        return np.where(partners < 0, -1, self.books.serial[partners])
+
+    def place(self, rows: Ints, targets: Targets, partners: Ints | None) -> Targets:
+        """The same targets with the devices of everybody, so that partners have the same ones.
+
+        Parameters
+        ----------
+        rows : of the snapshot that the targets are for.
+        targets : of jobs of which nobody shares yet.
+        partners : number of the job that shares the devices of each; -1 for none, None where nobody shares.
+        """
+        assert targets.device_type is not None
+        books, own = self.books, rows[targets.order]
+        partners = np.full(len(own), -1) if partners is None else partners
+        others = np.where(partners < 0, -1, rows[partners])
+        pairs = list(zip(own.tolist(), others.tolist(), strict=True))
+        had = [
+            [grant.devices for row in pair if row >= 0 and (grant := books.grants[row]) is not None]
+            for pair in pairs
+        ]
+        site, how = self.holdings.site, self.holdings.how
+        devices = seats(site, how, books.num_devices[own], targets.device_type, had)
+        shared = [place for place, given in enumerate(devices) if given and pairs[place][1] >= 0]
+        self.of = {row: other for place in shared for row, other in (pairs[place], pairs[place][::-1])}
+        order = np.concatenate((targets.order, partners[shared]))
+        return targets._replace(
+            order=order,
+            device_type=None,
+            devices=devices + [devices[place] for place in shared],
+            share=np.array([self._share(row) for row in rows[order].tolist()]),
+        )
+
+    def _share(self, row: int) -> float:
+        """Share of its devices that a job gets."""
+        partner = self.of.get(row)
+        return 1.0 if partner is None else self.books.job(row).share_beside(self.books.job(partner))
+
+    def resumed(self, row: int) -> None:
+        """A job goes on with devices that it had before this run; it may share them with one that does so, too."""
+        grant = self.books.grants[row]
+        for other in self.books.active.tolist():
+            beside = self.books.grants[other]
+            if grant is not None and beside is not None and self.books.job(other).name in grant.partners:
+                self.of |= {row: other, other: row}
+
+    def parted(self, row: int, now_s: float) -> list[int]:
+        """A job has left its devices: who had them with it has them alone until the round ends.
+
+        Returns
+        -------
+        Rows of those whose speed changes by that.
+        """
+        partner = self.of.pop(row, None)
+        if partner is None:
+            return []
+        del self.of[partner]
+        grant = self.books.grants[partner]
+        assert grant is not None, "partners have devices as long as they are partners"
+        self.holdings.paces.regranted(partner, grant._replace(share=1.0, partners=()), now_s)
+        return [partner]

@@ -1,0 +1,92 @@
+"""Targets of a policy that places for itself: verified, and compared with what jobs have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+
+
+def changes(books: Books, site: Site, rows: Ints, targets: Targets) -> tuple[Ints, Ints]:
+    """Which jobs get devices, or other ones, and which lose theirs.
+
+    Parameters
+    ----------
+    rows : of the snapshot that the targets are for.
+
+    Returns
+    -------
+    Places in the order of the jobs that get devices, most urgent first; rows of the jobs that run and are to have none.
+
+    Raises
+    ------
+    FleetError
+        If a job is named twice, or is to get devices that it cannot have. Those that it has are not looked at again.
+    """
+    assert targets.devices is not None
+    _check_order(books, rows, targets.order, len(targets.devices))
+    runs = np.zeros(len(books.held), np.bool_)
+    starting = []
+    for place, (row, devices) in enumerate(zip(rows[targets.order].tolist(), targets.devices, strict=True)):
+        if devices:
+            runs[row] = True
+            grant = books.grants[row]
+            if grant is None or grant.devices != devices:
+                starting.append(place)
+                job = books.jobs[row]
+                if job is None:
+                    number = targets.order[place]
+                    raise FleetError(
+                        f"the policy refuses job {number} and gives it devices {_listed(devices)}"
+                    )
+                wrong = _wrong(job, int(books.allowed[row]), devices, site)
+                if wrong:
+                    raise FleetError(f"the policy gives job {job.name!r} {wrong}")
+    return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
+
+
+def _check_order(books: Books, rows: Ints, order: Ints, num_given: int) -> None:
+    """Whether every job that is named is there, and is there once."""
+    if num_given != len(order):
+        raise FleetError(f"the policy names {len(order)} jobs, and devices of {num_given}; give each its own")
+    named = np.sort(order)
+    if len(named) and not 0 <= named[0] <= named[-1] < len(rows):
+        wrong = named[0] if named[0] < 0 else named[-1]
+        raise FleetError(f"the policy names job {wrong}; jobs of this snapshot are 0 to {len(rows) - 1}")
+    twice = named[1:][named[1:] == named[:-1]]
+    if len(twice):
+        name = books.job(int(rows[twice[0]])).name
+        raise FleetError(f"the policy names job {name!r} twice; a job is in the order once")
+
+
+def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site) -> str:
+    """What is wrong with devices of a job; empty if nothing is."""
+    kinds, own = site.kind_of_device, set(devices)
+    if not 0 <= min(own) <= max(own) < len(kinds):
+        return f"devices {_listed(devices)}; cluster {site.name!r} has devices 0 to {len(kinds) - 1}"
+    if len(own) < len(devices):
+        return f"devices {_listed(devices)}, some of them twice; give each device once"
+    if not job.least_devices <= len(own) <= job.most_devices:
+        asked = " to ".join(map(str, sorted({job.least_devices, job.most_devices})))
+        return f"{len(own)} devices; it runs on {asked}"
+    found = {kinds[device] for device in own}
+    if -1 in found:
+        lost = [device for device in devices if kinds[device] < 0]
+        return f"devices {_listed(lost)}, whose nodes cannot be used now"
+    (first, *others) = found
+    if others or not (allowed >> first) & 1:
+        names = [name for kind, name in enumerate(site.device_types) if (allowed >> kind) & 1]
+        types = " and ".join(site.device_types[kind] for kind in sorted(found))
+        return (
+            f"devices {_listed(devices)} of {types}; it runs on devices of one type, of {' or '.join(names)}"
+        )
+    return ""
+
+
+def _listed(devices: Sequence[int]) -> str:
+    return ", ".join(map(str, devices))

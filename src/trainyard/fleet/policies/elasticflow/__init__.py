@@ -1,0 +1,1 @@
+"""ElasticFlow: its policy, the shares that it reserves, and the program that its authors published."""

@@ -1,0 +1,1 @@
+"""Pollux: its policy, and the genetic search that it makes."""

@@ -1,0 +1,235 @@
+"""Genetic search for allocations: how many devices of which node every job should have.
+
+An allocation is a matrix of jobs and nodes that is nearly empty: no more entries than devices. It is kept as rows of
+(node, count), so that one step of the search takes time in jobs and devices, not in jobs times nodes.
+
+References
+----------
+A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trainyard.fleet.policies.pollux.offspring import below, chances_of_hits, programmed, written
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+_IDLE = 4e-3  # speedup of a job without devices: more than none, so that a mean exists
+_CROSS = 0.9  # chance of two parents instead of one, in the program
+
+
+class Allocations(NamedTuple):
+    """Several allocations, as rows of entries.
+
+    Attributes
+    ----------
+    first : [allocation, job + 1]: where the entries of each job begin.
+    node, devices : [allocation, entry]: how many of which node; nodes of a job ascend.
+    """
+
+    first: Ints
+    node: Ints
+    devices: Ints
+
+    def rows(self, which: int) -> list[list[tuple[int, int]]]:
+        """Of one allocation: the (node, count) of every job."""
+        first, node, count = (part[which].tolist() for part in self)
+        pairs = list(zip(node, count, strict=True))
+        return [pairs[a:b] for a, b in pairwise(first)]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a good allocation is. Jobs are in the order in which they keep contested devices.
+
+    Attributes
+    ----------
+    sizes : devices of every node.
+    base : one allocation: what jobs have now.
+    speedup : [job, on several nodes, number of devices].
+    keep : factor on the speedup of a job whose devices change.
+    least, most : devices of every job, if it has any.
+    fairness : power p of the mean of speedups; the smaller, the fairer; not 0.
+    """
+
+    sizes: Ints
+    base: Allocations
+    speedup: Floats
+    keep: Floats
+    least: Ints
+    most: Ints
+    fairness: float
+
+
+def allocations(rows: list[list[tuple[int, int]]], num_entries: int) -> Allocations:
+    """One allocation from the (node, count) of every job, with room for ``num_entries``."""
+    first = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
+    flat = np.zeros((2, 1, num_entries), np.int32)
+    flat[:, 0, : first[-1]] = np.array([pair for row in rows for pair in row], np.int32).reshape(-1, 2).T
+    return Allocations(first[None], flat[0], flat[1])
+
+
+def carried(before: Allocations, place: Ints) -> Allocations:
+    """The same for other jobs: of each, its place among the former ones, or -1 if it was not there."""
+    return Allocations(*_carried(*before, place))
+
+
+def search(
+    problem: Problem,
+    start: Allocations,
+    seed: int,
+    num_generations: int,
+    population: int,
+    as_published: bool = False,
+) -> tuple[Allocations, Floats]:
+    """Allocations after some generations, best first, and the fitness of each.
+
+    Parameters
+    ----------
+    as_published : make children as the authors' program does.
+    """
+    p = problem
+    found = _search(
+        np.random.Generator(np.random.SFC64(seed)),
+        *start,
+        *p.base,
+        p.sizes,
+        p.speedup,
+        p.keep,
+        p.least,
+        p.most,
+        p.fairness,
+        num_generations,
+        population,
+        as_published,
+    )
+    return Allocations(*found[:3]), found[3]
+
+
+@njit(cache=True)
+def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
+    num, num_jobs = len(first), len(place)
+    to_first = np.zeros((num, num_jobs + 1), np.int32)
+    to_node, to_count = np.zeros_like(node), np.zeros_like(count)
+    for i in range(num):
+        n = 0
+        for j in range(num_jobs):
+            if place[j] >= 0:
+                for e in range(first[i, place[j]], first[i, place[j] + 1]):
+                    to_node[i, n], to_count[i, n] = node[i, e], count[i, e]
+                    n += 1
+            to_first[i, j + 1] = n
+    return to_first, to_node, to_count
+
+
+@njit(cache=True)
+def _search(  # type: ignore[no-untyped-def]
+    random, first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness,
+    num_generations, population, as_published,
+):  # fmt: skip
+    num_jobs, num_entries, num = base_first.shape[1] - 1, node0.shape[1], len(first0)
+    first = np.zeros((2 * population, num_jobs + 1), np.int32)
+    node = np.zeros((2 * population, num_entries), np.int32)
+    count = np.zeros((2 * population, num_entries), np.int32)
+    first[:num], node[:num], count[:num] = first0, node0, count0
+    base = (base_first[0], base_node[0], base_count[0])
+    chances = chances_of_hits(num_jobs)
+    fitness, slots = np.full(2 * population, -np.inf), np.arange(2 * population)
+    for i in range(num):
+        fitness[i] = _fitness(first[i], node[i], count[i], base, speedup, keep, fairness)
+    slots = slots[np.argsort(-fitness[slots])]
+    for _ in range(num_generations):
+        born = num
+        for _ in range(population):
+            a, b = _winner(random, fitness, slots, num), _winner(random, fitness, slots, num)
+            s = slots[born]
+            child = (first[s], node[s], count[s])
+            if as_published:
+                one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
+                cut = below(random, num_jobs) if random.random() < _CROSS else num_jobs
+                programmed(random, one, other, cut, base, sizes, least, most, chances, child)
+            else:
+                written(random, (first, node, count), a, b, sizes, least, most, child)
+            fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
+            if not _known(first, node, count, fitness, slots[:born], s):
+                born += 1
+        if born == num:
+            break  # there is nothing new near to these
+        for i in range(born, 2 * population):
+            fitness[slots[i]] = -np.inf
+        slots = slots[np.argsort(-fitness[slots])]
+        num = min(born, population)
+    kept = slots[:num]
+    return first[kept], node[kept], count[kept], fitness[kept]
+
+
+@njit(cache=True)
+def _winner(random, fitness, slots, num):  # type: ignore[no-untyped-def]
+    """Tournament of two."""
+    a, b = slots[below(random, num)], slots[below(random, num)]
+    return a if fitness[a] >= fitness[b] else b
+
+
+@njit(cache=True)
+def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
+    """Whether the allocation is already there."""
+    end = first[s, -1]
+    for o in others:
+        same = fitness[o] == fitness[s] and first[o, -1] == end
+        e = 0
+        while same and e < end:
+            same = node[o, e] == node[s, e] and count[o, e] == count[s, e]
+            e += 1
+        j = 0
+        while same and j < first.shape[1]:
+            same = first[o, j] == first[s, j]
+            j += 1
+        if same:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
+    """Power mean of the speedups of all jobs; with a power of minus infinity that is the least of them."""
+    total, least, num_jobs, num_idle = 0.0, np.inf, len(keep), 0
+    for j in range(num_jobs):
+        begin, end = first[j], first[j + 1]
+        if begin == end:
+            num_idle += 1
+            continue
+        devices = 0
+        for e in range(begin, end):
+            devices += count[e]
+        found = speedup[j, int(end - begin > 1), devices]
+        if not _same(first, node, count, base, j):
+            found *= keep[j]
+        found += _IDLE
+        least = min(least, found)
+        total += 1.0 / found if fairness == -1.0 else found**fairness
+    if fairness == -np.inf:
+        return _IDLE if num_idle else least
+    total += num_idle * _IDLE**fairness
+    return (total / num_jobs) ** (1.0 / fairness)
+
+
+@njit(cache=True)
+def _same(first, node, count, base, j):  # type: ignore[no-untyped-def]
+    base_first, base_node, base_count = base
+    length = first[j + 1] - first[j]
+    if base_first[j + 1] - base_first[j] != length:
+        return False
+    a, b = first[j], base_first[j]
+    same = True
+    for k in range(length):
+        same &= node[a + k] == base_node[b + k] and count[a + k] == base_count[b + k]
+    return same

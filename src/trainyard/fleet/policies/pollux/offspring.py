@@ -1,0 +1,333 @@
+"""Children of allocations in a genetic search: of two parents, mutated, and repaired until they are possible.
+
+There are two ways: as the paper on Pollux has it, and as its authors' program does it. An allocation is kept as
+`trainyard.fleet.policies.pollux.genetic` says: `first` [job + 1], `node` and `devices` [entry].
+
+References
+----------
+A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
+
+
+@njit(cache=True)
+def written(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
+
+    Parameters
+    ----------
+    alive : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
+    child : what is written to.
+    """
+    first, node, count, owner = _mutated(random, alive, one, other, sizes)
+    on_node, after = _by_node(node, len(sizes))
+    _separate(random, first, count, owner, on_node, after)
+    total = np.zeros(len(least), np.int32)
+    for e in range(len(count)):
+        total[owner[e]] += count[e]
+    for j in range(len(least)):
+        if total[j] > most[j]:
+            _capped(random, count[first[j] : first[j + 1]], most[j])
+    left = np.zeros_like(sizes)
+    for m in range(len(sizes)):
+        left[m] = _fit(random, count, on_node[m], after, sizes[m])
+    _compacted(first, node, count, left, least, child)
+
+
+@njit(cache=True)
+def _mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
+    """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
+
+    Returns
+    -------
+    Where the entries of every job begin, and of each entry its node, devices and job.
+    """
+    from_first, from_node, from_count = alive
+    num_jobs, num_nodes = from_first.shape[1] - 1, len(sizes)
+    room = from_first[one, -1] + from_first[other, -1] + 2 * num_jobs + 64
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
+    owner = np.empty(room, np.int32)
+    # How many elements are passed by before one is hit is geometric: the whole part of an exponential number.
+    passed = -1.0 / np.log1p(-1.0 / num_nodes) if num_nodes > 1 else 0.0
+    hit, n = int(random.standard_exponential() * passed), 0
+    for j in range(num_jobs):
+        source = one if random.random() < 0.5 else other
+        e, end = from_first[source, j], from_first[source, j + 1]
+        while True:
+            while e < end and n < room and from_node[source, e] < hit:
+                node[n], count[n], owner[n] = from_node[source, e], from_count[source, e], j
+                e += 1
+                n += 1
+            if hit >= num_nodes:
+                break
+            e += e < end and from_node[source, e] == hit
+            value = below(random, sizes[hit] + 1)
+            if value and n < room:
+                node[n], count[n], owner[n] = hit, value, j
+                n += 1
+            hit += 1 + int(random.standard_exponential() * passed)
+        hit -= num_nodes
+        first[j + 1] = n
+    return first, node[:n], count[:n], owner[:n]
+
+
+@njit(cache=True)
+def below(random, end):  # type: ignore[no-untyped-def]
+    """A whole number from 0 to below ``end``; the generator's own way takes five times as long."""
+    return int(random.random() * end)
+
+
+@njit(cache=True)
+def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
+    """Entries of each node, as linked lists: the first one, and after each the next; -1 for none."""
+    on_node, after = np.full(num_nodes, -1, np.int32), np.zeros(len(node), np.int32)
+    for e in range(len(node)):
+        after[e] = on_node[node[e]]
+        on_node[node[e]] = e
+    return on_node, after
+
+
+@njit(cache=True)
+def _separate(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
+    """Random jobs that are on several nodes leave a node until there is only one of them."""
+    length, spread = np.diff(first), np.empty(len(owner), np.int32)
+    for m in range(len(on_node)):
+        num, e = 0, on_node[m]
+        while e >= 0:
+            spread[num] = e
+            num += length[owner[e]] > 1
+            e = after[e]
+        stays = below(random, num) if num > 1 else 0
+        for k in range(num):
+            if k != stays:
+                count[spread[k]] = 0
+                length[owner[spread[k]]] -= 1
+
+
+@njit(cache=True)
+def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
+    """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
+    total, num = 0, 0
+    e = head
+    while e >= 0:
+        total += count[e]
+        num += 1
+        e = after[e]
+    if total <= size:
+        return size - total
+    some = np.empty(num, np.int32)
+    num, e = 0, head
+    while e >= 0:
+        if count[e]:
+            some[num] = e
+            num += 1
+        e = after[e]
+    for _ in range(total - size):
+        k = below(random, num)
+        count[some[k]] -= 1
+        if not count[some[k]]:
+            num -= 1
+            some[k] = some[num]
+    return 0
+
+
+@njit(cache=True)
+def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
+    """Without empty elements, and with what is missing for jobs that cannot run on so few."""
+    to_first, to_node, to_count = child
+    crossed = _crossed(first, node, count, len(left)) if least.max() > 1 else np.zeros(0, np.bool_)
+    end = 0
+    for j in range(len(least)):
+        begin = end
+        for e in range(first[j], first[j + 1]):
+            if count[e]:
+                to_node[end], to_count[end] = node[e], count[e]
+                end += 1
+        if least[j] > 1:
+            for e in range(begin, end):
+                left[to_node[e]] += to_count[e]
+            end = _enough(child, j, begin, end, least[j], left, crossed)
+        to_first[j + 1] = end
+
+
+@njit(cache=True)
+def _crossed(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
+    """Of every node, whether a job is on it that is on others, too."""
+    crossed = np.zeros(num_nodes, np.bool_)
+    for j in range(len(first) - 1):
+        length = 0
+        for e in range(first[j], first[j + 1]):
+            length += count[e] > 0
+        if length > 1:
+            for e in range(first[j], first[j + 1]):
+                crossed[node[e]] |= count[e] > 0
+    return crossed
+
+
+@njit(cache=True)
+def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
+    """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
+    p = 1.0 / num_jobs
+    term, total, found = (1 - p) ** num_jobs, 0.0, np.ones(16)
+    for k in range(16):
+        total += term
+        found[k] = total
+        term *= (num_jobs - k) / (k + 1.0) * (p / (1 - p) if p < 1 else 0.0)
+    return found
+
+
+@njit(cache=True)
+def programmed(random, one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
+    """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
+
+    Devices are added where some are free, and the first jobs keep contested ones.
+    """
+    num_jobs, num_nodes = len(least), len(sizes)
+    room = len(one[1]) + len(other[1]) + len(base[1])
+    first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
+    used, shared = np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32)
+    n = 0
+    for j in range(num_jobs):
+        source = one if j < cut else other
+        if random.random() < _RESET:
+            source = base
+        thin = random.random() < _THIN
+        for e in range(source[0][j], source[0][j + 1]):
+            if thin and random.random() < _THIN:
+                continue
+            node[n], count[n] = source[1][e], source[2][e]
+            used[node[n]] += count[n]
+            shared[node[n]] += 1
+            n += 1
+        first[j + 1] = n
+    # Entries on nodes with free devices grow: those that are there ...
+    each = 1.0 / num_jobs
+    for e in range(n):
+        m = node[e]
+        if used[m] < sizes[m]:
+            own = 1.0 / shared[m]
+            if random.random() < each + own - each * own:
+                count[e] += below(random, sizes[m] + 1 - count[e])
+    # ... and those that are not, which are linked in lists by job.
+    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
+    for m in range(num_nodes):
+        if used[m] >= sizes[m]:
+            continue
+        hits, draw = 0, random.random()
+        while hits < 15 and draw > chances[hits]:
+            hits += 1
+        for _ in range(hits):
+            j, value = below(random, num_jobs), below(random, sizes[m] + 1)
+            known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
+            for e in range(first[j], first[j + 1]):
+                known |= node[e] == m
+            if not known:
+                node[n], count[n], after[n] = m, value, head[j]
+                head[j] = n
+                n += 1
+    _repaired(random, first, node, count, head, after, sizes, least, most, child)
+
+
+@njit(cache=True)
+def _repaired(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
+
+    The first jobs keep what they have.
+    """
+    left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
+    row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
+    _, to_node, to_count = child
+    end = 0
+    for j in range(len(least)):
+        n = 0
+        for e in range(first[j], first[j + 1]):
+            n = _insert(row, amount, n, node[e], count[e])
+        e = head[j]
+        while e >= 0:
+            n = _insert(row, amount, n, node[e], count[e])
+            e = after[e]
+        total, spread = 0, n > 1
+        for k in range(n):
+            m = row[k]
+            if spread:
+                if crossed[m]:
+                    amount[k] = 0
+                    continue
+                crossed[m] = True
+            total += amount[k]
+        if total > most[j]:
+            _capped(random, amount[:n], most[j])
+        begin = end
+        for k in range(n):
+            m = row[k]
+            got = min(amount[k], left[m])
+            if got > 0:
+                to_node[end], to_count[end] = m, got
+                end += 1
+        end = _enough(child, j, begin, end, least[j], left, crossed)
+
+
+@njit(cache=True)
+def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-untyped-def]
+    """Takes what a job has from what is left, and what it lacks, or nothing; returns where its entries end."""
+    first, node, count = child
+    total = count[begin:end].sum()
+    if 0 < total < least:
+        end = _filled(node, count, begin, end, least - total, left, crossed)
+    for e in range(begin, end):
+        left[node[e]] -= count[e]
+    first[j + 1] = end
+    return end
+
+
+@njit(cache=True)
+def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
+    """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
+    # On a node that another spread job is on, it cannot become one.
+    stays = end - begin == 1 and crossed[node[begin]]
+    for m in range(len(left)):
+        at = begin
+        while at < end and node[at] < m:
+            at += 1
+        there = at < end and node[at] == m
+        more = min(wanted, left[m] - count[at] if there else left[m])
+        if more <= 0 or (not there and (stays or crossed[m])):
+            continue
+        if there:
+            count[at] += more
+        else:
+            end = begin + _insert(node[begin:], count[begin:], end - begin, m, more)
+        wanted -= more
+    if wanted > 0:
+        return begin
+    if end - begin > 1:
+        crossed[node[begin:end]] = True
+    return end
+
+
+@njit(cache=True)
+def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
+    """Insert an entry by its node."""
+    k = n
+    while k > 0 and row[k - 1] > m:
+        row[k], amount[k] = row[k - 1], amount[k - 1]
+        k -= 1
+    row[k], amount[k] = m, value
+    return n + 1
+
+
+@njit(cache=True)
+def _capped(random, amount, most):  # type: ignore[no-untyped-def]
+    """Take entries in random order until the job has all that it may have."""
+    order = np.arange(len(amount))
+    for k in range(len(amount)):
+        drawn = k + below(random, len(amount) - k)
+        e, order[drawn] = order[drawn], order[k]
+        amount[e] = min(amount[e], most)
+        most -= amount[e]

@@ -1,0 +1,1 @@
+"""Sia: its policy, and the integer program that it solves."""

@@ -1,0 +1,278 @@
+"""Sia: one configuration of devices for every job, by an integer program over goodputs on every type of device.
+
+A configuration is a number of devices of one type: a power of two within a node, or whole nodes. Of every job the goodput
+in every configuration that it may have is predicted and divided by its least one. The program chooses at most one
+configuration for every job so that the sum of powers of those is best.
+
+References
+----------
+S. Jayaram Subramanya, D. Arfeen, S. Lin, A. Qiao, Z. Jia, G. R. Ganger, "Sia: Heterogeneity-aware, goodput-optimized
+ML-cluster scheduling", SOSP 2023. Section 3.2: what is known of a job's throughput; 3.3: configurations and placement;
+3.4: the program.
+
+Notes
+-----
+A job that is no power of two of devices and cannot be resized is a configuration of its own; it may come to lie on more
+nodes than it need. Of a job that says nothing of itself, devices of all types are taken to speed it up evenly.
+
+``as_published`` does what the authors' program does otherwise than the text: a job that was never run is alike on one
+device of any type, powers of goodputs are rounded to hundredths, a job that is younger than a restart takes may change
+freely, and one that restarts keeps its devices.
+
+Fidelity: simplified. Left out: jobs that are parallel in other ways than over data (section 3.5), reservations, and the
+time that a job's trial on one device of every type takes. The cost of a restart is one number for all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainyard.fleet.place.blocks import blocks
+from trainyard.fleet.policies.sia.assignment import Options, assigned
+from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
+from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report
+from trainyard.fleet.workload.throughput import Theta
+
+_QUIET = Noise(1.0, 0.0)
+"""Before the first step: larger batches gain nothing."""
+
+_CLIP = 3000.0
+"""The largest power of a goodput in the authors' program."""
+
+
+@dataclass(frozen=True, eq=False)
+class Configurations:
+    """Arrays are by configuration, ascending by type, then by devices.
+
+    Attributes
+    ----------
+    device_type, num_devices : of each.
+    node_size : devices of the largest node, by type.
+    """
+
+    device_type: Ints
+    num_devices: Ints
+    node_size: Ints
+
+    @classmethod
+    def of(cls, site: Site) -> Configurations:
+        """Section 3.3: powers of two up to a node, then whole nodes."""
+        kinds, counts, sizes = [], [], []
+        for kind in range(len(site.device_types)):
+            nodes = site.devices_per_node[site.type_of_node == kind]
+            size = int(nodes.max())
+            within = [1 << k for k in range(size.bit_length())]
+            across = [size * num for num in range(1, int(nodes.sum()) // size + 1)]
+            own = sorted({*within, *across})
+            kinds += [kind] * len(own)
+            counts += own
+            sizes.append(size)
+        return cls(np.array(kinds), np.array(counts), np.array(sizes))
+
+    def with_sizes(self, kinds: Ints, counts: Ints) -> Configurations:
+        """And some more."""
+        both = np.concatenate(
+            (np.stack((self.device_type, self.num_devices), 1), np.stack((kinds, counts), 1))
+        )
+        device_type, num_devices = np.unique(both, axis=0).T
+        return Configurations(device_type, num_devices, self.node_size)
+
+
+@dataclass(frozen=True)
+class Sia:
+    """The scheduler of Sia; for rounds of ``interval_s``.
+
+    Attributes
+    ----------
+    power : p of the powers that are added up; the smaller, the fairer. Not 0.
+    incentive : lambda, what it is worth that a job has any devices.
+    restart_s : the delay that a job is expected to have whenever its devices change.
+    interval_s : time between two decisions, the length of the rounds.
+    as_published : keep to the authors' program where it differs from the text.
+    """
+
+    power: float = -0.5
+    incentive: float = 1.1
+    restart_s: float = 30.0
+    interval_s: float = 60.0
+    as_published: bool = False
+    needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
+    preempts: bool = field(default=True, init=False)
+    places: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.power == 0:
+            raise FleetError("the power of goodputs must not be 0; -0.5 is the paper's")
+
+    @property
+    def round_s(self) -> float:
+        """A round is the time between two decisions."""
+        return self.interval_s
+
+    def start(self, site: Site) -> Configurations:
+        """All that follows from the cluster."""
+        return Configurations.of(site)
+
+    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Targets, Configurations]:
+        """The best configurations, placed."""
+        least, most, reports = _sizes(snapshot)
+        configs, may = _candidates(snapshot, state, least, most)
+        start = np.where(may, configs.num_devices, most.max() + 1).min(1)
+        most = np.maximum(start, np.minimum(most, 2 * _seen(snapshot, reports)))
+        may &= configs.num_devices <= most[:, None]
+        goodput = goodputs(snapshot.site, reports, configs, may)
+        if self.as_published:
+            fresh = np.array([report is not None and report.noise is None for report in reports])
+            goodput[fresh] = np.where(may[fresh], configs.num_devices, 0.0)
+        value = self._values(snapshot, configs, start, goodput)
+        number, config = np.nonzero(_undominated(value, configs.device_type))
+        must = np.zeros(len(number), np.bool_)
+        if self.as_published:
+            must = snapshot.is_restarting[number]
+        options = Options(
+            number, configs.device_type[config], configs.num_devices[config], value[number, config], must
+        )
+        chosen = assigned(options, snapshot.site.devices_of_type)
+        order, kinds, counts = number[chosen], options.device_type[chosen], options.devices[chosen]
+        devices = blocks(snapshot.site, kinds, counts, [snapshot.grants[i] for i in order.tolist()])
+        waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
+        again_s = snapshot.now_s + self.interval_s
+        return Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s), state
+
+    def _values(self, snapshot: Snapshot, configs: Configurations, start: Ints, goodput: Floats) -> Floats:
+        """[job, configuration]: what each adds to the objective of section 3.4; 0 where it cannot be."""
+        known = goodput > 0
+        lowest = np.where(known, goodput, np.inf).min(1)
+        scaled = np.divide(goodput * start[:, None], lowest[:, None], out=np.zeros_like(goodput), where=known)
+        # The restart factor: what share of its age a job would have run, had it restarted once more.
+        age_s = snapshot.now_s - snapshot.arrival_s
+        factor = np.maximum(age_s - snapshot.num_restarts * self.restart_s, 0.0) / (age_s + self.restart_s)
+        if self.as_published:
+            factor[age_s < self.restart_s] = 1.0
+        changes = snapshot.is_running[:, None] & ~_current(snapshot, configs)
+        scaled = np.where(changes, scaled * factor[:, None], scaled)
+        if self.as_published:
+            scaled[changes & snapshot.is_restarting[:, None]] = 0.0
+        usable = scaled > 0
+        powers = np.zeros_like(scaled)
+        powers[usable] = scaled[usable] ** self.power
+        if self.as_published:
+            powers = np.minimum(np.round(powers, 2), _CLIP)
+        gain = self.incentive + (powers if self.power > 0 else -powers)
+        return np.where(usable, np.maximum(gain, 0.0), 0.0)
+
+
+def _why(job: int) -> str:
+    return "the sum over all jobs is better if others have the devices"
+
+
+def _sizes(snapshot: Snapshot) -> tuple[Ints, Ints, list[Report | None]]:
+    """Least and most devices of every job, and what it says of itself."""
+    sizes = np.array([(job.least_devices, job.most_devices) for job in snapshot.jobs], np.int64)
+    reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
+    return sizes[:, 0], sizes[:, 1], reports
+
+
+def _seen(snapshot: Snapshot, reports: Sequence[Report | None]) -> Ints:
+    """The most devices on which every job ever ran, but for trials."""
+    measured = [
+        report.most_devices if report is not None and report.noise is not None else 0 for report in reports
+    ]
+    silent = np.array([report is None for report in reports])
+    return np.where(silent, snapshot.held, np.array(measured, np.int64))
+
+
+def _candidates(
+    snapshot: Snapshot, configs: Configurations, least: Ints, most: Ints
+) -> tuple[Configurations, Bools]:
+    """[job, configuration]: which configurations a job may have, some made for jobs that none would suit."""
+    size_of_type = snapshot.site.devices_of_type
+    allowed = (snapshot.allowed[:, None] >> np.arange(len(size_of_type))) & 1 > 0
+    odd = allowed & (least[:, None] <= size_of_type)
+    for kind in range(len(size_of_type)):
+        own = np.append(configs.num_devices[configs.device_type == kind], np.iinfo(np.int64).max)
+        odd[:, kind] &= own[np.searchsorted(own, least)] > most
+    job, odd_kind = np.nonzero(odd)
+    if len(job):
+        configs = configs.with_sizes(odd_kind, least[job])
+    kinds, count = configs.device_type, configs.num_devices
+    suits = (count >= least[:, None]) & (count <= most[:, None])
+    return configs, allowed[:, kinds] & suits & (~odd[:, kinds] | (count == least[:, None]))
+
+
+def _current(snapshot: Snapshot, configs: Configurations) -> Bools:
+    """[job, configuration]: which one every job has."""
+    site, grants = snapshot.site, snapshot.grants
+    kinds = [-1 if g is None else int(site.type_of_node[site.node_of[g.devices[0]]]) for g in grants]
+    same = configs.device_type == np.array(kinds)[:, None]
+    found: Bools = same & (configs.num_devices == snapshot.held[:, None])
+    return found
+
+
+def goodputs(site: Site, reports: Sequence[Report | None], configs: Configurations, may: Bools) -> Floats:
+    """[job, configuration]: steps at the smallest batch per second, at the best batch size; 0 where a job may not be.
+
+    Section 3.2: on a type on which a job was on one device only, it is taken to scale as on one on which it was on more.
+    """
+    found = np.where(may, configs.num_devices, 0).astype(np.float64)
+    models, model, wide = _models(site.device_types, reports)
+    if models is None:
+        return found
+    alone = models.goodputs_at(np.zeros(len(models.theta), np.bool_), np.ones(len(models.theta), np.int64))
+    jobs = np.arange(len(reports))[:, None]
+    # Where nothing was measured, or one device only: the type on which the job was on most.
+    widest = np.broadcast_to(wide.argmax(1)[:, None], model.shape)
+    own = np.arange(model.shape[1])
+    source = np.where((wide > 1) | (wide[jobs, widest] <= 1) & (model >= 0), own, widest)
+    there = model[jobs, source]
+    ratio = np.where((model >= 0) & (there >= 0), alone[model] / alone[there], 1.0)
+    number, config = np.nonzero(may & (there >= 0)[:, configs.device_type])
+    kinds, count = configs.device_type[config], configs.num_devices[config]
+    across = count > configs.node_size[source[number, kinds]]
+    predicted = models.rows(there[number, kinds]).goodputs_at(across, count)
+    found[number, config] = predicted * ratio[number, kinds]
+    return found
+
+
+def _models(
+    device_types: Sequence[str], reports: Sequence[Report | None]
+) -> tuple[Models | None, Ints, Ints]:
+    """What was measured: the models, and [job, type] which of them and the most devices; -1 and 0 where nothing was."""
+    model = np.full((len(reports), len(device_types)), -1)
+    wide = np.zeros(model.shape, np.int64)
+    theta: list[Theta] = []
+    noise: list[Noise] = []
+    limits: list[Limits] = []
+    for number, report in enumerate(reports):
+        if report is None:
+            continue
+        fixed = report.fixed_batch
+        for kind, name in enumerate(device_types):
+            fitted = report.theta(name)
+            if fitted is None:
+                continue
+            model[number, kind] = len(theta)
+            wide[number, kind] = max(t.num_devices for t in report.timings if t.device_type == name)
+            own = report.limits_on(name)
+            theta.append(fitted)
+            noise.append(report.noise or _QUIET)
+            limits.append(own._replace(smallest=fixed, largest=fixed) if fixed else own)
+    if not theta:
+        return None, model, wide
+    models = Models(*(np.array(part, np.float64) for part in (theta, noise, limits)))
+    return models, model, wide
+
+
+def _undominated(value: Floats, device_type: Ints) -> Bools:
+    """Options that are worth more than all of the same job and type with fewer devices."""
+    found = np.zeros(value.shape, np.bool_)
+    for kind in np.unique(device_type):
+        own = value[:, device_type == kind]
+        before = np.maximum.accumulate(np.pad(own, ((0, 0), (1, 0))), 1)[:, :-1]
+        found[:, device_type == kind] = own > before
+    return found

@@ -1,0 +1,1 @@
+"""What the programs of papers' authors print for their own inputs, beside ours."""

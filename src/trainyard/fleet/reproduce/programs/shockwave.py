@@ -1,0 +1,54 @@
+"""Max-min fairness in the simulator of Shockwave's authors, whose jobs change their batch size as they train.
+
+Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for Dynamic Adaptation in Machine Learning", NSDI 2023;
+uw-mad-dash/shockwave, ``simulate_scheduler_with_trace.py`` with policy ``max_min_fairness`` on 32 V100. Its rules are
+those of Gavel's program but for two: shares hold for at least 1000 s, and a job that did not run in the round before
+loses 20 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.rounds.rounds import Published, Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.readers.shockwave import read_shockwave
+from trainyard.published import Files, PaperTable, Row
+
+_RULES = Published(hold_s=1000.0, shuffle=True)
+_FILES = Files(
+    (
+        "traces/reproduce/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace",
+        "tacc_throughputs.json",
+    ),
+    "git clone https://github.com/uw-mad-dash/shockwave",
+    "shockwave/scheduler",
+)
+
+
+def makespan_s(trace: Path, throughputs: Path) -> float:
+    """Of a trace, as that program would have it."""
+    policy = replace(max_min_fairness(aware=False, as_published=True), published=_RULES)
+    jobs, site = read_shockwave(trace, throughputs), Site.of_pools([("v100", 1, 32)])
+    costs = Costs(restart_s=20.0, start_s=20.0)
+    return simulate_fleet(jobs, site, policy, rounds=Rounds(120.0), place="anywhere", costs=costs).makespan_s
+
+
+def _makespan(folder: Path) -> Iterator[Row]:
+    yield Row("max_min_fairness", 33207.66301239685, makespan_s(*(folder / path for path in _FILES.paths)))
+
+
+TABLE = PaperTable(
+    "The authors' simulator of Shockwave, NSDI 2023, its 120 jobs on 32 V100",
+    "makespan (s)",
+    "simulated, the same jobs and rules of rounds",
+    _makespan,
+    tolerance=0.01,
+    caveat="their program solves with another solver, and lets batch sizes change a round after they are due",
+    files=_FILES,
+)

@@ -1,0 +1,55 @@
+"""Rounds after which a job restarts for as long as its model takes to.
+
+So do the simulators of Sia's authors: what a restart costs is measured of every application. A job that goes on with as
+many devices of the same type on every node as before does not restart, wherever these are.
+
+References
+----------
+S. Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.rounds.turns import Turns
+from trainyard.fleet.workload.job import Spot
+
+
+@dataclass(frozen=True)
+class Restarts(Rounds):
+    """Rounds in which jobs take their own time to start.
+
+    Attributes
+    ----------
+    by_model : time in which a job of a model does no work after a start or a restart; of others it is 0. What the run
+        charges every job comes on top.
+    """
+
+    by_model: Mapping[str, float] = field(default_factory=dict)
+
+
+class RestartTurns(Turns):
+    """The clock of a run in such rounds."""
+
+    def __init__(self, rounds: Restarts, holdings: Holdings) -> None:
+        super().__init__(rounds, holdings)
+        self._by_model = rounds.by_model
+        # Where every job ran in the last round, by its serial number.
+        self._spots: dict[int, Spot] = {}
+
+    def open(self, now_s: float) -> list[int]:
+        """Let the round begin, with restarts where jobs lie otherwise than in the last one."""
+        changed, before, self._spots = super().open(now_s), self._spots, {}
+        for row in self.books.active.tolist():
+            if (grant := self.books.grants[row]) is None:
+                continue
+            serial, spot = int(self.books.serial[row]), self.holdings.paces.spot(grant)
+            self._spots[serial] = spot
+            if before.get(serial) != spot:
+                self.books.set_back(row, 0.0, now_s, self._by_model.get(self.books.job(row).model, 0.0))
+                changed.append(row)
+        return changed

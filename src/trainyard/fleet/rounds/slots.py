@@ -1,0 +1,113 @@
+"""Slots: rounds that begin when something happens, as in the program that the authors of ElasticFlow published.
+
+What happens within a slot counts from its end on: jobs that end keep their devices, and those that come are not seen. A
+job that starts does no work at first, the longer the more devices it has; the program notes that at its next decision,
+and so never of a job that ends before it. Every so many decisions all that runs is renewed, which takes longer and is
+noted at once. None of these times is service that a job attains.
+
+References
+----------
+D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023;
+pkusys/ElasticFlow at 04a0109, ``scheduler.py --schedule=dlas-gpu`` and ``utils.py``, for less than 256 devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.rounds.turns import Turns
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Ints
+
+_INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Slots(Rounds):
+    """A decision whenever something happens, but not within ``round_s`` of the last one.
+
+    Attributes
+    ----------
+    start_s : time in which a job that gets one device does no work.
+    doubling_s : by how much that is longer for twice as many devices.
+    renewed_every : decisions after which everything that runs is renewed.
+    renewal_s : how much longer than a start that takes.
+    """
+
+    round_s: float = 60.0
+    start_s: float = 4.0
+    doubling_s: float = 2.0
+    renewed_every: int = 60
+    renewal_s: float = 27.0
+
+    def pause_s(self, num_devices: int) -> float:
+        """Time in which a job that starts does no work."""
+        return self.start_s + self.doubling_s * float(np.log2(num_devices))
+
+    @property
+    def only_simulated(self) -> bool:
+        """They are: what starts take is noted a decision late."""
+        return True
+
+
+class SlotTurns(Turns):
+    """The clock of a run in slots."""
+
+    def __init__(self, slots: Slots, holdings: Holdings) -> None:
+        if not holdings.preempts:
+            raise FleetError(
+                "slots need a policy that takes devices away; others are not asked whenever a slot begins"
+            )
+        super().__init__(slots, holdings)
+        self.slots = slots
+        self._last_s, self._num_before = -_INF, -1
+        # Pauses that are not noted yet: row, when the job got its devices, and how long.
+        self._owed: list[tuple[int, float, float]] = []
+
+    def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
+        """When something happens, or the slot ends; without jobs, what the policy wanted to do is void."""
+        happens_s = event_s if len(self.books.active) else arrival_s
+        return max(happens_s, self._last_s + self.slots.round_s)
+
+    def close(self, now_s: float) -> None:
+        """A slot begins."""
+        super().close(now_s)
+        self._last_s = now_s
+        self._num_before += 1
+
+    def is_due(self, now_s: float, last: bool) -> bool:
+        """Always: it is why the slot begins."""
+        return True
+
+    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+        """Who runs in the slot, after what the starts of the last one took is noted."""
+        for row, placed_s, pause_s in self._owed:
+            if self.books.held[row] and self.books.placed_s[row] == placed_s:
+                self.books.set_back(row, pause_s, now_s, 0.0)
+                self._take_service(row, pause_s)
+        return super().targets(rows, now_s, ask)
+
+    def open(self, now_s: float) -> list[int]:
+        """Note who starts, and renew all if it is time to."""
+        books = self.books
+        changed = [row for row, *_ in self._owed]
+        running: list[int] = books.active[books.held[books.active] > 0].tolist()
+        pauses_s = {row: self.slots.pause_s(int(books.held[row])) for row in running}
+        self._owed = []
+        if self._num_before and self._num_before % self.slots.renewed_every == 0:
+            for row, pause_s in pauses_s.items():
+                books.set_back(row, 0.0, now_s, pause_s + self.slots.renewal_s)
+                self._take_service(row, pause_s + self.slots.renewal_s)
+            return changed + running
+        self._owed = [(row, now_s, pauses_s[row]) for row in running if books.placed_s[row] == now_s]
+        return changed
+
+    def _take_service(self, row: int, pause_s: float) -> None:
+        self.books.attained_s[row] -= pause_s
+        self.books.attained_device_s[row] -= pause_s * self.books.held[row]

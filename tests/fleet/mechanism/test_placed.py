@@ -1,0 +1,80 @@
+"""What a policy that places for itself decided is verified before anything is done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.records import Recorder
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.workload.job import Grant, declared_job
+
+SITE = Site.parse("2x2xV100+1x2xK80").without({1})
+JOBS = [
+    declared_job("rigid", 0, 2, 10.0, device_types=("V100",)),
+    declared_job("elastic", 0, 1, 20.0, min_devices=1, max_devices=2),
+]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Gives jobs the same devices every time."""
+
+    order: tuple[int, ...]
+    devices: tuple[tuple[int, ...], ...]
+    refused: tuple[int, ...] = ()
+    needs: frozenset[Need] = frozenset()
+    preempts: bool = True
+
+    def start(self, site: Site) -> None: ...
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        refused = dict.fromkeys(self.refused, "nobody wants it")
+        return Targets(np.array(self.order), devices=self.devices, refused=refused), None
+
+
+def test_what_jobs_can_have_is_given() -> None:
+    run = simulate_fleet(JOBS, SITE, Fixed((0, 1), ((0, 1), (4, 5))), keep_spans=True)
+    assert {(span.job, span.devices) for span in run.spans} == {("rigid", (0, 1)), ("elastic", (4, 5))}
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (Fixed((0,), ((0, 6),)), "gives job 'rigid' devices 0, 6; cluster '2x2xV100.1x2xK80' has devices 0 to 5"),
+        (Fixed((0,), ((-1, 0),)), "gives job 'rigid' devices -1, 0; cluster .* has devices 0 to 5"),
+        (Fixed((0,), ((1, 1),)), "gives job 'rigid' devices 1, 1, some of them twice"),
+        (Fixed((0,), ((1, 2),)), "gives job 'rigid' devices 2, whose nodes cannot be used now"),
+        (Fixed((0,), ((0,),)), "gives job 'rigid' 1 devices; it runs on 2"),
+        (Fixed((1,), ((0, 1, 4),)), "gives job 'elastic' 3 devices; it runs on 1 to 2"),
+        (Fixed((0,), ((4, 5),)), "'rigid' devices 4, 5 of K80; it runs on devices of one type, of V100"),
+        (Fixed((1,), ((1, 4),)), "'elastic' devices 1, 4 of V100 and K80; .* of one type, of V100 or K80"),
+        (Fixed((0, 1, 0), ((0, 1), (4,), ())), "names job 'rigid' twice"),
+        (Fixed((0, 2), ((0, 1), (4,))), "names job 2; jobs of this snapshot are 0 to 1"),
+        (Fixed((-1, 0), ((4,), (0, 1))), "names job -1; jobs of this snapshot are 0 to 1"),
+        (Fixed((0, 1), ((0, 1),)), "names 2 jobs, and devices of 1"),
+        (Fixed((0, 1), ((0, 1), (4,)), refused=(1,)), "refuses job 1 and gives it devices 4"),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_policy_is_found(policy: Fixed, message: str) -> None:
+    with pytest.raises(FleetError, match=message):
+        simulate_fleet(JOBS, SITE, policy)
+
+
+def test_who_has_other_devices_already_may_keep_them() -> None:
+    """A job that runs on several types since before this scheduler began goes on."""
+    site = Site.parse("1x1xV100+1x2xK80")
+    holdings = Holdings(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
+    holdings.enter(declared_job("a", 0, 2, 10.0), 0.0)
+    holdings.take_over(int(holdings.books.active[0]), Grant((0, 1)), 0.0)
+    rows = holdings.books.active.copy()
+    assert not len(holdings.apply(rows, Targets(np.arange(1), devices=[(0, 1)]), 5.0))
+    with pytest.raises(FleetError, match="of V100 and K80"):
+        holdings.apply(rows, Targets(np.arange(1), devices=[(0, 2)]), 5.0)
