@@ -23,28 +23,37 @@ from record import write_record
 
 from trainyard.fleet.run.home import JobHome
 
-# How many times as far apart jobs come as below, and options. Times are as much shorter than in the papers as trainings
-# are. Rounds of Pollux are short against every job, as there: where they take 30 s, one that ends a second late costs the
-# next job a quarter of its time. It resizes jobs where there are devices to spare, so fewer jobs are there at once.
-_POLICIES: dict[str, tuple[float, tuple[str, ...]]] = {
-    "tiresias(thresholds=(80.0,))": (1.0, ()),
-    "gandiva(quantum_s=60.0)": (1.0, ("--round-s", "60")),
-    "pollux(interval_s=3.0)": (4.0, ("--round-s", "3")),
-    "antman": (1.0, ()),
-}
-# Narrow and wide, long and short: when it comes, its devices, and steps. Every other one may be put second. None comes at
-# a moment at which rounds begin, and none ends when it has had about as much as the threshold of Tiresias: by how much
-# starts differ, 6 to 20 s on a cluster manager, would decide what comes next: five end well below it, three far above.
+Arrivals = Sequence[tuple[float, int, int]]
+"""When each job comes, its devices, and its steps."""
+
+# Narrow and wide, long and short. Every other one may be put second. None comes at a moment at which rounds begin, and
+# none ends when it has had about as much as the threshold of Tiresias: by how much starts differ, 6 to 20 s on a cluster
+# manager, would decide what comes next: five end well below it, three far above.
 # A step takes 0.1 to 0.4 s: of steps of a few milliseconds, most is how fast cores wake up for messages, which differs by
 # three times with what runs beside.
 _BATCH_SIZE = 256
-_JOBS = (
+_CROWD: Arrivals = (
     (1.0, 2, 400), (2.0, 1, 400), (5.0, 1, 120), (10.0, 2, 70),
     (20.0, 1, 280), (31.0, 2, 60), (40.0, 1, 150), (61.0, 1, 110),
 )  # fmt: skip
+# Pollux resizes jobs where there are devices to spare, so fewer are there at once: a second one as the first is well
+# under way, then a third, for which one of them shrinks. Of jobs of one age, a moment would decide who grows.
+_FEW: Arrivals = (
+    (4.0, 2, 400), (49.0, 1, 400), (73.0, 1, 120), (130.0, 2, 170),
+    (190.0, 1, 280), (214.0, 2, 160), (268.0, 1, 250), (325.0, 1, 210),
+)  # fmt: skip
+# Jobs and options. Times are as much shorter than in the papers as trainings are. Rounds of Pollux are short against
+# every job, as there: where they take 30 s, one that ends a second late costs the next job a quarter of its time. It
+# expects restarts to take about twice as long as they do, so that it resizes only where that gains beyond doubt.
+_POLICIES: dict[str, tuple[Arrivals, tuple[str, ...]]] = {
+    "tiresias(thresholds=(80.0,))": (_CROWD, ()),
+    "gandiva(quantum_s=60.0)": (_CROWD, ("--round-s", "60")),
+    "pollux(interval_s=3.0, restart_s=12.0)": (_FEW, ("--round-s", "3")),
+    "antman": (_CROWD, ()),
+}
 
 
-def write_workload(file: Path, jobs: Sequence[tuple[float, int, int]] = _JOBS) -> None:
+def write_workload(file: Path, jobs: Arrivals) -> None:
     """Jobs, in Trainyard's own form."""
     lines = [
         "name,arrival_s,num_devices,steps,guaranteed,busy,min_devices,max_devices,model,batch_size,checkpoint_every"
@@ -66,19 +75,19 @@ def concordance(jobs: Sequence[dict[str, Any]]) -> float:
 
 def undisturbed(folder: Path) -> dict[int, float]:
     """Losses by step of a job that has one device of this machine for itself; all jobs train the same, some longer."""
-    longest = max(_JOBS, key=lambda job: job[2])
-    write_workload(folder / "one.csv", [(0.0, 1, longest[2])])
+    most = max(steps for jobs, _ in _POLICIES.values() for _, _, steps in jobs)
+    write_workload(folder / "one.csv", [(0.0, 1, most)])
     command = ["trainyard", "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
     command += ["--policy", "fifo", "--folder", str(folder / "one"), "--json"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return JobHome(folder / "one" / "job0").losses()
 
 
-def run(policy: str, engine: str, folder: Path, jobs: Sequence[tuple[float, int, int]] = _JOBS) -> Any:
-    """What `fleet run --measure` says of jobs."""
+def run(policy: str, engine: str, folder: Path, jobs: Arrivals | None = None) -> Any:
+    """What `fleet run --measure` says of jobs, by default the policy's."""
     folder.mkdir(parents=True)
-    apart, options = _POLICIES[policy]
-    write_workload(folder / "jobs.csv", [(apart * first_s, wide, steps) for first_s, wide, steps in jobs])
+    its_jobs, options = _POLICIES[policy]
+    write_workload(folder / "jobs.csv", jobs or its_jobs)
     command = ["trainyard", "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
     command += [
         "--policy",
@@ -119,8 +128,8 @@ def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, floa
         "pairs_in_order": concordance(each),
         "worst_loss_error": max(
             abs(loss / alone[step] - 1.0)
-            for number in range(len(_JOBS))
-            for step, loss in JobHome(folder / "jobs" / f"job{number}").losses().items()
+            for job in each
+            for step, loss in JobHome(folder / "jobs" / job["job"]).losses().items()
         ),
     }
 

@@ -86,7 +86,9 @@ def test_every_module_of_tables_is_that_of_a_system(level: Level) -> None:
 def test_every_policy_is_in_the_catalog() -> None:
     """A module that is not is what another one of its system is made of."""
     systems = {system.module for system in LEVELS[1].systems}
-    modules = [m.name for m in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.") if not m.ispkg]
+    modules = [
+        m.name for m in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.") if not m.ispkg
+    ]
     assert systems <= set(modules)
     for module in modules:
         beside = Path(importlib.import_module(module).__file__ or "").parent.glob("*.py")
