@@ -19,8 +19,8 @@ from trainyard.fleet.mechanism.books import (
     release_jobs,
     start_jobs,
 )
-from trainyard.fleet.place.grants import devices_of
 from trainyard.fleet.place.free import FreeDevices, change_tenants, place_jobs
+from trainyard.fleet.place.grants import devices_of
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policy import Targets

@@ -11,13 +11,13 @@ from trainyard.fleet.mechanism.books import Books, Ints
 from trainyard.fleet.mechanism.exchange import Asked, exchange, give_back, walk
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
-from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.paces import Paces
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.reach import Reach
 from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
 from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder, Span
