@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.reproduce import shockwave_program
+from trainyard.fleet.reproduce.programs import shockwave
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
@@ -105,5 +105,5 @@ def test_as_the_authors_program() -> None:
         (theirs_s,) = (float(r["value"]) for r in csv.DictReader(file) if r["simulator"] == "shockwave")
     folder = DATA / "cluster" / "shockwave"
     (trace,) = (folder / "traces").glob("120_*.trace")
-    found_s = shockwave_program.makespan_s(trace, folder / "tacc_throughputs.json")
+    found_s = shockwave.makespan_s(trace, folder / "tacc_throughputs.json")
     assert found_s == pytest.approx(theirs_s, rel=0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
-from trainyard.fleet.reproduce import shockwave_program
+from trainyard.fleet.reproduce.programs import shockwave
 from trainyard.fleet.reproduce.programs.gavel import large_table, small_table
 
 _AWARE = max_min_fairness(as_published=True)
@@ -16,5 +16,5 @@ TABLES = (
             "max_min_fairness_perf": (_AWARE, 14622.820),
         }
     ),
-    shockwave_program.TABLE,
+    shockwave.TABLE,
 )
