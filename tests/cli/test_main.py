@@ -78,6 +78,19 @@ def test_help_lists_all_verbs(arguments, capsys):
         assert verb.line in out
 
 
+@pytest.mark.parametrize("rest", [(), ("--help",), ("-h",), ("help",)])
+def test_help_of_a_level_lists_its_acts(rest, capsys):
+    code, out, _ = run("fleet", *rest, capsys=capsys)
+    assert code == 0
+    assert {v for v in VERBS if f"\n  {v} " in out} == {v for v in VERBS if v.startswith("fleet ")}
+
+
+def test_a_level_is_no_verb(capsys):
+    code, _, err = run("fleet", "--json", capsys=capsys)
+    assert code == 2
+    assert err.startswith("error: fleet needs one of its acts: fleet simulate, ")
+
+
 def test_version(capsys):
     code, out, _ = run("--version", capsys=capsys)
     assert code == 0

@@ -10,15 +10,16 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.cli.verbs import VERBS
+from trainyard.cli.verbs import VERBS, Verb
 
 __all__ = ["UsageError", "help_text", "main", "run"]
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 _MOST_ROWS = 4
+_HELP = ("-h", "--help", "help")
 
 
 class UsageError(ValueError):
@@ -57,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _USER_ERROR
 
 
-def help_text() -> str:
-    """What ``trainyard --help`` prints."""
-    width = max(map(len, VERBS))
-    lines = [f"  {name:{width}}  {verb.line}" for name, verb in VERBS.items()]
+def help_text(verbs: Mapping[str, Verb] = VERBS) -> str:
+    """What ``trainyard --help`` prints, of all verbs or of some."""
+    width = max(map(len, verbs))
+    lines = [f"  {name:{width}}  {verb.line}" for name, verb in verbs.items()]
     return "\n".join(
         [
             "usage: trainyard VERB ...",
@@ -75,8 +76,11 @@ def help_text() -> str:
 
 
 def _dispatch(given: list[str]) -> int:
-    if not given or given[0] in ("-h", "--help", "help"):
+    if not given or given[0] in _HELP:
         print(help_text())
+        return 0
+    if (acts := _acts(given[0])) and (len(given) == 1 or given[1] in _HELP):
+        print(help_text(acts))
         return 0
     if given[0] == "--version":
         from importlib.metadata import version
@@ -102,13 +106,20 @@ def _verb(given: list[str]) -> tuple[str, list[str]]:
         name = " ".join(given[:words])
         if name in VERBS:
             return name, given[words:]
-    level = [verb for verb in VERBS if verb.startswith(f"{given[0]} ")]
-    if level and (len(given) == 1 or given[1].startswith("-")):
-        raise UsageError(f"{given[0]} needs one of its acts: {', '.join(level)}; see trainyard --help")
-    name = " ".join(given[:2]) if level else given[0]
+    acts = _acts(given[0])
+    if acts and given[1].startswith("-"):
+        raise UsageError(
+            f"{given[0]} needs one of its acts: {', '.join(acts)}; see trainyard {given[0]} --help"
+        )
+    name = " ".join(given[:2]) if acts else given[0]
     close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
     known = [*close, *(verb for verb in VERBS if verb not in close)]
     raise UsageError(f"unknown verb {name!r}; known: {', '.join(known)}; see trainyard --help")
+
+
+def _acts(level: str) -> dict[str, Verb]:
+    """The verbs of two words that begin so."""
+    return {name: verb for name, verb in VERBS.items() if name.startswith(f"{level} ")}
 
 
 def _options(name: str, module: Any, given: list[str]) -> Any:
