@@ -148,22 +148,19 @@ class _Simulator:
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
-        if self.failing:
-            self._fail_until(min(self.arrival_s, self.wake_s))
-        finish_s = self.ends.next_s()
-        next_s = min(self.arrival_s, finish_s, self.wake_s, self.holdings.leases.next_s())
-        if self.node_changes and (next_s < _INF or self.holdings.site.away):
-            next_s = min(next_s, self.node_changes[0][0])
-        if self.turns is not None:
-            next_s = self.turns.next_s(self.now_s, next_s, self.arrival_s)
+        next_s = self._next_s()
+        while self.failing and self._fails_before(next_s):
+            self._fail()
+            next_s = self._next_s()
         if next_s == _INF:
             self._refuse_to_wait()
+        finish_s = self.ends.next_s()
         while True:
-            if self.failing:
-                self._fail_until(min(self.arrival_s, next_s))
+            # Of one moment, nodes before ends, ends before arrivals, and these before what fails.
+            if self.failing and self._fails_before(next_s):
+                self._fail()
                 finish_s = self.ends.next_s()
-            # Of one moment, nodes before ends, and ends before arrivals.
-            if self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrival_s):
+            elif self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrival_s):
                 self._change_node()
                 finish_s = self.ends.next_s()
             elif finish_s <= next_s and finish_s <= self.arrival_s:
@@ -186,6 +183,18 @@ class _Simulator:
         if self.wake_s <= next_s:
             self.wake_s = _INF
 
+    def _next_s(self) -> float:
+        """The next moment at which the policy is asked, if nothing fails before."""
+        next_s = min(self.arrival_s, self.ends.next_s(), self.wake_s, self.holdings.leases.next_s())
+        if self.node_changes and (next_s < _INF or self.holdings.site.away):
+            next_s = min(next_s, self.node_changes[0][0])
+        return next_s if self.turns is None else self.turns.next_s(self.now_s, next_s, self.arrival_s)
+
+    def _fails_before(self, next_s: float) -> bool:
+        """Whether something fails before that moment, and before all else that happens until then."""
+        node_s = self.node_changes[0][0] if self.node_changes else _INF
+        return self.failing[0][0] < min(next_s, self.ends.next_s(), self.arrival_s, node_s)
+
     def _change_node(self) -> None:
         """A node goes away, or comes back; the policy is asked at its next chance."""
         now_s, node = heapq.heappop(self.node_changes)
@@ -202,18 +211,14 @@ class _Simulator:
         rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
         heapq.heappush(self.node_changes, (now_s + rest_s, node))
 
-    def _fail_until(self, next_s: float) -> None:
-        """Let happen what goes wrong before the next moment; the policy is not asked, for no devices become free."""
-        while self.failing and self.failing[0][0] < min(next_s, self.ends.next_s()):
-            failure_s, row, placed_s = heapq.heappop(self.failing)
-            if (
-                self.books.jobs[row] is not None
-                and self.books.placed_s[row] == placed_s
-                and self.books.held[row]
-            ):
-                self.holdings.fail(row, failure_s)
-                self._expect([row])
-                self._foresee(row, failure_s)
+    def _fail(self) -> None:
+        """Let the next failure happen; the policy is not asked, for no devices become free."""
+        failure_s, row, placed_s = heapq.heappop(self.failing)
+        books = self.books
+        if books.jobs[row] is not None and books.placed_s[row] == placed_s and books.held[row]:
+            self.holdings.fail(row, failure_s)
+            self._expect([row])
+            self._foresee(row, failure_s)
 
     def _foresee(self, row: int, now_s: float) -> None:
         """Draw when one of a job's devices fails."""

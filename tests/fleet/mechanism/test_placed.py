@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from runs import finished
 
 from trainyard.fleet.mechanism.holdings import Costs, Holdings
 from trainyard.fleet.policy import Targets
@@ -51,6 +52,7 @@ def test_what_jobs_can_have_is_given() -> None:
         (Fixed((0,), ((0, 6),)), "gives job 'rigid' devices 0, 6; cluster '2x2xV100.1x2xK80' has devices 0 to 5"),
         (Fixed((0,), ((-1, 0),)), "gives job 'rigid' devices -1, 0; cluster .* has devices 0 to 5"),
         (Fixed((0,), ((1, 1),)), "gives job 'rigid' devices 1, 1, some of them twice"),
+        (Fixed((0,), ((1, 0),)), "gives job 'rigid' devices 1, 0; give them as a tuple, in ascending order"),
         (Fixed((0,), ((1, 2),)), "gives job 'rigid' devices 2, whose nodes cannot be used now"),
         (Fixed((0,), ((0,),)), "gives job 'rigid' 1 devices; it runs on 2"),
         (Fixed((1,), ((0, 1, 4),)), "gives job 'elastic' 3 devices; it runs on 1 to 2"),
@@ -66,6 +68,17 @@ def test_what_jobs_can_have_is_given() -> None:
 def test_an_error_of_a_policy_is_found(policy: Fixed, message: str) -> None:
     with pytest.raises(FleetError, match=message):
         simulate_fleet(JOBS, SITE, policy)
+
+
+def test_a_policy_that_takes_nothing_away_gives_free_devices_only() -> None:
+    """It sees only jobs that wait: at the second decision, elastic is its job 0."""
+    policy = Fixed((0,), ((0, 1),), preempts=False)
+    jobs = [JOBS[0], replace(JOBS[1], arrival_s=5.0)]
+    with pytest.raises(FleetError, match="gives job 'elastic' devices 0, 1, which others have"):
+        simulate_fleet(jobs, SITE, policy)
+    later = [JOBS[0], replace(JOBS[1], arrival_s=10.0)]
+    run = simulate_fleet(later, SITE, policy)
+    assert finished(run) == {"rigid": 10.0, "elastic": 20.0}
 
 
 def test_who_has_other_devices_already_may_keep_them() -> None:

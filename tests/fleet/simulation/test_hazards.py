@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from leases import Lending
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.holdings import Costs, Holdings
 from trainyard.fleet.policies.queues import fifo, srtf
+from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulate import simulate_fleet
-from trainyard.fleet.simulation.hazards import Hazards
+from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import declared_job
@@ -28,6 +33,52 @@ def test_a_failure_costs_what_was_not_saved_and_a_restart() -> None:
     expected_s = work_s / (1 - (save_s / 2 + restart_s) / every_s)
     assert run.makespan_s == pytest.approx(expected_s, rel=0.01)
     assert run.num_failures == pytest.approx(run.makespan_s / every_s, rel=0.1)
+
+
+def test_what_was_not_saved_counts_from_the_start() -> None:
+    """Whatever was written down meanwhile: a job that has worked for 250 s was saved at 200."""
+    fate = Fate(Hazards(checkpoint_every_s=200.0))
+    holdings = Holdings(SITE, fifo(), 0, Costs(restart_s=30.0), Recorder(False), fate)
+    holdings.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
+    holdings.apply(holdings.books.active.copy(), Targets(np.arange(1)), 0.0)
+    holdings.books.settle(0, 150.0)
+    holdings.fail(0, 250.0)
+    assert holdings.books.finish_s[0] == 1000.0 + 50.0 + 30.0
+    # It has worked for 10 s since it was back.
+    holdings.fail(0, 290.0)
+    assert holdings.books.finish_s[0] == 1080.0 + 10.0 + 30.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "hazards"),
+    [
+        (Lending(50.0), Hazards(failure_every_s=400.0, seed=1)),
+        (srtf(), Hazards(failure_every_s=400.0, node_failure_every_s=500.0, node_repair_s=50.0, seed=1)),
+    ],
+)
+def test_what_happens_does_so_in_order(
+    policy: Policy, hazards: Hazards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures, leases that end, nodes that go, and decisions between: time does not go back."""
+    seen: list[tuple[float, str]] = []
+
+    def watch(name: str) -> None:
+        act = getattr(Holdings, name)
+
+        def noted(self: Holdings, what: Any, *rest: Any) -> Any:
+            seen.append((rest[-1], name))
+            return act(self, what, *rest)
+
+        monkeypatch.setattr(Holdings, name, noted)
+
+    acts = "apply", "fail", "stop", "finish"
+    for name in acts:
+        watch(name)
+    jobs = [declared_job(str(i), 30.0 * i, 1, 200.0) for i in range(60)]
+    simulate_fleet(jobs, Site.uniform(4, 1), policy, hazards=hazards)
+    times_s = [now_s for now_s, _ in seen]
+    assert times_s == sorted(times_s)
+    assert {name for _, name in seen} == set(acts)
 
 
 def test_wide_jobs_fail_more_often() -> None:

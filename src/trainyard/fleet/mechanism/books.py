@@ -18,8 +18,8 @@ Bools = NDArray[np.bool_]
 _INF = float("inf")
 
 _REAL = (
-    "arrival_s", "weight", "left", "rate", "turn", "since_s", "finish_s", "attained_s", "attained_device_s", "granted_s",
-    "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
+    "arrival_s", "weight", "left", "rate", "turn", "since_s", "began_s", "finish_s", "attained_s", "attained_device_s",
+    "attained_until_s", "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
 )  # fmt: skip
 _WHOLE = (
     "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
@@ -29,10 +29,11 @@ _LEFT = _REAL.index("left")
 _RATE = _REAL.index("rate")
 _TURN = _REAL.index("turn")
 _SINCE_S = _REAL.index("since_s")
+_BEGAN_S = _REAL.index("began_s")
 _FINISH_S = _REAL.index("finish_s")
 _ATTAINED_S = _REAL.index("attained_s")
 _ATTAINED_DEVICE_S = _REAL.index("attained_device_s")
-_GRANTED_S = _REAL.index("granted_s")
+_ATTAINED_UNTIL_S = _REAL.index("attained_until_s")
 _WAITING_SINCE_S = _REAL.index("waiting_since_s")
 _FIRST_START_S = _REAL.index("first_start_s")
 _ARRIVAL_S = _REAL.index("arrival_s")
@@ -66,13 +67,13 @@ class Books:
     serial : how many jobs were entered before it.
     arrival_s, num_devices, weight : of the job.
     allowed : device types that it can run on, as bits by their index.
-    left : work to be done at ``since_s``; ``rate`` per second from then on.
+    left : work to be done at ``since_s``; ``rate`` per second from then on. Until then a running job restarts, and does
+        no work.
+    began_s : when that began to be work, after the job got its devices or was set back; settling leaves it.
     turn : work left at which the job changes its pace; 0 for one that keeps it.
     finish_s : when the job ends, or changes its pace, if nothing else changes; infinite while it waits.
-    attained_s, attained_device_s : time for which it had devices, and that times their number, at ``since_s``.
+    attained_s, attained_device_s : time for which it had devices, and that times their number, at ``attained_until_s``.
     held, held_type : devices that it has, and index of their type.
-    granted_s : when it got its grant, or the two above were last written. Until ``since_s`` it restarts, and does no
-        work.
     placed_s : when it got the devices that it has; settling and new shares leave it.
     waiting_since_s : when it last began to wait.
     job_s : jobs times time, over all jobs, when it was submitted.
@@ -116,10 +117,11 @@ class Books:
     rate: Floats
     turn: Floats
     since_s: Floats
+    began_s: Floats
     finish_s: Floats
     attained_s: Floats
     attained_device_s: Floats
-    granted_s: Floats
+    attained_until_s: Floats
     placed_s: Floats
     waiting_since_s: Floats
     first_start_s: Floats
@@ -245,7 +247,7 @@ class Books:
     def stretch(self, row: int, now_s: float, times: float) -> None:
         """What is left of a job's restart takes so many times as long."""
         if self.since_s[row] > now_s:
-            self.since_s[row] = now_s + (self.since_s[row] - now_s) * times
+            self.since_s[row] = self.began_s[row] = now_s + (self.since_s[row] - now_s) * times
 
     def part_of_start_left(self, row: int, now_s: float) -> float:
         """Of the time that a job does no work after it got its devices; 0 if it has none, or works."""
@@ -256,13 +258,14 @@ class Books:
     def delay(self, row: int, more_s: float) -> None:
         """A job that does no work yet begins to later."""
         self.since_s[row] += more_s
+        self.began_s[row] = self.since_s[row]
         self._expect(row)
 
     def set_back(self, row: int, unsaved_s: float, now_s: float, restart_s: float) -> None:
         """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
         self.settle(row, now_s)
-        self.left[row] += unsaved_s * self.rate[row]
-        self.since_s[row] = max(self.since_s[row], now_s) + restart_s
+        self.left[row] = min(self.job(row).work, self.left[row] + unsaved_s * self.rate[row])
+        self.since_s[row] = self.began_s[row] = max(self.since_s[row], now_s) + restart_s
         self._expect(row)
 
     def _expect(self, row: int) -> None:
@@ -311,21 +314,21 @@ def _remove(rows, count, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
-    granted_s = now_s - real[_GRANTED_S, row]
-    real[_ATTAINED_S, row] += granted_s
-    real[_ATTAINED_DEVICE_S, row] += granted_s * whole[HELD, row]
+    had_s = now_s - real[_ATTAINED_UNTIL_S, row]
+    real[_ATTAINED_S, row] += had_s
+    real[_ATTAINED_DEVICE_S, row] += had_s * whole[HELD, row]
     if now_s > real[_SINCE_S, row]:
         done = (now_s - real[_SINCE_S, row]) * real[_RATE, row]
         real[_LEFT, row] = max(0.0, real[_LEFT, row] - done)
         real[_SINCE_S, row] = now_s
-    real[_GRANTED_S, row] = now_s
+    real[_ATTAINED_UNTIL_S, row] = now_s
 
 
 @njit(cache=True)
 def _attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
-        stint_s = now_s - real[_GRANTED_S, row] if whole[HELD, row] else 0.0
+        stint_s = now_s - real[_ATTAINED_UNTIL_S, row] if whole[HELD, row] else 0.0
         found[0, i] = real[_ATTAINED_S, row] + stint_s
         found[1, i] = real[_ATTAINED_DEVICE_S, row] + stint_s * whole[HELD, row]
 
@@ -367,8 +370,8 @@ def start_jobs(real, whole, rows, devices, counts, kind_of, written, used, now_s
         whole[FIRST_DEVICE, row] = used + first
         first += counts[i]
         whole[_NUM_STARTS, row] += 1
-        real[_PLACED_S, row] = real[_GRANTED_S, row] = now_s
-        real[_SINCE_S, row] = now_s + pause_s
+        real[_PLACED_S, row] = real[_ATTAINED_UNTIL_S, row] = now_s
+        real[_SINCE_S, row] = real[_BEGAN_S, row] = now_s + pause_s
         rate = real[_GANG_RATE, row]
         if np.isnan(rate) or counts[i] != whole[NUM_DEVICES, row]:
             rate, known = 0.0, False

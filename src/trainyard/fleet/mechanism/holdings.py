@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.books import Books, Bools, Ints
 from trainyard.fleet.mechanism.exchange import Asked, exchange, give_back, walk
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
@@ -82,7 +82,8 @@ class Holdings:
         self.paces = paces(site, self.books, self.fate, crowding or Crowding())
         self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
         self._auxiliary: Auxiliary | None = None
-        self.changed: list[int] = []
+        # Rows that the decision changed which is being brought about, some of them twice.
+        self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self.num_waiting = 0
@@ -156,9 +157,9 @@ class Holdings:
 
     def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
-        self.changed, most = [], self._most_that_start(targets)
+        self._changed, most = [], self._most_that_start(targets)
         if targets.devices is not None:
-            starting, stopping = changes(self.books, self.site, rows, targets)
+            starting, stopping = changes(self.books, self.site, rows, targets, self._taken())
         elif self.preempts:
             room = self.site.devices_of_type
             starting, stopping = walk(self.books, rows, Asked.of(targets), room, targets.backfill)
@@ -175,7 +176,12 @@ class Holdings:
             if not (whole and self.whole):
                 self._share(wanted, targets, now_s)
             self.whole = whole
-        return np.array(self.changed, np.int64)
+        return np.array(list(dict.fromkeys(self._changed)), np.int64)
+
+    def _taken(self) -> Bools:
+        """Devices that the policy cannot give: it takes nothing away, and who has them is not in its snapshots."""
+        taken = self.free.taken()
+        return np.zeros_like(taken) if self.preempts else taken
 
     def _most_that_start(self, targets: Targets) -> int:
         """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
@@ -235,7 +241,7 @@ class Holdings:
         pauses_s = costs.start_s + more_s, costs.restart_s + more_s
         waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
         self.num_waiting -= waited
-        self.changed += rows
+        self._changed += rows
         return known
 
     def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
@@ -258,7 +264,7 @@ class Holdings:
         left = {row: part for row in sorted(others) if (part := books.part_of_start_left(row, now_s)) > 0}
         for row, part in left.items():
             books.delay(row, self.costs.together_s * part * len(rows))
-        self.changed += left
+        self._changed += left
         self._starting = [*left, *rows]
         return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
 
@@ -275,7 +281,7 @@ class Holdings:
             grant = granted(devices, place, extras)._replace(partners=partners)
             if self.books.grants[row] != grant:
                 self.paces.regranted(row, grant, now_s)
-                self.changed.append(row)
+                self._changed.append(row)
         check_shares(tenants, self.books)
 
     def _note_use(self, now_s: float) -> None:
@@ -343,8 +349,8 @@ class Holdings:
         self.stop(rows, now_s)
 
     def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
-        since_s = now_s - max(float(self.books.placed_s[row]), float(self.books.since_s[row]))
-        unsaved_s = since_s % self.fate.hazards.checkpoint_every_s if since_s > 0 else 0.0
+        worked_s = now_s - float(self.books.began_s[row])
+        unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
         self.books.set_back(row, unsaved_s, now_s, restart_s)
         self.notes.num_failures += 1
 

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.books import Books, Bools, Ints
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 
 
-def changes(books: Books, site: Site, rows: Ints, targets: Targets) -> tuple[Ints, Ints]:
+def changes(books: Books, site: Site, rows: Ints, targets: Targets, taken: Bools) -> tuple[Ints, Ints]:
     """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
     ----------
     rows : of the snapshot that the targets are for.
+    taken : whether each device is one that the policy cannot give, since others have it.
 
     Returns
     -------
@@ -44,7 +45,7 @@ def changes(books: Books, site: Site, rows: Ints, targets: Targets) -> tuple[Int
                     raise FleetError(
                         f"the policy refuses job {number} and gives it devices {_listed(devices)}"
                     )
-                wrong = _wrong(job, int(books.allowed[row]), devices, site)
+                wrong = _wrong(job, int(books.allowed[row]), devices, site, taken)
                 if wrong:
                     raise FleetError(f"the policy gives job {job.name!r} {wrong}")
     return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
@@ -64,13 +65,15 @@ def _check_order(books: Books, rows: Ints, order: Ints, num_given: int) -> None:
         raise FleetError(f"the policy names job {name!r} twice; a job is in the order once")
 
 
-def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site) -> str:
+def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site, taken: Bools) -> str:
     """What is wrong with devices of a job; empty if nothing is."""
     kinds, own = site.kind_of_device, set(devices)
     if not 0 <= min(own) <= max(own) < len(kinds):
         return f"devices {_listed(devices)}; cluster {site.name!r} has devices 0 to {len(kinds) - 1}"
     if len(own) < len(devices):
         return f"devices {_listed(devices)}, some of them twice; give each device once"
+    if not isinstance(devices, tuple) or list(devices) != sorted(devices):
+        return f"devices {_listed(devices)}; give them as a tuple, in ascending order"
     if not job.least_devices <= len(own) <= job.most_devices:
         asked = " to ".join(map(str, sorted({job.least_devices, job.most_devices})))
         return f"{len(own)} devices; it runs on {asked}"
@@ -78,6 +81,11 @@ def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site) -> str:
     if -1 in found:
         lost = [device for device in devices if kinds[device] < 0]
         return f"devices {_listed(lost)}, whose nodes cannot be used now"
+    if taken[list(devices)].any():
+        held = [device for device in devices if taken[device]]
+        return (
+            f"devices {_listed(held)}, which others have; a policy that does not preempt gives free ones only"
+        )
     (first, *others) = found
     if others or not (allowed >> first) & 1:
         names = [name for kind, name in enumerate(site.device_types) if (allowed >> kind) & 1]

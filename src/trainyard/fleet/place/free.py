@@ -8,11 +8,14 @@ from copy import copy
 import numpy as np
 from numba import njit
 from numpy import empty, int64, where
+from numpy.typing import NDArray
 
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import Ints, workers_for
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.site import Site
+
+Bools = NDArray[np.bool_]
 
 # Rows of the tables of devices and of nodes. A table is one argument, and to hand an argument to a compiled function
 # takes as long as its work on a job.
@@ -91,6 +94,11 @@ class FreeDevices:
         seen.total = int(seen.by_type.sum())
         seen.tables = per_device, per_node, seen.by_type
         return seen
+
+    def taken(self) -> Bools:
+        """Whether somebody has each device; so have all devices of nodes that cannot be used."""
+        found: Bools = self.tables[0][_TENANTS] > 0
+        return found
 
     def take_these(self, devices: Sequence[int] | Ints) -> None:
         """Take the devices named; one that others have already is shared with them."""
