@@ -6,13 +6,13 @@ is; -1 for an item that is not there. Of those due at one moment, the lowest num
 
 from __future__ import annotations
 
-from trainyard.engine.compiling import compiled
+from trainyard.engine.compiling import lean
 from trainyard.engine.tasks import Floats, Ints
 
 __all__ = ["drop_first", "expect"]
 
 
-@compiled
+@lean
 def expect(due_s: Floats, heap: Ints, place: Ints, size: int, item: int, when_s: float) -> int:
     """Put an item in, or move it; returns how many are there then."""
     at, is_earlier = place[item], when_s < due_s[item]
@@ -28,7 +28,7 @@ def expect(due_s: Floats, heap: Ints, place: Ints, size: int, item: int, when_s:
     return size
 
 
-@compiled
+@lean
 def drop_first(due_s: Floats, heap: Ints, place: Ints, size: int) -> int:
     """Take the first item, `heap[0]`, out; returns how many are left."""
     place[heap[0]] = -1
@@ -39,14 +39,14 @@ def drop_first(due_s: Floats, heap: Ints, place: Ints, size: int) -> int:
     return size
 
 
-@compiled
+@lean
 def _is_before(due_s: Floats, a: int, b: int) -> bool:
     if due_s[a] != due_s[b]:
         return bool(due_s[a] < due_s[b])
     return a < b
 
 
-@compiled
+@lean
 def _rise(due_s: Floats, heap: Ints, place: Ints, at: int) -> None:
     item = heap[at]
     while at > 0:
@@ -60,7 +60,7 @@ def _rise(due_s: Floats, heap: Ints, place: Ints, at: int) -> None:
     place[item] = at
 
 
-@compiled
+@lean
 def _sink(due_s: Floats, heap: Ints, place: Ints, size: int, at: int) -> None:
     item = heap[at]
     while 2 * at + 1 < size:

@@ -12,10 +12,13 @@ Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011 (counters 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
+
+from trainyard.compiling import compiled
 
 U64 = np.uint64
 GOLDEN = U64(0x9E3779B97F4A7C15)
@@ -28,7 +31,7 @@ def _mix(z: Any) -> Any:
     return z ^ (z >> U64(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@partial(compiled, nogil=True)
 def zero_dropped(
     values: Any, lines: Any, length: int, stride: Any, key: Any, threshold: Any, first: int, last: int
 ) -> None:
@@ -58,7 +61,7 @@ def zero_dropped(
         position += count
 
 
-@numba.njit(cache=True, nogil=True)
+@partial(compiled, nogil=True)
 def normal(values: Any, lines: Any, length: int, stride: Any, key: Any, first: int, last: int) -> None:
     """Write standard normal numbers by position into a flat float32 array (see ``zero_dropped``)."""
     for position in range(first, last):

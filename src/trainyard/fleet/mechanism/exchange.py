@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy import concatenate, empty, int64, zeros
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.mechanism.books import (
     ALLOWED,
     FIRST_DEVICE,
@@ -135,13 +135,13 @@ def give_back(books: Books, free: FreeDevices, rows: Ints) -> None:
     free.total += _give_back(rows, books.blocks[1], books.grants.devices, *free.tables)
 
 
-@njit(cache=True)
+@compiled
 def _give_back(rows, whole, written, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     devices = devices_of(rows, whole[FIRST_DEVICE], whole[HELD], written)
     return change_tenants(devices, -1, per_device, per_node, by_type)
 
 
-@njit(cache=True)
+@compiled
 def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no-untyped-def]
     asked, held, held_type, allowed = whole[NUM_DEVICES], whole[HELD], whole[HELD_TYPE], whole[ALLOWED]
     left = room.copy()
@@ -174,7 +174,7 @@ def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no
     return starting[:num_starting], stopping[:num_stopping]
 
 
-@njit(cache=True)
+@compiled
 def _exchange(  # type: ignore[no-untyped-def]
     order, counts, kinds, hows, rows, real, whole, written, kind_of, per_device, per_node, by_type,
     room, how, backfill, used, now_s, pauses_s, found,

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from trainyard.compiling import compiled
 
 Ints = NDArray[np.int64]
 
@@ -40,7 +41,7 @@ def nodes_for(
     return found.tolist() if len(found) else None
 
 
-@njit(cache=True)
+@compiled
 def _nodes_for(first, last, priorities, gang, bar, across):  # type: ignore[no-untyped-def]
     room, rank = last - first, np.zeros(len(first), np.int64)
     for i in range(len(first)):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
-from numba import njit
 from numpy import empty, int64, where
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import Ints, workers_for
 from trainyard.fleet.place.pools import pool_for
@@ -105,7 +105,7 @@ class FreeDevices:
         self.total += change_tenants(np.asarray(devices, np.int64), 1, *self.tables)
 
 
-@njit(cache=True)
+@compiled
 def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Give devices one tenant more, or less; returns how many are free that were not: those that the last one leaves."""
     total = 0
@@ -120,7 +120,7 @@ def change_tenants(devices, change, per_device, per_node, by_type):  # type: ign
     return total
 
 
-@njit(cache=True)
+@compiled
 def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Take devices of nodes for jobs; returns the numbers of those that got any, the devices, and how many each has."""
     type_of, has_racks = per_node[_TYPE], per_node[_RACK].max() > 0
@@ -157,7 +157,7 @@ def place_jobs(wanted, kinds, allowed, hows, how, goes_on, per_device, per_node,
     return numbers[:placed], devices[:count], counts[:placed]
 
 
-@njit(cache=True)
+@compiled
 def _take(taken, wanted, devices, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Take so many devices of every node, ``wanted`` in all, and write down which."""
     tenants, count = per_device[_TENANTS], 0

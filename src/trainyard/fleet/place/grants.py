@@ -7,9 +7,9 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.workload.job import Grant
 
 Ints = NDArray[np.int64]
@@ -101,7 +101,7 @@ class Grants:
         self._used += num_devices
 
 
-@njit(cache=True)
+@compiled
 def devices_of(rows, first, held, devices):  # type: ignore[no-untyped-def]
     num = 0
     for row in rows:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
-from numba import njit
 from numpy import arange, argmax, argsort, empty, int64, where, zeros
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.site import FleetError
 
 Ints = NDArray[np.int64]
@@ -67,7 +67,7 @@ def packed(free: Ints, wanted: int) -> Ints | None:
     return taken if len(taken) else None
 
 
-@njit(cache=True)
+@compiled
 def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
     """How many devices to take of every node; of no node at all (an empty array) if there is no place.
 
@@ -89,7 +89,7 @@ def nodes_for(how, free, wanted, sizes):  # type: ignore[no-untyped-def]
     return _in_order(free, wanted, arange(len(free)))
 
 
-@njit(cache=True)
+@compiled
 def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-untyped-def]
     """Instead of several nodes, as many or fewer of the rack with fewest devices free, if there is one with room.
 
@@ -112,7 +112,7 @@ def in_one_rack(how, taken, free, wanted, sizes, racks):  # type: ignore[no-unty
     return taken
 
 
-@njit(cache=True)
+@compiled
 def workers_for(how, free, wanted, sizes, racks, has_racks):  # type: ignore[no-untyped-def]
     """The same as `nodes_for`, of a placement of workers, counted in place of devices; in one rack if it can be.
 
@@ -131,7 +131,7 @@ def workers_for(how, free, wanted, sizes, racks, has_racks):  # type: ignore[no-
     return taken * worker if worker else taken
 
 
-@njit(cache=True)
+@compiled
 def _in_order(free, wanted, nodes):  # type: ignore[no-untyped-def]
     """Whatever is free, in the order of the nodes: devices are alike wherever they are."""
     taken = zeros(len(free), int64)
@@ -143,7 +143,7 @@ def _in_order(free, wanted, nodes):  # type: ignore[no-untyped-def]
     return empty(0, int64)
 
 
-@njit(cache=True)
+@compiled
 def _fullest(free, taken, wanted):  # type: ignore[no-untyped-def]
     """The node with fewest devices free that suffices, of those of which none is taken; -1 if there is none."""
     best = -1
@@ -155,7 +155,7 @@ def _fullest(free, taken, wanted):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True)
+@compiled
 def _packed(free, wanted):  # type: ignore[no-untyped-def]
     """On the nodes with most devices free, but a node that suffices alone is the one with fewest."""
     taken = zeros(len(free), int64)
@@ -166,7 +166,7 @@ def _packed(free, wanted):  # type: ignore[no-untyped-def]
     return taken
 
 
-@njit(cache=True)
+@compiled
 def _consolidated(free, wanted, sizes):  # type: ignore[no-untyped-def]
     """On as few nodes as a job of that size can lie on: it waits rather than be spread over more.
 
@@ -194,7 +194,7 @@ def _consolidated(free, wanted, sizes):  # type: ignore[no-untyped-def]
     return taken
 
 
-@njit(cache=True)
+@compiled
 def _spread(free, wanted):  # type: ignore[no-untyped-def]
     """One device after the other from the node that has most free: on as many nodes as there are."""
     if free.sum() < wanted:

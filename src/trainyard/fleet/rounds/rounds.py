@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numba import njit
 from numpy import arange, argsort, bool_, empty, inf, int64, searchsorted, zeros
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 
@@ -190,7 +190,7 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
     return replace(accounts, received_s=received, total_s=total_s)
 
 
-@njit(cache=True)
+@compiled
 def _credited(known, received_s, total_s, serial, device_type, gave_s):  # type: ignore[no-untyped-def]
     received, total = received_s.copy(), zeros(len(total_s))
     rows = searchsorted(known, serial)
@@ -206,7 +206,7 @@ def priorities(accounts: Accounts, now_s: float) -> Floats:
     return found
 
 
-@njit(cache=True)
+@compiled
 def _priorities(fraction, received_s, elapsed_s):  # type: ignore[no-untyped-def]
     found = zeros(fraction.shape)
     for row in range(fraction.shape[0]):
@@ -251,7 +251,7 @@ def turn(
     return rows[runs], types[runs]
 
 
-@njit(cache=True)
+@compiled
 def _in_turn(fraction, owed_s, priority, wanted, place, more_than):  # type: ignore[no-untyped-def]
     """All combinations and types that can run, most urgent first."""
     rows, types = empty(fraction.size, int64), empty(fraction.size, int64)
@@ -273,7 +273,7 @@ def _in_turn(fraction, owed_s, priority, wanted, place, more_than):  # type: ign
     return rows[order], types[order]
 
 
-@njit(cache=True)
+@compiled
 def _greedy(rows, types, wanted, room, first, second):  # type: ignore[no-untyped-def]
     left = room.copy()
     total = left.sum()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from trainyard.compiling import compiled
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.mechanism.books import Books, Ints
 
@@ -46,14 +46,14 @@ class Ends:
         return row
 
 
-@njit(cache=True)
+@compiled
 def _expect(finish_s, when_s, places, size, rows):  # type: ignore[no-untyped-def]
     for row in rows:
         size = expect(when_s, places[_HEAP], places[_PLACE], size, row, finish_s[row])
     return size
 
 
-@njit(cache=True)
+@compiled
 def _next(finish_s, when_s, places, size):  # type: ignore[no-untyped-def]
     while size:
         row = places[_HEAP, 0]

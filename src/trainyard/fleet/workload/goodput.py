@@ -19,9 +19,9 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.workload.throughput import TINY, Theta, fit, sync_s
 
 Floats = NDArray[np.float64]
@@ -202,13 +202,13 @@ def _fitted(timings: tuple[tuple[int, int, int, float, float], ...]) -> Theta:
     return fit(timings)
 
 
-@njit(cache=True)
+@compiled
 def _gain(square, variance, scale):  # type: ignore[no-untyped-def]
     rest = variance / scale + square
     return (variance + square) / rest if rest > 0 else 1.0
 
 
-@njit(cache=True)
+@compiled
 def _best(theta, square, variance, limits, across, num_devices):  # type: ignore[no-untyped-def]
     """Best of batch sizes in geometric progression: goodput, local batch, passes."""
     first, last, least_local, most_local = limits
@@ -234,7 +234,7 @@ def _best(theta, square, variance, limits, across, num_devices):  # type: ignore
     return best, best_local, best_passes
 
 
-@njit(cache=True)
+@compiled
 def _goodputs(theta, noise, limits, most, num_columns):  # type: ignore[no-untyped-def]
     found = np.zeros((len(theta), 2, num_columns))
     for j in range(len(theta)):
@@ -244,7 +244,7 @@ def _goodputs(theta, noise, limits, most, num_columns):  # type: ignore[no-untyp
     return found
 
 
-@njit(cache=True)
+@compiled
 def _goodputs_at(theta, noise, limits, across, num_devices):  # type: ignore[no-untyped-def]
     found = np.zeros(len(theta))
     for j in range(len(theta)):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from trainyard.compiling import compiled
 
 TINY = 1e-8  # what costs nothing, costs this much, so that it has a logarithm
 _LARGEST_GAMMA = 10.0  # of the norm that joins computing and synchronising: nearly their maximum
@@ -66,7 +67,7 @@ def fit(samples: tuple[Sample, ...]) -> Theta:
     return Theta(*found.tolist())
 
 
-@njit(cache=True)
+@compiled
 def sync_s(theta, across, num_devices):  # type: ignore[no-untyped-def]
     """Seconds of synchronisation, over several nodes (``across``) or within one; compiled."""
     if across:
@@ -74,7 +75,7 @@ def sync_s(theta, across, num_devices):  # type: ignore[no-untyped-def]
     return theta[4] + theta[5] * max(num_devices - 2, TINY) if num_devices > 1 else TINY
 
 
-@njit(cache=True)
+@compiled
 def _least(x, lower, upper, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     """Minimum of the loss within bounds, by projected BFGS over the logarithms of the numbers.
 
@@ -113,19 +114,19 @@ def _least(x, lower, upper, across, devices, local, log_compute, log_step):  # t
     return np.exp(x)
 
 
-@njit(cache=True)
+@compiled
 def _log_loss(x, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     theta = np.exp(x)
     loss, slope = _loss(theta, across, devices, local, log_compute, log_step)
     return loss, slope * theta
 
 
-@njit(cache=True)
+@compiled
 def _times(matrix, vector):  # type: ignore[no-untyped-def]
     return np.sum(matrix * vector, axis=1)
 
 
-@njit(cache=True)
+@compiled
 def _updated(inverse, is_new, moved, turned):  # type: ignore[no-untyped-def]
     """The inverse Hessian after a step (Broyden, Fletcher, Goldfarb, Shanno)."""
     curved = np.sum(moved * turned)
@@ -138,7 +139,7 @@ def _updated(inverse, is_new, moved, turned):  # type: ignore[no-untyped-def]
     return inverse - (np.outer(bent, moved) + np.outer(moved, bent)) / curved, False
 
 
-@njit(cache=True)
+@compiled
 def _loss(theta, across, devices, local, log_compute, log_step):  # type: ignore[no-untyped-def]
     """Errors of passes and steps, a pull to gamma 1 and to synchronisation that does not grow; and the gradient."""
     num, gamma = len(local), theta[6]

@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy import float64, int64
 from numpy.typing import NDArray
+
+from trainyard.compiling import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -96,7 +97,7 @@ def _spans(wants: Wants, total: int, more: int, offset: float) -> _Spans:
     return spans
 
 
-@njit(cache=True)
+@compiled
 def _level(wants, spans, job, share, span):  # type: ignore[no-untyped-def]
     level = share
     while level >= 0 and wants.num_devices[job, level] > spans.free[span]:
@@ -104,7 +105,7 @@ def _level(wants, spans, job, share, span):  # type: ignore[no-untyped-def]
     return level
 
 
-@njit(cache=True)
+@compiled
 def _end(wants, spans, offset, job, share, span, left):  # type: ignore[no-untyped-def]
     """When the devices of a job with a share from a span on are free; -1 if it is not done by its deadline."""
     deadline = wants.deadline[job]
@@ -123,7 +124,7 @@ def _end(wants, spans, offset, job, share, span, left):  # type: ignore[no-untyp
     return -1.0
 
 
-@njit(cache=True)
+@compiled
 def _reserve(wants, spans, job, share, span, end):  # type: ignore[no-untyped-def]
     """Take a share from a span on until an end."""
     while span != _END and spans.start[span] < end:
@@ -141,14 +142,14 @@ def _reserve(wants, spans, job, share, span, end):  # type: ignore[no-untyped-de
         span = spans.after[span]
 
 
-@njit(cache=True)
+@compiled
 def _release(spans, job):  # type: ignore[no-untyped-def]
     for span in range(spans.used[0]):
         spans.free[span] += spans.plan[job, span]
         spans.plan[job, span] = 0
 
 
-@njit(cache=True)
+@compiled
 def _filled(wants, spans, offset, job, span, left):  # type: ignore[no-untyped-def]
     """Reserve the satisfactory share from a span on; return its level, or -1 if there is none."""
     for share in range(wants.least[job], wants.num_levels[job]):
@@ -159,7 +160,7 @@ def _filled(wants, spans, offset, job, span, left):  # type: ignore[no-untyped-d
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _satisfactory(wants, spans, offset):  # type: ignore[no-untyped-def]
     share = np.full(len(wants.left), -1)
     for job in range(len(share)):
@@ -168,7 +169,7 @@ def _satisfactory(wants, spans, offset):  # type: ignore[no-untyped-def]
     return share
 
 
-@njit(cache=True)
+@compiled
 def _device_slots(spans, job):  # type: ignore[no-untyped-def]
     total, span = 0.0, 0
     while spans.after[span] != _END:
@@ -178,7 +179,7 @@ def _device_slots(spans, job):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True)
+@compiled
 def _now(wants, spans, offset, met, job, level):  # type: ignore[no-untyped-def]
     """Give a job a level until the next slot and what it then needs later; return the device slots of all that."""
     _release(spans, job)
@@ -192,7 +193,7 @@ def _now(wants, spans, offset, met, job, level):  # type: ignore[no-untyped-def]
     return _device_slots(spans, job)
 
 
-@njit(cache=True)
+@compiled
 def _gain(wants, spans, offset, met, level, slots, job):  # type: ignore[no-untyped-def]
     """Device slots that the next level saves for each device that it adds."""
     now = level[job]
@@ -211,7 +212,7 @@ def _gain(wants, spans, offset, met, level, slots, job):  # type: ignore[no-unty
     return gain
 
 
-@njit(cache=True)
+@compiled
 def _allocated(wants, spans, offset):  # type: ignore[no-untyped-def]
     met = _satisfactory(wants, spans, offset) >= 0
     size = len(met)
@@ -237,7 +238,7 @@ def _allocated(wants, spans, offset):  # type: ignore[no-untyped-def]
     return spans.plan[:, 0].copy(), _next_need(spans)
 
 
-@njit(cache=True)
+@compiled
 def _next_need(spans):  # type: ignore[no-untyped-def]
     span = spans.after[0]
     while span != _END:

@@ -26,8 +26,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from trainyard.compiling import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,7 +63,7 @@ class _Basis(NamedTuple):
     place: Ints
 
 
-@njit(cache=True)
+@compiled
 def costs(rate, held, need, price):  # type: ignore[no-untyped-def]
     """What needs cost at prices.
 
@@ -105,7 +106,7 @@ def costs(rate, held, need, price):  # type: ignore[no-untyped-def]
     return total, less, more
 
 
-@njit(cache=True)
+@compiled
 def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
     """The least part of the devices of every type on which all jobs have what they need.
 
@@ -152,7 +153,7 @@ def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
     return part, price, _fractions(takes, held, basis, value)
 
 
-@njit(cache=True)
+@compiled
 def _clean(price):  # type: ignore[no-untyped-def]
     """Without the rounding errors of types that have devices to spare."""
     total = 0.0
@@ -164,7 +165,7 @@ def _clean(price):  # type: ignore[no-untyped-def]
         price[kind] /= total
 
 
-@njit(cache=True)
+@compiled
 def _vertices(rate, held, need):  # type: ignore[no-untyped-def]
     """What every vertex of every job takes of every type, and how many vertices a job has."""
     jobs, kinds = rate.shape
@@ -191,7 +192,7 @@ def _vertices(rate, held, need):  # type: ignore[no-untyped-def]
     return takes, count
 
 
-@njit(cache=True)
+@compiled
 def _begun(takes, count, price):  # type: ignore[no-untyped-def]
     """A basis to begin with: everybody's cheapest vertex.
 
@@ -208,7 +209,7 @@ def _begun(takes, count, price):  # type: ignore[no-untyped-def]
     return _Basis(key, owner, np.arange(kinds))
 
 
-@njit(cache=True)
+@compiled
 def _cost(takes, price, job, place):  # type: ignore[no-untyped-def]
     found = 0.0
     for kind in range(len(price)):
@@ -216,7 +217,7 @@ def _cost(takes, price, job, place):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def _cheapest(takes, count, price, job):  # type: ignore[no-untyped-def]
     """The vertex of a job that costs least, and its cost."""
     best, least = 0, _cost(takes, price, job, 0)
@@ -227,7 +228,7 @@ def _cheapest(takes, count, price, job):  # type: ignore[no-untyped-def]
     return best, least
 
 
-@njit(cache=True)
+@compiled
 def _fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
     """A column of the matrix: what more of it takes of every type when its job's key makes room for it."""
     for kind in range(len(out)):
@@ -237,7 +238,7 @@ def _fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
             out[kind] = -1.0 if job == _PART else 1.0 if kind == place else 0.0
 
 
-@njit(cache=True)
+@compiled
 def _inverse(matrix):  # type: ignore[no-untyped-def]
     """Of a matrix so small that LAPACK would take longer to call (Gauss and Jordan)."""
     size = len(matrix)
@@ -261,7 +262,7 @@ def _inverse(matrix):  # type: ignore[no-untyped-def]
     return right
 
 
-@njit(cache=True)
+@compiled
 def _times(matrix, vector, sign, out):  # type: ignore[no-untyped-def]
     for row in range(len(matrix)):
         out[row] = 0.0
@@ -269,7 +270,7 @@ def _times(matrix, vector, sign, out):  # type: ignore[no-untyped-def]
             out[row] += sign * matrix[row, column] * vector[column]
 
 
-@njit(cache=True)
+@compiled
 def _priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
     """What the keys take; what the cheapest vertices would save; and the column that promises most, if hasty the first.
 
@@ -291,7 +292,7 @@ def _priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
     return taken, saved, enters, place
 
 
-@njit(cache=True)
+@compiled
 def _leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
     """How far a column of a job, or of none, can enter, and which leaves then.
 
@@ -320,7 +321,7 @@ def _leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
     return far, leaves
 
 
-@njit(cache=True)
+@compiled
 def _exchange(basis, value, far, leaves, job, place):  # type: ignore[no-untyped-def]
     """One column enters and another leaves; of a job whose key leaves, the vertex with most weight is the next.
 
@@ -344,7 +345,7 @@ def _exchange(basis, value, far, leaves, job, place):  # type: ignore[no-untyped
         basis.owner[heir], basis.place[heir] = job, place
 
 
-@njit(cache=True)
+@compiled
 def _fractions(takes, held, basis, value):  # type: ignore[no-untyped-def]
     """Of all jobs on all types."""
     found = np.zeros(held.shape)

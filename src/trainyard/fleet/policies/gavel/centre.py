@@ -15,8 +15,9 @@ D. Ruiz. "A scaling algorithm to equilibrate both rows and columns norms in matr
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from trainyard.compiling import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -83,7 +84,7 @@ def _equilibrated(data: Floats, level: Floats, rounds: int) -> tuple[Floats, Flo
     return columns, rows
 
 
-@njit(cache=True)
+@compiled
 def _times(data, level, x):  # type: ignore[no-untyped-def]
     """The rows' values."""
     _, jobs, kinds = data.shape
@@ -100,7 +101,7 @@ def _times(data, level, x):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@compiled
 def _back(data, level, z):  # type: ignore[no-untyped-def]
     """The columns' values."""
     _, jobs, kinds = data.shape
@@ -119,7 +120,7 @@ def _back(data, level, z):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@compiled
 def _job(data, level, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyped-def]
     """One job's part of the step: its fractions, into ``out``, and the price of its rate.
 
@@ -150,7 +151,7 @@ def _job(data, level, w2, i, q, in_time, in_rate, out):  # type: ignore[no-untyp
     return u, v
 
 
-@njit(cache=True)
+@compiled
 def _coupling(data, level, w2, coupled):  # type: ignore[no-untyped-def]
     """The system of the devices' prices and the level, once the jobs are eliminated."""
     _, jobs, kinds = data.shape
@@ -172,7 +173,7 @@ def _coupling(data, level, w2, coupled):  # type: ignore[no-untyped-def]
     return matrix
 
 
-@njit(cache=True)
+@compiled
 def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     """Solve ``G' z = bx, G x - w2 z = bz``."""
     _, jobs, kinds = data.shape
@@ -207,7 +208,7 @@ def _step(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     return x, z
 
 
-@njit(cache=True)
+@compiled
 def _refined(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     """The same, and what rounding left of the right side once more, twice at most."""
     x, z = _step(data, level, w2, matrix, bx, bz)
@@ -221,14 +222,14 @@ def _refined(data, level, w2, matrix, bx, bz):  # type: ignore[no-untyped-def]
     return x, z
 
 
-@njit(cache=True)
+@compiled
 def _inside(v):  # type: ignore[no-untyped-def]
     """Moved into the cone, as the method starts."""
     least = v.min()
     return v if least > 0 else v + (1.0 - least)
 
 
-@njit(cache=True)
+@compiled
 def _length(s, z, tau, kappa, ds, dz, dtau, dkappa):  # type: ignore[no-untyped-def]
     """How far the step can go."""
     far = 1e9
@@ -244,7 +245,7 @@ def _length(s, z, tau, kappa, ds, dz, dtau, dkappa):  # type: ignore[no-untyped-
     return min(max(far, 1e-6), 0.999)
 
 
-@njit(cache=True)
+@compiled
 def _solve(c, data, level, h, coupled):  # type: ignore[no-untyped-def]
     """Minimise ``c x`` under ``G x + s = h, s >= 0``; the fractions and the level, and whether they exist."""
     rows, nothing = len(h), np.zeros(len(c))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.policies.gavel.burden import ALL, ENOUGH, costs, least_part
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ def filled_alone(
     return found
 
 
-@njit(cache=True)
+@compiled
 def _split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
     """Weights of entities, divided among their jobs that can still grow or given to the first of them."""
     first, total = np.full(len(entity_weight), -1), np.zeros(len(entity_weight))
@@ -87,7 +87,7 @@ def _split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type
     return found
 
 
-@njit(cache=True)
+@compiled
 def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
     jobs, kinds = rate.shape
     most, level = np.zeros(jobs), np.zeros(jobs)
@@ -107,7 +107,7 @@ def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  
     return fraction
 
 
-@njit(cache=True)
+@compiled
 def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
     """Let jobs grow no more that can have no more; whether there are any.
 
@@ -127,7 +127,7 @@ def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
@@ -145,7 +145,7 @@ def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-unt
     return rise, price, fraction
 
 
-@njit(cache=True)
+@compiled
 def _needs(most, level, share, rise):  # type: ignore[no-untyped-def]
     found = np.zeros(len(level))
     for job in range(len(level)):
@@ -153,7 +153,7 @@ def _needs(most, level, share, rise):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def _affordable(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """The most that levels can rise at these prices, up to a given rise (Newton's method)."""
     while rise > 0.0:

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.policies.pollux.offspring import below, chances_of_hits, programmed, written
 
 Ints = NDArray[np.int32]
@@ -115,7 +115,7 @@ def search(
     return Allocations(*found[:3]), found[3]
 
 
-@njit(cache=True)
+@compiled
 def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
     num, num_jobs = len(first), len(place)
     to_first = np.zeros((num, num_jobs + 1), np.int32)
@@ -131,7 +131,7 @@ def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
     return to_first, to_node, to_count
 
 
-@njit(cache=True)
+@compiled
 def _search(  # type: ignore[no-untyped-def]
     random, first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness,
     num_generations, population, as_published,
@@ -172,14 +172,14 @@ def _search(  # type: ignore[no-untyped-def]
     return first[kept], node[kept], count[kept], fitness[kept]
 
 
-@njit(cache=True)
+@compiled
 def _winner(random, fitness, slots, num):  # type: ignore[no-untyped-def]
     """Tournament of two."""
     a, b = slots[below(random, num)], slots[below(random, num)]
     return a if fitness[a] >= fitness[b] else b
 
 
-@njit(cache=True)
+@compiled
 def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
     """Whether the allocation is already there."""
     end = first[s, -1]
@@ -198,7 +198,7 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
     return False
 
 
-@njit(cache=True)
+@compiled
 def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
     """Power mean of the speedups of all jobs; with a power of minus infinity that is the least of them."""
     total, least, num_jobs, num_idle = 0.0, np.inf, len(keep), 0
@@ -222,7 +222,7 @@ def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore
     return (total / num_jobs) ** (1.0 / fairness)
 
 
-@njit(cache=True)
+@compiled
 def _same(first, node, count, base, j):  # type: ignore[no-untyped-def]
     base_first, base_node, base_count = base
     length = first[j + 1] - first[j]

@@ -11,12 +11,13 @@ A. Qiao et al., "Pollux", OSDI 2021, section 4.2.1.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from trainyard.compiling import compiled
 
 _RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
 
 
-@njit(cache=True)
+@compiled
 def written(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
 
@@ -40,7 +41,7 @@ def written(random, alive, one, other, sizes, least, most, child):  # type: igno
     _compacted(first, node, count, left, least, child)
 
 
-@njit(cache=True)
+@compiled
 def _mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
     """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
 
@@ -77,13 +78,13 @@ def _mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
     return first, node[:n], count[:n], owner[:n]
 
 
-@njit(cache=True)
+@compiled
 def below(random, end):  # type: ignore[no-untyped-def]
     """A whole number from 0 to below ``end``; the generator's own way takes five times as long."""
     return int(random.random() * end)
 
 
-@njit(cache=True)
+@compiled
 def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
     """Entries of each node, as linked lists: the first one, and after each the next; -1 for none."""
     on_node, after = np.full(num_nodes, -1, np.int32), np.zeros(len(node), np.int32)
@@ -93,7 +94,7 @@ def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
     return on_node, after
 
 
-@njit(cache=True)
+@compiled
 def _separate(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
     """Random jobs that are on several nodes leave a node until there is only one of them."""
     length, spread = np.diff(first), np.empty(len(owner), np.int32)
@@ -110,7 +111,7 @@ def _separate(random, first, count, owner, on_node, after):  # type: ignore[no-u
                 length[owner[spread[k]]] -= 1
 
 
-@njit(cache=True)
+@compiled
 def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
     """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
     total, num = 0, 0
@@ -137,7 +138,7 @@ def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@compiled
 def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
     """Without empty elements, and with what is missing for jobs that cannot run on so few."""
     to_first, to_node, to_count = child
@@ -156,7 +157,7 @@ def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyp
         to_first[j + 1] = end
 
 
-@njit(cache=True)
+@compiled
 def _crossed(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
     """Of every node, whether a job is on it that is on others, too."""
     crossed = np.zeros(num_nodes, np.bool_)
@@ -170,7 +171,7 @@ def _crossed(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
     return crossed
 
 
-@njit(cache=True)
+@compiled
 def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
     """Cumulated chances of 0, 1, ... hits when each job is hit with chance 1 / jobs."""
     p = 1.0 / num_jobs
@@ -182,7 +183,7 @@ def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def programmed(random, one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
     """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
 
@@ -234,7 +235,7 @@ def programmed(random, one, other, cut, base, sizes, least, most, chances, child
     _repaired(random, first, node, count, head, after, sizes, least, most, child)
 
 
-@njit(cache=True)
+@compiled
 def _repaired(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
 
@@ -273,7 +274,7 @@ def _repaired(random, first, node, count, head, after, sizes, least, most, child
         end = _enough(child, j, begin, end, least[j], left, crossed)
 
 
-@njit(cache=True)
+@compiled
 def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-untyped-def]
     """Takes what a job has from what is left, and what it lacks, or nothing; returns where its entries end."""
     first, node, count = child
@@ -286,7 +287,7 @@ def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-unty
     return end
 
 
-@njit(cache=True)
+@compiled
 def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
     """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
     # On a node that another spread job is on, it cannot become one.
@@ -311,7 +312,7 @@ def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-
     return end
 
 
-@njit(cache=True)
+@compiled
 def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
     """Insert an entry by its node."""
     k = n
@@ -322,7 +323,7 @@ def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
     return n + 1
 
 
-@njit(cache=True)
+@compiled
 def _capped(random, amount, most):  # type: ignore[no-untyped-def]
     """Take entries in random order until the job has all that it may have."""
     order = np.arange(len(amount))

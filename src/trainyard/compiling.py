@@ -1,0 +1,57 @@
+"""How hot loops over arrays are compiled, and kept on disk until what they are made of changes.
+
+Numba keeps compiled functions beside their files, and compiles one anew when its own file has changed. What it takes from
+other files, constants and the functions that it calls, is inside what is kept: a change there would go unnoticed, and the
+next run would compute with what was before. So the stamp by which Numba tells covers these, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+__all__ = ["compiled"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(function: _Function, **options: Any) -> _Function:
+    """Compile a function when it is first called; later runs find it on disk.
+
+    Parameters
+    ----------
+    options : of ``numba.njit``.
+    """
+    dispatcher = njit(cache=True, **options)(function)
+    index = _index_of(dispatcher)
+    if index is not None:
+        index._source_stamp = _stamp(function.__globals__, index._source_stamp)
+    return cast(_Function, dispatcher)
+
+
+def _index_of(function: Any) -> Any:
+    """Numba's note of what is on disk of a function; None if nothing is, as where Numba is told to compile nothing."""
+    return getattr(getattr(function, "_cache", None), "_cache_file", None)
+
+
+def _stamp(names: Mapping[str, Any], own_file: object) -> str:
+    """Of a function: its file, and what the names stand for that it may use; imports come before functions."""
+    parts = [own_file, *(_made_of(name, names[name]) for name in sorted(names))]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _made_of(name: str, value: Any) -> object:
+    """What of a value ends up in compiled functions that use it; None for what cannot."""
+    if isinstance(value, Dispatcher):
+        index = _index_of(value)
+        # One that is not kept by itself becomes a part of who calls it.
+        return name, value.py_func.__code__.co_code if index is None else index._source_stamp
+    if isinstance(value, np.ndarray):
+        return name, value.dtype.str, value.tobytes()
+    is_constant = isinstance(value, (int, float, complex, str, tuple, np.generic))
+    return (name, value) if is_constant and not name.startswith("__") else None
