@@ -23,6 +23,10 @@ Need = Literal["length", "speed", "deadline", "reports"]
 they should end; what adaptive jobs measured of themselves."""
 
 
+HELD, NUM_DEVICES, ALLOWED, ATTAINED_S, ATTAINED_DEVICE_S, FIRST_START_S = range(6)
+"""Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The jobs that a policy decides on, at one moment.
@@ -100,6 +104,15 @@ class Snapshot:
     def held(self) -> Ints:
         """Devices that every job has."""
         return self._books.held[self.rows]
+
+    def facts(self, numbers: Ints) -> Floats:
+        """What everybody may know of some jobs, in one call: for policies that look at few of many.
+
+        Returns
+        -------
+        A row for each thing, such as `HELD`, with a column for every number.
+        """
+        return self._books.facts(self.rows[numbers], self.now_s)
 
     @cached_property
     def weight(self) -> Floats:

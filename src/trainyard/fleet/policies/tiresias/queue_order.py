@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from trainyard.compiling import compiled
 
 
-@njit(cache=True)
+@compiled
 def carried_over(before, columns, serial):  # type: ignore[no-untyped-def]
     """What is known of jobs, for those that are there now, of whom the last are new.
 
@@ -33,7 +34,7 @@ def carried_over(before, columns, serial):  # type: ignore[no-untyped-def]
     return found, renumbered, known
 
 
-@njit(cache=True)
+@compiled
 def _num_equal(before, serial):  # type: ignore[no-untyped-def]
     """How many are the same until one that left: from there on none is, so that half of them can be ruled out at once."""
     least, most = 0, min(len(before), len(serial))
@@ -46,7 +47,7 @@ def _num_equal(before, serial):  # type: ignore[no-untyped-def]
     return least
 
 
-@njit(cache=True)
+@compiled
 def repaired(order, renumbered, moved, keys):  # type: ignore[no-untyped-def]
     """The order of the jobs that are there now: by their keys, the first one first, and of equal ones by their number.
 
@@ -68,7 +69,7 @@ def repaired(order, renumbered, moved, keys):  # type: ignore[no-untyped-def]
     return _merged(kept[:num], _sorted(moved, keys), keys)
 
 
-@njit(cache=True)
+@compiled
 def _sorted(numbers, keys):  # type: ignore[no-untyped-def]
     numbers = np.sort(numbers)
     for row in range(len(keys) - 1, -1, -1):
@@ -77,7 +78,7 @@ def _sorted(numbers, keys):  # type: ignore[no-untyped-def]
     return numbers
 
 
-@njit(cache=True)
+@compiled
 def _merged(kept, coming, keys):  # type: ignore[no-untyped-def]
     """Both, which are in order."""
     found = np.empty(len(kept) + len(coming), np.int64)
@@ -91,7 +92,7 @@ def _merged(kept, coming, keys):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@compiled
 def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
     """How many of those kept are before a job, which at least the ``first`` are."""
     last = len(kept)
@@ -104,7 +105,7 @@ def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
     return first
 
 
-@njit(cache=True)
+@compiled
 def _is_before(one, other, keys):  # type: ignore[no-untyped-def]
     for row in range(len(keys)):
         if keys[row, one] != keys[row, other]:

@@ -1,0 +1,204 @@
+"""How jobs of Tiresias move between its queues, who runs then, and when the next one moves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.compiling import compiled
+from trainyard.fleet.place.pools import pool_for
+from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
+from trainyard.fleet.snapshot import (
+    ALLOWED,
+    ATTAINED_DEVICE_S,
+    ATTAINED_S,
+    FIRST_START_S,
+    HELD,
+    NUM_DEVICES,
+    Floats,
+)
+
+# Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it.
+_NEAR_S = 1e-4
+# A demotion that rounding would put off for ever is looked for at the latest after this.
+_LEAST_WAIT_S = 1e-3
+
+# What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
+# Then the devices that it asks for, the types that it can run on, as bits, whether it is to be consolidated, and the
+# service that it attained since it last began anew. Where jobs may move that do not run, also the time that it ran since,
+# both until then, and when after that it first had devices, NaN before.
+QUEUE, INDEX, TURN, _GANG, _ALLOWED, SKEWED, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
+
+
+def nobody(all_may_move: bool) -> Floats:
+    """What is known before anybody is there.
+
+    Parameters
+    ----------
+    all_may_move : whether jobs may move that neither ran nor are new.
+    """
+    return np.zeros((_SINCE_S + 1 if all_may_move else _RAN_S, 0))
+
+
+@compiled
+def continued(before, known, first, serial, all_may_move):  # type: ignore[no-untyped-def]
+    """What is known of the jobs that are there now, from the last decision.
+
+    Returns
+    -------
+    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move,
+    because they were to run or are new; and how many are not new, which are the first.
+    """
+    jobs, renumbered, num_known = carried_over(before, known, serial)
+    jobs[:, num_known:] = 0.0
+    jobs[TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
+    ran = renumbered[first]
+    numbers = np.concatenate((ran[ran >= 0], np.arange(num_known, len(serial))))
+    if all_may_move or len(numbers) == len(serial):
+        numbers = np.arange(len(serial))
+    return jobs, renumbered, numbers, num_known
+
+
+@compiled
+def decided(jobs, numbers, renumbered, order, room, now_s, seen, *rules):  # type: ignore[no-untyped-def]
+    """All that follows from there where turns make the order: to call each function takes longer than what it does.
+
+    Parameters
+    ----------
+    order : of the jobs at the last decision, as they were numbered then; ``renumbered`` says how they are now.
+    seen, rules : as for `requeued`.
+
+    Returns
+    -------
+    The order now, and what `looked_ahead` finds.
+    """
+    moved = requeued(jobs, numbers, now_s, seen, *rules)
+    order = repaired(order, renumbered, moved, jobs[QUEUE : TURN + 1])
+    return order, *looked_ahead(order, jobs, room, now_s, *rules)
+
+
+@compiled
+def requeued(jobs, numbers, now_s, seen, limits, knob, two_dimensional, as_published, as_in_pollux):  # type: ignore[no-untyped-def]
+    """Note how jobs are now, and return the numbers of those whose place is another.
+
+    Parameters
+    ----------
+    seen : of the jobs with these numbers, what `Snapshot.facts` says.
+    limits, knob, two_dimensional, as_published, as_in_pollux : the rules, as the policy has them.
+    """
+    held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
+    attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
+    moved, num_moved, may_begin_anew = np.empty(len(numbers), np.int64), 0, len(jobs) > _SINCE_S
+    for i in range(len(numbers)):
+        job = jobs[:, numbers[i]]
+        former_queue, former_turn = job[QUEUE], job[TURN]
+        job[_GANG], job[_ALLOWED], job[SERVICE] = seen[NUM_DEVICES, i], seen[ALLOWED, i], attained[i]
+        if may_begin_anew:
+            job[SERVICE] -= job[_BEFORE]
+            job[_RAN_S] = attained_s[i] - job[_BEFORE_S]
+            if held[i] > 0 and np.isnan(job[_SINCE_S]):
+                job[_SINCE_S] = now_s - job[_RAN_S]
+        if held[i] > 0:
+            job[QUEUE] = _queue_of(job[QUEUE], job[SERVICE], limits, as_published)
+        elif knob < np.inf and job[QUEUE] > 0:
+            _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
+        if as_in_pollux:
+            if job[QUEUE] != former_queue or np.isnan(former_turn):
+                job[TURN] = now_s
+        elif not as_published:
+            job[TURN] = np.inf if np.isnan(start_s[i]) else start_s[i]
+        if job[QUEUE] != former_queue or job[TURN] != former_turn:
+            moved[num_moved] = numbers[i]
+            num_moved += 1
+    return moved[:num_moved]
+
+
+@compiled
+def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-def]
+    """Where a job that runs goes down to; in the program to the next queue at most."""
+    while service + _NEAR_S >= limits[int(queue)]:
+        queue += 1
+        if as_published:
+            break
+    return queue
+
+
+@compiled
+def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
+    """A job that waits does so if it has waited for long enough."""
+    limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
+    if now_s - job[_SINCE_S] - job[_RAN_S] + _NEAR_S >= limit_s:
+        job[_BEFORE_S], job[_BEFORE], job[_SINCE_S] = attained_s, attained, np.nan
+        job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
+
+
+@compiled
+def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-untyped-def]
+    """First those that run, then those that wait, that come, and that moved."""
+    for number in range(len(places)):
+        if number >= num_known:
+            places[number] = 2 * num_before + number
+        elif held[number] == 0:
+            places[number] += num_before
+    for number in moved[moved < num_known]:
+        places[number] = 2 * num_before + len(places) + number
+
+
+@compiled
+def looked_ahead(order, jobs, room, now_s, limits, knob, two_dimensional, as_published, _):  # type: ignore[no-untyped-def]
+    """Who runs, who waits, and the time until this is to be looked at again.
+
+    Parameters
+    ----------
+    room : devices of every type.
+    """
+    first, waiting = _fit(order, jobs, room)
+    # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
+    wait_s = np.inf
+    if as_published or len(waiting):
+        wait_s = _next_move_s(jobs, now_s, first, waiting, limits, knob, two_dimensional, as_published)
+    return first, waiting, wait_s
+
+
+@compiled
+def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
+    """Who runs, most urgent first, and who waits."""
+    left, total = room.copy(), room.sum()
+    first, num = np.empty(len(order), np.int64), 0
+    waits = np.ones(len(order), np.bool_)
+    for number in order:
+        if total == 0:
+            break
+        gang = int(jobs[_GANG, number])
+        pool = pool_for(left, gang, -1, int(jobs[_ALLOWED, number]))
+        if pool >= 0:
+            left[pool] -= gang
+            total -= gang
+            first[num], waits[number] = number, False
+            num += 1
+    return first[:num].copy(), np.flatnonzero(waits)
+
+
+@compiled
+def _next_move_s(jobs, now_s, first, waiting, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+    """Time until a job goes to another queue, if what runs now runs on."""
+    best_s = np.inf
+    for number in first:
+        limit, rate = limits[int(jobs[QUEUE, number])], jobs[_GANG, number] if two_dimensional else 1.0
+        if as_published:
+            wait_s = max(1.0, np.floor((limit - jobs[_RAN_S, number]) / rate))
+        else:
+            wait_s = (limit - jobs[SERVICE, number]) / rate
+        best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
+    if knob == np.inf:
+        return best_s
+    for number in waiting:
+        if jobs[QUEUE, number] > 0:
+            ran_s = jobs[_RAN_S, number]
+            wait_s = knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s)
+            if as_published:
+                wait_s = np.floor(wait_s)
+                # One that is due already, the program sees at the next event.
+                if wait_s <= 0:
+                    continue
+            best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
+    return best_s
