@@ -53,3 +53,35 @@ def test_a_change_in_another_file_is_noticed(tmp_path: Path) -> None:
     assert run(3, "+") == (33, 0)
     assert run(3, "-") == (27, 0)
     assert run(3, "-") == (27, 1)
+
+
+_TEMPLATE = """
+from trainyard.compiling import compiled
+
+@compiled
+def twice(number):
+    return 2 * number
+
+def times(factor):
+    @compiled
+    def function(number):
+        return factor * number
+    return function
+
+@compiled
+def apply(function, number):
+    return function(number) + 1
+
+values = [apply(function, 10) for function in (twice, times(3), times(4))]
+print(*values, sum(apply.stats.cache_hits.values()))
+"""
+
+
+def test_a_function_that_is_given_to_another_is_found_on_disk_again(tmp_path: Path) -> None:
+    """Unless it closes over a value, so that it cannot be told from others of one definition."""
+    (tmp_path / "template.py").write_text(_TEMPLATE)
+    for num_found in (0, 1):
+        done = subprocess.run(
+            [sys.executable, "template.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["21", "31", "41", str(num_found)]

@@ -3,6 +3,10 @@
 Numba keeps compiled functions beside their files, and compiles one anew when its own file has changed. What it takes from
 other files, constants and the functions that it calls, is inside what is kept: a change there would go unnoticed, and the
 next run would compute with what was before. So the stamp by which Numba tells covers these, too.
+
+A compiled function may be an argument of another one, which is compiled for it anew, as a template is. Numba tells such
+arguments apart by names that it draws for them in every process, so that it would find nothing on disk: here a function's
+name and stamp are its name for good.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ def compiled(function: _Function, **options: Any) -> _Function:
     index = _index_of(dispatcher)
     if index is not None:
         index._source_stamp = _stamp(function.__globals__, index._source_stamp)
+        # Functions of one definition that close over different values need names of their own.
+        if function.__closure__ is None:
+            dispatcher._set_uuid(f"{function.__module__}.{function.__qualname__}:{index._source_stamp}")
     return cast(_Function, dispatcher)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import finished
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Priority, Targets

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.drawn import drawn_jobs
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site

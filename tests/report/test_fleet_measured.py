@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainyard.fleet.quick import Quick, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish
@@ -134,6 +135,7 @@ class Priority:
     steady : of equal jobs, keep the order that they had at the last decision.
     in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
+    quick_key : the same number of one job, as a function of `fleet/quick.py`.
     """
 
     key: Callable[[Snapshot], Floats]
@@ -143,7 +145,19 @@ class Priority:
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
+    quick_key: Callable[..., Any] | None = None
     heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
+
+    @property
+    def quick(self) -> Quick | None:
+        """The same in compiled code."""
+        if self.quick_key is None or self.steady:
+            return None
+        return Quick(in_order, (self.quantum_s, self.quick_key), self.backfill, blocks=self._blocks)
+
+    @property
+    def _blocks(self) -> bool:
+        return self.in_turn and not self.backfill
 
     def start(self, site: Site) -> tuple[Ints, Ints]:
         """Serial numbers of the jobs of the last decision, and the place of each in its order; nobody was there."""
@@ -162,6 +176,7 @@ class Priority:
         again_s = float("inf")  # where nobody waits, another order changes nothing
         if self.quantum_s < again_s and np.count_nonzero(snapshot.held) < snapshot.num_jobs:
             again_s = snapshot.now_s + self.quantum_s
-        blocks = self.in_turn and not self.backfill
-        targets = Targets(order, backfill=self.backfill, ask_again_s=again_s, stands=True, blocks=blocks)
+        targets = Targets(
+            order, backfill=self.backfill, ask_again_s=again_s, stands=True, blocks=self._blocks
+        )
         return targets, state

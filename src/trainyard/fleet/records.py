@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -161,11 +160,23 @@ class Recorder:
         self.spans: list[Span] | None = [] if keep_spans else None
         self.num_decisions = self.num_failures = 0
 
-    def ended(self, name: str, virtual_cluster: str, values: Sequence[float]) -> None:
-        """A job ended; values in the order of the columns."""
-        self.names.append(name)
-        self.virtual_clusters.append(virtual_cluster)
-        self.values.extend(values)
+    def ended(
+        self,
+        job: Job,
+        first_start_s: float,
+        finish_s: float,
+        device_s: float,
+        num_preempted: float,
+        num_starts: float,
+        fair_s: float,
+    ) -> None:
+        """A job ended; values are those of the columns of `FleetRun`."""
+        self.names.append(job.name)
+        self.virtual_clusters.append(job.virtual_cluster)
+        deadline_s = float("inf") if job.deadline_s is None else job.deadline_s
+        self.values.extend(
+            (job.arrival_s, first_start_s, finish_s, device_s, num_preempted, num_starts, deadline_s, fair_s)
+        )
 
     def turned_away(self, job: Job, why: str) -> None:
         """A job was refused."""
@@ -181,6 +192,27 @@ class Recorder:
         elif not counts or counts[-1] != num_devices:
             times.append(now_s)
             counts.append(num_devices)
+
+    def last_use(self, found: Floats) -> int:
+        """Take the last note of devices in use back, for others to go on from there.
+
+        Parameters
+        ----------
+        found : times and numbers of devices, two rows of which the first column is written.
+
+        Returns
+        -------
+        How many notes were taken back: 1, or 0 if there are none.
+        """
+        if not self.used[0]:
+            return 0
+        found[:, 0] = self.used[0].pop(), self.used[1].pop()
+        return 1
+
+    def uses(self, found: Floats) -> None:
+        """Notes of devices in use, in rows as above."""
+        for notes, more in zip(self.used, found.tolist(), strict=True):
+            notes.extend(more)
 
     def result(self, policy: str, site: Site) -> FleetRun:
         """The notes as a value."""

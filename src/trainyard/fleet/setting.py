@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainyard.fleet.catalog import find, parse_policy
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun

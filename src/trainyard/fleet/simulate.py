@@ -8,15 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.rounds.clocks import clock_of
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
+from trainyard.fleet.simulation.express import Clock, express_of
 from trainyard.fleet.simulation.hazards import Fate, Hazards
+from trainyard.fleet.simulation.loop import COMING, EARLY, WAITING
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.workload.job import Job
@@ -24,6 +28,8 @@ from trainyard.fleet.workload.job import Job
 _INF = float("inf")
 # Moments at which the policy may be asked.
 _LOOK_EVERY = 1000
+# To load compiled code takes as long as some thousands of them take without it.
+_EXPRESS_AFTER = 5000
 
 
 def simulate_fleet(
@@ -110,10 +116,7 @@ class _Simulator:
         self.policy, self.holdings = policy, holdings
         self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else clock_of(rounds, self.holdings)
-        self.coming = iter(jobs)
-        self.next_job: Job | None = None
-        self.arrival_s = -_INF
-        self._read_on()
+        self.arrivals = Arrivals(jobs)
         self.ends = Ends(self.books)
         self.may_crowd = holdings.paces.crowding.is_there
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
@@ -126,25 +129,32 @@ class _Simulator:
             if (change_s := holdings.fate.time_to_node_failure_s()) < _INF
         ]
         heapq.heapify(self.node_changes)
-        self.now_s = 0.0
-        self.num_moments = 0
+        self.clock = Clock(policy.start(holdings.site))
         self.standing = _Standing.of(self.holdings, 0.0)
-        self.wake_s = _INF
-        self.state = policy.start(holdings.site)
-        # Whether the last decision holds for as long as nobody waits.
-        self.stands = False
-        # Devices that were free after the last decision, if a job found no place that blocks all later ones; else -1.
-        self.free_when_blocked = -1
 
     def run(self, name: str) -> FleetRun:
-        while self.next_job is not None or self.books.num_active:
+        while self.arrivals.job is not None or self.books.num_active:
             self._advance()
             if self._may_change():
                 self._decide()
-            self.num_moments += 1
-            if self.num_moments % _LOOK_EVERY == 0:
+            self.clock.num_moments += 1
+            if self.clock.num_moments % _LOOK_EVERY == 0:
                 self._refuse_to_restart_for_ever()
+            if self.clock.num_moments == _EXPRESS_AFTER:
+                self._ride()
         return self.notes.result(name, self.holdings.site.whole)
+
+    def _ride(self) -> None:
+        """Take the express for as far as it goes, if it goes here at all."""
+        if self.turns is not None or self.may_fail or self.node_changes:
+            return
+        express = express_of(self.policy, self.holdings, self.arrivals, self.ends)
+        while express is not None and (why := express.ride(self.clock, _LOOK_EVERY)) != COMING:
+            if why == WAITING:
+                self._refuse_to_wait()
+            if why == EARLY:
+                self._refuse_early(self.clock.wake_s)
+            self._refuse_to_restart_for_ever()
 
     def _advance(self) -> None:
         """Go to the next moment at which the policy is asked, through all that happens until then."""
@@ -160,10 +170,10 @@ class _Simulator:
             if self.failing and self._fails_before(next_s):
                 self._fail()
                 finish_s = self.ends.next_s()
-            elif self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrival_s):
+            elif self.node_changes and self.node_changes[0][0] <= min(next_s, finish_s, self.arrivals.next_s):
                 self._change_node()
                 finish_s = self.ends.next_s()
-            elif finish_s <= next_s and finish_s <= self.arrival_s:
+            elif finish_s <= next_s and finish_s <= self.arrivals.next_s:
                 row = self.ends.pop()
                 if not self.holdings.finish(row, finish_s):
                     self._expect([row])
@@ -171,29 +181,35 @@ class _Simulator:
                     self._expect(self.turns.partners.parted(row, finish_s))
                 self._crowd(finish_s)
                 finish_s = self.ends.next_s()
-            elif self.arrival_s <= next_s:
+            elif self.arrivals.next_s <= next_s:
                 self._arrive()
             else:
                 break
-        self.now_s = next_s
+        self.clock.now_s = next_s
         if self.turns is not None:
             self.turns.close(next_s)
         if self.holdings.end_leases(next_s) and self.turns is not None:
             self.turns.ask_again_s = next_s
-        if self.wake_s <= next_s:
-            self.wake_s = _INF
+        if self.clock.wake_s <= next_s:
+            self.clock.wake_s = _INF
 
     def _next_s(self) -> float:
         """The next moment at which the policy is asked, if nothing fails before."""
-        next_s = min(self.arrival_s, self.ends.next_s(), self.wake_s, self.holdings.leases.next_s())
+        next_s = min(
+            self.arrivals.next_s, self.ends.next_s(), self.clock.wake_s, self.holdings.leases.next_s()
+        )
         if self.node_changes and (next_s < _INF or self.holdings.site.away):
             next_s = min(next_s, self.node_changes[0][0])
-        return next_s if self.turns is None else self.turns.next_s(self.now_s, next_s, self.arrival_s)
+        return (
+            next_s
+            if self.turns is None
+            else self.turns.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
+        )
 
     def _fails_before(self, next_s: float) -> bool:
         """Whether something fails before that moment, and before all else that happens until then."""
         node_s = self.node_changes[0][0] if self.node_changes else _INF
-        return self.failing[0][0] < min(next_s, self.ends.next_s(), self.arrival_s, node_s)
+        return self.failing[0][0] < min(next_s, self.ends.next_s(), self.arrivals.next_s, node_s)
 
     def _change_node(self) -> None:
         """A node goes away, or comes back; the policy is asked at its next chance."""
@@ -207,7 +223,7 @@ class _Simulator:
         holdings.lose(lost, now_s)
         holdings.change_nodes(away, now_s)
         self._crowd(now_s)
-        self.stands, self.free_when_blocked = False, -1
+        self.clock.stands, self.clock.free_when_blocked = False, -1
         rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
         heapq.heappush(self.node_changes, (now_s + rest_s, node))
 
@@ -235,84 +251,76 @@ class _Simulator:
             f"{widest.num_devices}: a policy that does not resize jobs cannot run it where fewer are of one type"
         )
 
+    def _refuse_early(self, ask_again_s: float) -> None:
+        raise FleetError(
+            f"the policy asks at {self.clock.now_s} s to decide again at {ask_again_s} s; give a later time"
+        )
+
     def _refuse_to_restart_for_ever(self) -> None:
         """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
-        before, self.standing = self.standing, _Standing.of(self.holdings, self.now_s)
+        before, self.standing = self.standing, _Standing.of(self.holdings, self.clock.now_s)
         num_starts = self.standing.starts_without_work(before)
         # Nodes that come back may let them work.
         if num_starts >= _LOOK_EVERY // 2 and not self.holdings.site.away:
             raise FleetError(
-                f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until {self.now_s:g} "
-                "s: their devices are taken away again while they restart. Let a restart take less time (restart_s, "
-                "start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
+                f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until "
+                f"{self.clock.now_s:g} s: their devices are taken away again while they restart. Let a restart take "
+                "less time (restart_s, start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
             )
 
     def _arrive(self) -> None:
-        assert self.next_job is not None
-        self.holdings.enter(self.next_job, self.arrival_s)
-        self._read_on()
-
-    def _read_on(self) -> None:
-        """Look at the next job, or note that there is none."""
-        last, self.next_job = self.next_job, next(self.coming, None)
-        before_s, self.arrival_s = self.arrival_s, _INF if self.next_job is None else self.next_job.arrival_s
-        if last is not None and self.arrival_s < before_s:
-            assert self.next_job is not None
-            raise FleetError(
-                f"job {self.next_job.name!r} arrives at {self.arrival_s} s, before {last.name!r}; give the jobs in the "
-                "order of their arrival"
-            )
+        assert self.arrivals.job is not None
+        self.holdings.enter(self.arrivals.job, self.arrivals.next_s)
+        self.arrivals.read_on()
 
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
         if not self.holdings.site.num_devices:
             return False
         if self.policy.preempts:
-            return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.stands)
+            return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.clock.stands)
         free = self.holdings.free.total
-        return self.holdings.num_waiting > 0 and free > 0 and free != self.free_when_blocked
+        return self.holdings.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
 
     def _decide(self) -> None:
         books = self.books
         stepped = frozenset() if self.turns is None else self.turns.stepped
-        self._expect(self.holdings.paces.hear(self.now_s, stepped))
+        self._expect(self.holdings.paces.hear(self.clock.now_s, stepped))
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
         if self.turns is None:
             targets = self._ask(rows)
         else:
-            last = self.next_job is None
+            last = self.arrivals.job is None
             targets = self.turns.targets(
-                rows, self.now_s, self._ask if self.turns.is_due(self.now_s, last) else None
+                rows, self.clock.now_s, self._ask if self.turns.is_due(self.clock.now_s, last) else None
             )
-        changed = self.holdings.apply(rows, targets, self.now_s)
+        changed = self.holdings.apply(rows, targets, self.clock.now_s)
         self._expect(changed)
         if self.may_fail:
             for row in changed.tolist():
-                if books.placed_s[row] == self.now_s:
-                    self._foresee(row, self.now_s)
-        self._crowd(self.now_s)
+                if books.placed_s[row] == self.clock.now_s:
+                    self._foresee(row, self.clock.now_s)
+        self._crowd(self.clock.now_s)
         if self.turns is not None:
-            self._expect(self.turns.open(self.now_s))
+            self._expect(self.turns.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
         blocked = targets.blocks and self.holdings.num_waiting and not self.holdings.paces.adaptive
-        self.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
+        self.clock.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(self.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
-        targets, self.state = self.policy.decide(snapshot, self.state)
+        snapshot = Snapshot(self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
+        targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()
         self.notes.num_decisions += 1
-        if targets.ask_again_s <= self.now_s:
-            raise FleetError(
-                f"the policy asks at {self.now_s} s to decide again at {targets.ask_again_s} s; give a later time"
-            )
+        if targets.ask_again_s <= self.clock.now_s:
+            self._refuse_early(targets.ask_again_s)
         if targets.fraction is not None and self.turns is None:
             raise FleetError(
                 "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
             )
-        self.wake_s, self.stands = targets.ask_again_s, targets.stands
+        self.clock.wake_s, self.clock.stands = targets.ask_again_s, targets.stands
         return targets
 
     def _crowd(self, now_s: float) -> None:

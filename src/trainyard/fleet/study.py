@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.catalog import split_policies
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulation.crowding import Crowding

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from runs import finished
 
-from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.simulate import simulate_fleet

@@ -13,7 +13,7 @@ import pytest
 from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.gavel.policy import Gavel

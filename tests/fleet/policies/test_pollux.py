@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
 from trainyard.fleet.policies.pollux.offspring import written
 from trainyard.fleet.policies.pollux.policy import Pollux

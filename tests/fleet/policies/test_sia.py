@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.mechanism.books import Books
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from runs import finished
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.simulate import simulate_fleet

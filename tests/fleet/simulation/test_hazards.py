@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from leases import Lending
 
-from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder

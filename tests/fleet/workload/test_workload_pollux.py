@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.cli import main as cli
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet

@@ -13,7 +13,7 @@ from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
-    from trainyard.fleet.mechanism.holdings import Costs
+    from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.records import FleetRun
     from trainyard.fleet.run.homes import HomeEngine
     from trainyard.fleet.workload.job import Job
@@ -39,7 +39,7 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
-    from trainyard.fleet.mechanism.holdings import Costs
+    from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
     from trainyard.fleet.run.measure import measured_document

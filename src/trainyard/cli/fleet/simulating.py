@@ -61,7 +61,7 @@ class SimulatingOptions(Common):
 
     def conditions(self, seed: int) -> dict[str, Any]:
         """What things cost and what goes wrong, as a simulation takes it."""
-        from trainyard.fleet.mechanism.holdings import Costs
+        from trainyard.fleet.mechanism.costs import Costs
         from trainyard.fleet.simulation.crowding import Crowding
         from trainyard.fleet.simulation.hazards import Hazards
 

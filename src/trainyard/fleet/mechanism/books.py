@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
+from trainyard.fleet.mechanism import columns
+from trainyard.fleet.mechanism.columns import REAL, WHOLE
 from trainyard.fleet.place.grants import Grants, Laid
 from trainyard.fleet.workload.job import Job, Pace, rate_anywhere
 
@@ -16,39 +17,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _INF = float("inf")
-
-_REAL = (
-    "arrival_s", "weight", "left", "rate", "turn", "since_s", "began_s", "finish_s", "attained_s", "attained_device_s",
-    "attained_until_s", "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
-)  # fmt: skip
-_WHOLE = (
-    "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
-)  # fmt: skip
-# Where compiled functions find them in the block of their kind.
-_LEFT = _REAL.index("left")
-_RATE = _REAL.index("rate")
-_TURN = _REAL.index("turn")
-_SINCE_S = _REAL.index("since_s")
-_BEGAN_S = _REAL.index("began_s")
-_FINISH_S = _REAL.index("finish_s")
-_ATTAINED_S = _REAL.index("attained_s")
-_ATTAINED_DEVICE_S = _REAL.index("attained_device_s")
-_ATTAINED_UNTIL_S = _REAL.index("attained_until_s")
-_WAITING_SINCE_S = _REAL.index("waiting_since_s")
-_FIRST_START_S = _REAL.index("first_start_s")
-_ARRIVAL_S = _REAL.index("arrival_s")
-_WEIGHT = _REAL.index("weight")
-_PLACED_S = _REAL.index("placed_s")
-_GANG_RATE = _REAL.index("gang_rate")
-_BEST_RATE = _REAL.index("best_rate")
-_SERIAL = _WHOLE.index("serial")
-ALLOWED = _WHOLE.index("allowed")
-NUM_DEVICES = _WHOLE.index("num_devices")
-HELD = _WHOLE.index("held")
-HELD_TYPE = _WHOLE.index("held_type")
-_NUM_PREEMPTED = _WHOLE.index("num_preempted")
-_NUM_STARTS = _WHOLE.index("num_starts")
-FIRST_DEVICE = _WHOLE.index("first_device")
 
 
 class Books:
@@ -59,7 +27,9 @@ class Books:
 
     Attributes
     ----------
-    num_active : jobs that are there.
+    num_active, num_entered, num_decided : jobs that are there; that were entered; and of those, from the first, that were
+        in a decision.
+    rows, unused : rows of all that are there, in the order of arrival, and room for more; rows that nobody has.
     jobs, grants : of every row; a job without grant waits.
     paces : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
@@ -83,6 +53,7 @@ class Books:
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     taken_over : 1 for a job that a scheduler before this one had admitted.
     first_device : where in the array of ``grants`` its devices begin.
+    mark : what the policy made of the job when it came, where it decides in compiled code; see `Quick`.
     """
 
     def __init__(self) -> None:
@@ -90,24 +61,30 @@ class Books:
         self.paces: dict[int, Pace] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
-        self._rows = np.zeros(16, np.int64)
         self.num_active = 0
-        self._entered = self._decided = 0
-        self._unused: list[int] = []
+        self.num_entered = self.num_decided = 0
+        self.unused: list[int] = []
+        self.rows = np.zeros(0, np.int64)
         self._grow(16)
         self.grants = Grants(self.held, self.first_device)
 
     def _grow(self, size: int) -> None:
         # One block for all columns of a kind, so that a row is cleared at once.
-        for names, block, kind in ((_REAL, "_real", np.float64), (_WHOLE, "_whole", np.int64)):
+        for names, block, kind in ((REAL, "_real", np.float64), (WHOLE, "_whole", np.int64)):
             before = getattr(self, block, np.zeros((len(names), 0), kind))
             grown = np.concatenate((before, np.zeros((len(names), size), kind)), axis=1)
             setattr(self, block, grown)
             for name, column in zip(names, grown, strict=True):
                 setattr(self, name, column)
-        self._unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
+        self.rows = np.concatenate((self.active, np.zeros(len(self.jobs) + size - self.num_active, np.int64)))
+        self.unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
         self.jobs += [None] * size
         self.reports += [None] * size
+
+    def grow(self) -> None:
+        """Make room for twice as many jobs."""
+        self._grow(len(self.jobs))
+        self.grants.held, self.grants.first = self.held, self.first_device
 
     _real: Floats
     _whole: Ints
@@ -136,6 +113,7 @@ class Books:
     taken_over: Ints
     gang_rate: Floats
     best_rate: Floats
+    mark: Floats
     first_device: Ints
 
     def job(self, row: int) -> Job:
@@ -152,72 +130,69 @@ class Books:
     @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
-        return self._rows[: self.num_active]
+        return self.rows[: self.num_active]
 
     def decided(self) -> None:
         """A policy has decided on all jobs that are there."""
-        self._decided = self._entered
+        self.num_decided = self.num_entered
 
     def was_admitted(self, rows: Ints) -> Bools:
         """Whether jobs were in a decision before, which did not refuse them."""
-        return (self.serial[rows] < self._decided) | (self.taken_over[rows] > 0)
+        return (self.serial[rows] < self.num_decided) | (self.taken_over[rows] > 0)
 
     def waiting(self) -> Ints:
         """Rows of the jobs that have no devices, in the order of arrival."""
         found = np.empty(self.num_active, np.int64)
-        return found[: _waiting(self._rows, self.num_active, self.held, found)]
+        return found[: columns.waiting_rows(self.rows, self.num_active, self.held, found)]
 
     def add(self, job: Job, now_s: float, allowed: int) -> int:
         """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
-        if not self._unused:
-            self._grow(len(self.jobs))
-            self.grants.held, self.grants.first = self.held, self.first_device
-        row = self._unused.pop()
+        if not self.unused:
+            self.grow()
+        row = self.unused.pop()
         self.jobs[row] = job
-        whole = (self._entered, allowed, job.num_devices)
+        whole = (self.num_entered, allowed, job.num_devices)
         reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job))
-        _enter(self._real, self._whole, row, now_s, reals, whole)
-        self._entered += 1
-        if self.num_active == len(self._rows):
-            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-        self._rows[self.num_active] = row
+        columns.enter(self._real, self._whole, row, now_s, reals, whole)
+        self.num_entered += 1
+        self.rows[self.num_active] = row
         self.num_active += 1
         return row
 
     def remove(self, row: int) -> None:
         """A job ended or was refused."""
-        _remove(self._rows, self.num_active, row)
+        columns.remove_row(self.rows, self.num_active, row)
         self.num_active -= 1
         self.jobs[row] = self.reports[row] = None
         self.courses.pop(row, None)
-        self._unused.append(row)
+        self.unused.append(row)
 
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
         """Time for which jobs had devices until now, and that times their number."""
         found = np.empty((2, len(rows)))
-        _attained(self._real, self._whole, rows, now_s, found)
+        columns.attained(self._real, self._whole, rows, now_s, found)
         return found[0], found[1]
 
     def facts(self, rows: Ints, now_s: float) -> Floats:
         """Devices held, asked for and allowed, time and device time attained, and when jobs first started: a row each."""
-        found = np.empty((6, len(rows)))
-        _facts(self._real, self._whole, rows, now_s, found)
+        found = np.empty((columns.NUM_FACTS, len(rows)))
+        columns.facts(self._real, self._whole, rows, now_s, found)
         return found
 
     def left_at(self, rows: Ints, now_s: float) -> Floats:
         """Work that is left now."""
         found = np.empty(len(rows))
-        _left_at(self._real, rows, now_s, found)
+        columns.left_at(self._real, rows, now_s, found)
         return found
 
     def left_s_at(self, rows: Ints, now_s: float) -> tuple[Floats, bool]:
         """Time that jobs would still take on their gangs, NaN where that is to be asked; and whether it is of any."""
         found = np.empty(len(rows))
-        return found, _left_s_at(self._real, rows, now_s, found)
+        return found, columns.left_s_at(self._real, rows, now_s, found)
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
-        _settle(self._real, self._whole, row, now_s)
+        columns.settle(self._real, self._whole, row, now_s)
 
     def start(
         self, rows: Ints, given: Laid, kind_of: Ints, now_s: float, pauses_s: tuple[float, float]
@@ -236,13 +211,13 @@ class Books:
         """
         self.grants.forget(rows)
         room = self.grants.room(len(given.devices), self.active)
-        waited, known = start_jobs(*self.blocks, rows, *given, kind_of, *room, now_s, pauses_s)
+        waited, known = columns.start_jobs(*self.blocks, rows, *given, kind_of, *room, now_s, pauses_s)
         self.grants.fill(len(given.devices))
         return waited, known
 
     def run(self, row: int, rate: float) -> None:
         """A job, settled until now, works at this rate from here on."""
-        _run(self._real, row, rate)
+        columns.run(self._real, row, rate)
 
     def adapt(self, row: int, pace: Pace) -> None:
         """A running job changes its pace by itself."""
@@ -281,7 +256,7 @@ class Books:
     def release(self, rows: Ints, now_s: float, preempted: bool = False) -> None:
         """Take jobs' devices away; of those that are ``preempted`` that is counted."""
         self.forget(rows)
-        release_jobs(*self.blocks, rows, now_s, preempted)
+        columns.release_jobs(*self.blocks, rows, now_s, preempted)
 
     def forget(self, rows: Ints) -> None:
         """Forget how jobs ran that wait now, and values of what they had."""
@@ -289,122 +264,3 @@ class Books:
         if self.paces:
             for row in rows.tolist():
                 self.paces.pop(row, None)
-
-
-@compiled
-def _enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
-    real[:, row], whole[:, row] = 0.0, 0
-    real[_ARRIVAL_S, row], real[_WEIGHT, row], real[_LEFT, row], real[_GANG_RATE, row] = reals
-    real[_BEST_RATE, row] = real[_GANG_RATE, row]
-    whole[_SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
-    real[_WAITING_SINCE_S, row], real[_FIRST_START_S, row], real[_FINISH_S, row] = now_s, np.nan, np.inf
-
-
-@compiled
-def _waiting(rows, count, held, found):  # type: ignore[no-untyped-def]
-    num = 0
-    for i in range(count):
-        if held[rows[i]] == 0:
-            found[num] = rows[i]
-            num += 1
-    return num
-
-
-@compiled
-def _remove(rows, count, row):  # type: ignore[no-untyped-def]
-    place = 0
-    while rows[place] != row:
-        place += 1
-    rows[place : count - 1] = rows[place + 1 : count]
-
-
-@compiled
-def _settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
-    had_s = now_s - real[_ATTAINED_UNTIL_S, row]
-    real[_ATTAINED_S, row] += had_s
-    real[_ATTAINED_DEVICE_S, row] += had_s * whole[HELD, row]
-    if now_s > real[_SINCE_S, row]:
-        done = (now_s - real[_SINCE_S, row]) * real[_RATE, row]
-        real[_LEFT, row] = max(0.0, real[_LEFT, row] - done)
-        real[_SINCE_S, row] = now_s
-    real[_ATTAINED_UNTIL_S, row] = now_s
-
-
-@compiled
-def _attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
-    for i in range(len(rows)):
-        row = rows[i]
-        stint_s = now_s - real[_ATTAINED_UNTIL_S, row] if whole[HELD, row] else 0.0
-        found[0, i] = real[_ATTAINED_S, row] + stint_s
-        found[1, i] = real[_ATTAINED_DEVICE_S, row] + stint_s * whole[HELD, row]
-
-
-@compiled
-def _facts(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
-    for i in range(len(rows)):
-        row = rows[i]
-        found[0, i], found[1, i], found[2, i] = whole[HELD, row], whole[NUM_DEVICES, row], whole[ALLOWED, row]
-        found[5, i] = real[_FIRST_START_S, row]
-    _attained(real, whole, rows, now_s, found[3:5])
-
-
-@compiled
-def _left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
-    for i in range(len(rows)):
-        row = rows[i]
-        done = max(0.0, now_s - real[_SINCE_S, row]) * real[_RATE, row]
-        found[i] = max(0.0, real[_LEFT, row] - done)
-
-
-@compiled
-def _left_s_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
-    _left_at(real, rows, now_s, found)
-    some = False
-    for i in range(len(rows)):
-        rate = real[_BEST_RATE, rows[i]]
-        found[i] = found[i] / rate if rate != 0.0 else np.inf
-        some |= np.isnan(rate)
-    return some
-
-
-@compiled
-def start_jobs(real, whole, rows, devices, counts, kind_of, written, used, now_s, pauses_s):  # type: ignore[no-untyped-def]
-    written[used : used + len(devices)] = devices
-    waited, known, first = 0, True, 0
-    for i in range(len(rows)):
-        row = rows[i]
-        if whole[HELD, row]:
-            _settle(real, whole, row, now_s)
-        else:
-            waited += 1
-        pause_s = pauses_s[1]
-        if np.isnan(real[_FIRST_START_S, row]):
-            real[_FIRST_START_S, row] = now_s
-            pause_s = pauses_s[0]
-        whole[HELD, row], whole[HELD_TYPE, row] = counts[i], kind_of[devices[first]]
-        whole[FIRST_DEVICE, row] = used + first
-        first += counts[i]
-        whole[_NUM_STARTS, row] += 1
-        real[_PLACED_S, row] = real[_ATTAINED_UNTIL_S, row] = now_s
-        real[_SINCE_S, row] = real[_BEGAN_S, row] = now_s + pause_s
-        rate = real[_GANG_RATE, row]
-        if np.isnan(rate) or counts[i] != whole[NUM_DEVICES, row]:
-            rate, known = 0.0, False
-        _run(real, row, rate)
-    return waited, known
-
-
-@compiled
-def _run(real, row, rate):  # type: ignore[no-untyped-def]
-    real[_RATE, row] = rate
-    left = real[_LEFT, row] - real[_TURN, row]
-    real[_FINISH_S, row] = real[_SINCE_S, row] + left / rate if rate > 0 else np.inf
-
-
-@compiled
-def release_jobs(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
-    for row in rows:
-        _settle(real, whole, row, now_s)
-        whole[HELD, row], real[_RATE, row] = 0, 0.0
-        whole[_NUM_PREEMPTED, row] += preempted
-        real[_FINISH_S, row], real[_WAITING_SINCE_S, row] = np.inf, now_s

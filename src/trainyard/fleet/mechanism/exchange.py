@@ -9,13 +9,13 @@ from numpy import concatenate, empty, int64, zeros
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.books import (
+from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.columns import (
     ALLOWED,
     FIRST_DEVICE,
     HELD,
     HELD_TYPE,
     NUM_DEVICES,
-    Books,
     release_jobs,
     start_jobs,
 )
@@ -179,6 +179,25 @@ def _exchange(  # type: ignore[no-untyped-def]
     order, counts, kinds, hows, rows, real, whole, written, kind_of, per_device, per_node, by_type,
     room, how, backfill, used, now_s, pauses_s, found,
 ):  # fmt: skip
+    started, places, leaving, num_given, num_freed, num_stopped, known = exchanged(
+        order, counts, kinds, hows, rows, real, whole, written, kind_of, per_device, per_node, by_type,
+        room, how, backfill, used, now_s, pauses_s,
+    )  # fmt: skip
+    found[0, : len(started)], found[1, : len(started)], found[2, : len(leaving)] = started, places, leaving
+    return len(started), len(leaving), num_given, num_freed, num_stopped, known
+
+
+@compiled
+def exchanged(  # type: ignore[no-untyped-def]
+    order, counts, kinds, hows, rows, real, whole, written, kind_of, per_device, per_node, by_type,
+    room, how, backfill, used, now_s, pauses_s,
+):  # fmt: skip
+    """`exchange`, for compiled functions.
+
+    Returns
+    -------
+    What `Exchanged` has first; then how many devices were given, and are free that were not; then the rest of it.
+    """
     held, total = whole[HELD], by_type.sum()
     starting, stopping = _walk(order, counts, kinds, rows, whole, room, backfill)
     wanted = rows[order[starting]]
@@ -196,7 +215,5 @@ def _exchange(  # type: ignore[no-untyped-def]
     stopped = concatenate((stopping, unplaced[held[unplaced] > 0]))
     release_jobs(real, whole, stopped, now_s, True)
     waited, known = start_jobs(real, whole, started, given, sizes, kind_of, written, used, now_s, pauses_s)
-    found[0, : len(started)], found[1, : len(started)] = started, starting[numbers]
-    found[2, : len(leaving)] = leaving
     num_freed, num_stopped = by_type.sum() - total, len(stopped) - waited
-    return len(started), len(leaving), len(given), num_freed, num_stopped, known
+    return started, starting[numbers], leaving, len(given), num_freed, num_stopped, known

@@ -13,29 +13,39 @@ from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
 
 class FairTimes:
-    """Counts the jobs that there are, and from that the time that each would have taken."""
+    """Counts the jobs that there are, and from that the time that each would have taken.
+
+    Attributes
+    ----------
+    job_s, counted_s : jobs times time, and until when that is counted.
+    """
 
     def __init__(self, site: Site, books: Books) -> None:
         self.site, self.books = site, books
-        self._job_s = self._counted_s = 0.0
+        self.job_s = self.counted_s = 0.0
         self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
 
     def count(self, now_s: float) -> float:
         """Jobs times time until now; to be called before their number changes."""
-        self._job_s += self.books.num_active * (now_s - self._counted_s)
-        self._counted_s = now_s
-        return self._job_s
+        self.job_s += self.books.num_active * (now_s - self.counted_s)
+        self.counted_s = now_s
+        return self.job_s
 
-    def fair_s(self, row: int, job: Job, now_s: float) -> float:
+    def fair_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> float:
         """The time of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.
 
         Its share is that of one of the jobs that there were in the mean while it was there.
+
+        Parameters
+        ----------
+        allowed : device types that it can run on, as bits.
+        job_s : jobs times time while it was there.
         """
         grant = _first(job.num_devices)
-        spots = self._compact(job.num_devices, int(self.books.allowed[row]))
+        spots = self._compact(job.num_devices, allowed)
         alone_s = min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
         waited_s = now_s - job.arrival_s
-        jobs = (self.count(now_s) - float(self.books.job_s[row])) / waited_s if waited_s > 0 else 1.0
+        jobs = job_s / waited_s if waited_s > 0 else 1.0
         return alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
 
     def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:

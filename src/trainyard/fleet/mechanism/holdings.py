@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 
 from trainyard.fleet.mechanism.books import Books, Bools, Ints
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.exchange import Asked, exchange, give_back, walk
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
@@ -23,34 +23,11 @@ from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site
 from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Grant, Job
 
 _NONE = np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What changes cost.
-
-    Attributes
-    ----------
-    restart_s : time in which a job that ran before and gets devices again, or others, does no work: checkpoint, move,
-        warm up.
-    start_s : the same for a job that starts for the first time.
-    together_s : how much longer both last for each other job that starts at the same moment: they load and read at once;
-        for one that starts meanwhile, in proportion to what is left.
-    """
-
-    restart_s: float = 0.0
-    start_s: float = 0.0
-    together_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 <= (value := getattr(self, field.name)) < float("inf"):
-                raise FleetError(f"{field.name} is a time of at least 0 seconds, got {value:g}")
 
 
 class Holdings:
@@ -98,7 +75,7 @@ class Holdings:
         FleetError
             If it can never run here as it asks to.
         """
-        bits = self._reach.of(job)
+        bits = self.allowed(job)
         self._has_gangs = self._has_gangs or bool(job.gang)
         if Auxiliary.is_asked(job, self.site):
             self._count_auxiliary().check(job, bits)
@@ -106,6 +83,20 @@ class Holdings:
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
+
+    def allowed(self, job: Job) -> int:
+        """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
+        return self._reach.of(job)
+
+    def asks_for_devices_only(self, job: Job) -> bool:
+        """Whether a job asks for a number of devices, and neither for a shape nor for processors or memory."""
+        return not (job.gang or Auxiliary.is_asked(job, self.site))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether jobs ask for devices only, run as fast as their profiles say, and what ran where is not noted."""
+        asked = self._has_gangs or self._auxiliary is not None or self.notes.spans is not None
+        return not (asked or self.costs.together_s or self.paces.are_uneven or self.paces.adaptive)
 
     def _count_auxiliary(self) -> Auxiliary:
         """From the first job on that asks for processors or memory these are counted: what others hold is known."""
@@ -369,19 +360,15 @@ class Holdings:
         self._pause(ended, now_s)
         books.release(ended, now_s)
         self._note_use(now_s)
+        job_s = self.fair.count(now_s) - float(books.job_s[row])
         self.notes.ended(
-            job.name,
-            job.virtual_cluster,
-            (
-                job.arrival_s,
-                books.first_start_s[row],
-                now_s if ended_s is None else ended_s,
-                books.attained_device_s[row],
-                books.num_preempted[row],
-                books.num_starts[row],
-                float("inf") if job.deadline_s is None else job.deadline_s,
-                self.fair.fair_s(row, job, now_s),
-            ),
+            job,
+            float(books.first_start_s[row]),
+            now_s if ended_s is None else ended_s,
+            float(books.attained_device_s[row]),
+            int(books.num_preempted[row]),
+            int(books.num_starts[row]),
+            self.fair.fair_s(job, int(books.allowed[row]), job_s, now_s),
         )
         books.remove(row)
         return True

@@ -49,12 +49,13 @@ class Grants:
     held : number of devices of every row.
     first : where the devices of every row begin.
     devices : of all rows, and some that rows had before.
+    num_written : how many these are; after them is room for more.
     """
 
     def __init__(self, held: Ints, first: Ints) -> None:
         self.held, self.first = held, first
         self.devices = np.zeros(0, np.int64)
-        self._used = 0
+        self.num_written = 0
         self._made: dict[int, Grant] = {}
 
     def __getitem__(self, row: int) -> Grant | None:
@@ -68,6 +69,10 @@ class Grants:
     def __setitem__(self, row: int, grant: Grant) -> None:
         """The job has more than devices, or something else with them."""
         self._made[row] = grant
+
+    def forget_all(self) -> None:
+        """Values are made again when somebody asks."""
+        self._made.clear()
 
     def forget(self, rows: Ints) -> None:
         """Jobs lose what they had, or get something else."""
@@ -88,17 +93,17 @@ class Grants:
         num_devices : how many there will be at most.
         rows : of all jobs; what others had is thrown away when there is no more room.
         """
-        if self._used + num_devices > len(self.devices):
+        if self.num_written + num_devices > len(self.devices):
             kept = self.devices_of(rows)
             self.first[rows] = self.held[rows].cumsum() - self.held[rows]
             self.devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
             self.devices[: len(kept)] = kept
-            self._used = len(kept)
-        return self.devices, self._used
+            self.num_written = len(kept)
+        return self.devices, self.num_written
 
     def fill(self, num_devices: int) -> None:
         """So many were written down."""
-        self._used += num_devices
+        self.num_written += num_devices
 
 
 @compiled

@@ -10,6 +10,7 @@ Fidelity: exact.
 
 from __future__ import annotations
 
+from trainyard.fleet import quick
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
@@ -18,7 +19,7 @@ _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 def fifo(backfill: bool = False) -> Priority:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit")."""
-    return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True)
+    return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True, quick_key=quick.arrival_s)
 
 
 def sjf() -> Priority:
@@ -26,7 +27,7 @@ def sjf() -> Priority:
 
     That is time on the devices that it asks for, on the type where it is fastest, whatever it gets.
     """
-    return Priority(lambda s: s.left_s, _TIME_LEFT)
+    return Priority(lambda s: s.left_s, _TIME_LEFT, quick_key=quick.left_s)
 
 
 def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
@@ -36,13 +37,15 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
     arrive comes first, or with ``steady`` the one that came first at the last decision: the rule of Tiresias' simulator,
     which sorts one list again and again.
     """
+    key, quick_key = (lambda s: s.left_s), quick.left_s
     if by_device_time:
-        return Priority(lambda s: s.left_s * s.num_devices, _TIME_LEFT, preempts=True, steady=steady)
-    return Priority(lambda s: s.left_s, _TIME_LEFT, preempts=True, steady=steady)
+        key, quick_key = (lambda s: s.left_s * s.num_devices), quick.left_device_s
+    return Priority(key, _TIME_LEFT, preempts=True, steady=steady, quick_key=quick_key)
 
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
+    key, quick_key = (lambda s: s.attained_s), quick.attained_s
     if by_device_time:
-        return Priority(lambda s: s.attained_device_s, preempts=True, quantum_s=quantum_s)
-    return Priority(lambda s: s.attained_s, preempts=True, quantum_s=quantum_s)
+        key, quick_key = (lambda s: s.attained_device_s), quick.attained_device_s
+    return Priority(key, preempts=True, quantum_s=quantum_s, quick_key=quick_key)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets

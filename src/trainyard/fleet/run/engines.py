@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from trainyard.fleet.mechanism.holdings import Costs, Holdings
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder

@@ -12,7 +12,7 @@ from operator import itemgetter
 from statistics import mean, median
 from typing import Any
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job

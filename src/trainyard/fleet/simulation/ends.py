@@ -9,55 +9,63 @@ from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.mechanism.books import Books, Ints
 
 _INF = float("inf")
-# Rows of the table of places: the heap of the agenda, and where in it every row of the books is.
-_HEAP, _PLACE = range(2)
 
 
 class Ends:
     """Rows of the books by when their jobs end, or change their pace; of one moment, the lowest row first.
 
     An end stands as it was when it was last expected; one that is no longer on the books is dropped when it is due.
+
+    Attributes
+    ----------
+    when_s, heap, place, size : the agenda; see `engine/agenda.py`.
     """
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._when_s = np.zeros(0)
-        self._places = np.zeros((2, 0), np.int64)
-        self._size = 0
+        self.when_s = np.zeros(0)
+        self.heap = np.zeros(0, np.int64)
+        self.place = np.zeros(0, np.int64)
+        self.size = 0
 
     def expect(self, rows: Ints) -> None:
         """Look up when jobs end now."""
-        finish_s = self._books.finish_s
-        if len(self._when_s) < len(finish_s):
-            more = len(finish_s) - len(self._when_s)
-            self._when_s = np.concatenate((self._when_s, np.zeros(more)))
-            self._places = np.concatenate((self._places, np.full((2, more), -1)), axis=1)
-        self._size = _expect(finish_s, self._when_s, self._places, self._size, rows)
+        self.make_room()
+        self.size = _expect(self._books.finish_s, self.when_s, self.heap, self.place, self.size, rows)
+
+    def make_room(self) -> None:
+        """For as many as the books have rows."""
+        more = len(self._books.finish_s) - len(self.when_s)
+        if more > 0:
+            self.when_s = np.concatenate((self.when_s, np.zeros(more)))
+            self.heap = np.concatenate((self.heap, np.full(more, -1)))
+            self.place = np.concatenate((self.place, np.full(more, -1)))
 
     def next_s(self) -> float:
         """When the next job ends; infinite if none does."""
-        self._size, next_s = _next(self._books.finish_s, self._when_s, self._places, self._size)
+        self.size, next_s = next_end(self._books.finish_s, self.when_s, self.heap, self.place, self.size)
         return float(next_s)
 
     def pop(self) -> int:
         """Take out the job that `next_s` tells of; returns its row."""
-        row = int(self._places[_HEAP, 0])
-        self._size = drop_first(self._when_s, self._places[_HEAP], self._places[_PLACE], self._size)
+        row = int(self.heap[0])
+        self.size = drop_first(self.when_s, self.heap, self.place, self.size)
         return row
 
 
 @compiled
-def _expect(finish_s, when_s, places, size, rows):  # type: ignore[no-untyped-def]
+def _expect(finish_s, when_s, heap, place, size, rows):  # type: ignore[no-untyped-def]
     for row in rows:
-        size = expect(when_s, places[_HEAP], places[_PLACE], size, row, finish_s[row])
+        size = expect(when_s, heap, place, size, row, finish_s[row])
     return size
 
 
 @compiled
-def _next(finish_s, when_s, places, size):  # type: ignore[no-untyped-def]
+def next_end(finish_s, when_s, heap, place, size):  # type: ignore[no-untyped-def]
+    """Drop ends that are no longer on the books; returns how many there are, and the first, infinite if there is none."""
     while size:
-        row = places[_HEAP, 0]
+        row = heap[0]
         if when_s[row] == finish_s[row]:
             return size, when_s[row]
-        size = drop_first(when_s, places[_HEAP], places[_PLACE], size)
+        size = drop_first(when_s, heap, place, size)
     return size, _INF

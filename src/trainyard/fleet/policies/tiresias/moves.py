@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from trainyard.compiling import compiled
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
+from trainyard.fleet.quick import facts, mark_of, serials
 from trainyard.fleet.snapshot import (
     ALLOWED,
     ATTAINED_DEVICE_S,
@@ -15,6 +18,7 @@ from trainyard.fleet.snapshot import (
     HELD,
     NUM_DEVICES,
     Floats,
+    Ints,
 )
 
 # Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it.
@@ -27,6 +31,23 @@ _LEAST_WAIT_S = 1e-3
 # service that it attained since it last began anew. Where jobs may move that do not run, also the time that it ran since,
 # both until then, and when after that it first had devices, NaN before.
 QUEUE, INDEX, TURN, _GANG, _ALLOWED, SKEWED, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
+
+
+class Line(NamedTuple):
+    """The jobs of the last decision, numbered as in its snapshot.
+
+    Attributes
+    ----------
+    serial : which they are.
+    jobs : what is known of them, a row for each thing.
+    order : their numbers, most urgent first.
+    first : numbers of those that were to run.
+    """
+
+    serial: Ints
+    jobs: Floats
+    order: Ints
+    first: Ints
 
 
 def nobody(all_may_move: bool) -> Floats:
@@ -129,6 +150,21 @@ def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: 
     if now_s - job[_SINCE_S] - job[_RAN_S] + _NEAR_S >= limit_s:
         job[_BEFORE_S], job[_BEFORE], job[_SINCE_S] = attained_s, attained, np.nan
         job[QUEUE] = job[_RAN_S] = job[SERVICE] = 0.0
+
+
+@compiled
+def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
+    """All of a decision where turns make the order, as `Quick.decide`; the mark of a job is whether it is skewed."""
+    all_may_move, places, rules = all_rules
+    serial = serials(seen)
+    jobs, renumbered, numbers, num_known = continued(line.serial, line.jobs, line.first, serial, all_may_move)
+    for number in range(num_known, len(serial)):
+        jobs[SKEWED, number] = mark_of(seen, number)
+    order, first, _, wait_s = decided(
+        jobs, numbers, renumbered, line.order, seen.room, seen.now_s, facts(seen, numbers), *rules
+    )
+    consolidate = jobs[SKEWED][first] > 0 if places else np.zeros(0, np.bool_)
+    return first, consolidate, seen.now_s + wait_s, Line(serial, jobs, order, first)
 
 
 @compiled

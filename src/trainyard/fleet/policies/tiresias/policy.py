@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +43,9 @@ from trainyard.fleet.policies.tiresias.moves import (
     SERVICE,
     SKEWED,
     TURN,
+    Line,
     continued,
+    decide,
     decided,
     looked_ahead,
     nobody,
@@ -53,6 +54,7 @@ from trainyard.fleet.policies.tiresias.moves import (
 )
 from trainyard.fleet.policies.tiresias.queue_order import repaired
 from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.quick import Quick
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish
@@ -65,23 +67,6 @@ SKEWS = {
     "resnet152": 0.04, "inception3": 0.09, "inception4": 0.04,
 }  # fmt: skip
 """Skew of the models of the paper's evaluation: share of the largest tensor in all parameters."""
-
-
-class Line(NamedTuple):
-    """The jobs of the last decision, numbered as in its snapshot.
-
-    Attributes
-    ----------
-    serial : which they are.
-    jobs : what is known of them, a row for each thing.
-    order : their numbers, most urgent first.
-    first : numbers of those that were to run.
-    """
-
-    serial: Ints
-    jobs: Floats
-    order: Ints
-    first: Ints
 
 
 @dataclass(frozen=True)
@@ -140,6 +125,18 @@ class Tiresias:
     def _rules(self) -> tuple[Floats, float, bool, bool, bool]:
         return (self._limits, self.promote_knob, self.two_dimensional, self.as_published, self.as_in_pollux)
 
+    @property
+    def quick(self) -> Quick | None:
+        """The same in compiled code, where turns make the order."""
+        if self.as_published or self.samples:
+            return None
+        return Quick(decide, (self._all_may_move, self._places, self._rules), mark=self._is_skewed)
+
+    @property
+    def _places(self) -> bool:
+        """Whether it says who is to be consolidated."""
+        return not (self.as_published or self.as_in_pollux)
+
     def start(self, site: Site) -> Line:
         """Nobody is queued."""
         return Line(_NOBODY, nobody(self._all_may_move), _NOBODY, _NOBODY)
@@ -168,7 +165,7 @@ class Tiresias:
             )
         return Targets(
             first,
-            consolidate=None if self.as_published or self.as_in_pollux else jobs[SKEWED][first] > 0,
+            consolidate=jobs[SKEWED][first] > 0 if self._places else None,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(waiting, lambda number: self._reason(jobs, order, number)),

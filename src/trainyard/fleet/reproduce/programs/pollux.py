@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.fleet.mechanism.holdings import Costs
+from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.rounds.rounds import Published, Rounds
 from trainyard.fleet.simulate import simulate_fleet

@@ -1,0 +1,197 @@
+"""The express: events and decisions of jobs and policies that allow it, in compiled code.
+
+What happens is what `fleet/simulate.py` lets happen, bit for bit, many times as fast. Here the loop is given the jobs
+that come, and its notes are taken; where it cannot go on, everything stands as if it had not been there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainyard.fleet.known import KnownJob
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.quick import Quick, quick_of
+from trainyard.fleet.simulation import loop
+from trainyard.fleet.simulation.arrivals import Arrivals
+from trainyard.fleet.simulation.ends import Ends
+from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.workload.job import Job, rate_anywhere
+
+_INF = float("inf")
+# Jobs that are looked at before they come, and notes that are taken at once.
+_NUM_COMING, _NUM_NOTES = 1024, 4096
+
+
+@dataclass
+class Clock:
+    """How far a simulation is.
+
+    Attributes
+    ----------
+    now_s : the last moment.
+    wake_s : when the policy wants to decide, if nothing happens before.
+    stands : whether its last decision holds for as long as nobody waits.
+    free_when_blocked : devices that were free after the last decision, if a job found no place that blocks all later
+        ones; else -1.
+    num_moments : moments that are over.
+    state : of the policy.
+    """
+
+    state: Any
+    now_s: float = 0.0
+    wake_s: float = _INF
+    stands: bool = False
+    free_when_blocked: int = -1
+    num_moments: int = 0
+
+
+def express_of(policy: Policy, holdings: Holdings, arrivals: Arrivals, ends: Ends) -> Express | None:
+    """The express for what is there now; None where it needs more than compiled code knows of.
+
+    Where nodes or jobs may fail, or decisions are made in rounds, it is not to be asked.
+    """
+    quick, books = quick_of(policy), holdings.books
+    if quick is None or not holdings.is_plain or np.isnan(books.gang_rate[books.active]).any():
+        return None
+    return Express(policy, quick, holdings, arrivals, ends)
+
+
+class Express:
+    """Takes a simulation over, and gives it back."""
+
+    def __init__(
+        self, policy: Policy, quick: Quick, holdings: Holdings, arrivals: Arrivals, ends: Ends
+    ) -> None:
+        self.policy, self.quick, self.holdings = policy, quick, holdings
+        self.arrivals, self.ends = arrivals, ends
+        self.books, self.notes = holdings.books, holdings.notes
+        rows = self.books.active.tolist()
+        # By serial number, those that are there or will be.
+        self._jobs = {int(self.books.serial[row]): self.books.job(row) for row in rows}
+        for row in rows:
+            self.books.mark[row] = self._mark(self.books.job(row))
+        self._reals = np.zeros((loop.NUM_REALS + 1, 0))
+        self._wholes = np.zeros((loop.NUM_WHOLES, 0), np.int64)
+        self._num_let_in = 0
+        self._ended = np.zeros((loop.NUM_NOTED, _NUM_NOTES))
+        self._used = np.zeros((2, 2 * _NUM_NOTES))
+        self._moment_s = _INF
+
+    def ride(self, clock: Clock, look_every: int) -> int:
+        """Go on for as long as possible, or until it is time to look whether anything goes on.
+
+        Returns
+        -------
+        Why it ended: `loop.COMING` if the next job needs more than compiled code, or there is none; `LOOK`, `WAITING` or
+        `EARLY`.
+        """
+        self._read_ahead()
+        while True:
+            why = self._run(clock, look_every)
+            if why == loop.COMING and not self._read_ahead():
+                # The moment may not be over; then it is the next one.
+                clock.wake_s = min(clock.wake_s, self._moment_s)
+                return why
+            if why == loop.ROWS:
+                self.books.grow()
+            elif why == loop.DEVICES:
+                self.books.grants.room(len(self.holdings.free.kind_of), self.books.active)
+            elif why not in (loop.COMING, loop.NOTES):
+                return why
+
+    def _mark(self, job: Job) -> float:
+        mark = self.quick.mark
+        return float(mark(KnownJob(job, self.policy.needs))) if mark is not None else 0.0
+
+    def _read_ahead(self) -> bool:
+        """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
+        if self._num_let_in < self._reals.shape[1]:
+            return True
+        reals: list[tuple[float, ...]] = []
+        wholes: list[tuple[int, int]] = []
+        while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
+            bits, rate = self.holdings.allowed(job), rate_anywhere(job)
+            if np.isnan(rate) or not self.holdings.asks_for_devices_only(job):
+                break
+            self._jobs[self.books.num_entered + len(reals)] = job
+            reals.append((job.arrival_s, job.weight, job.work, rate, self._mark(job)))
+            wholes.append((bits, job.num_devices))
+            self.arrivals.read_on()
+        self._num_let_in = 0
+        self._reals = np.array(reals).reshape(-1, loop.NUM_REALS + 1).T.copy()
+        self._wholes = np.array(wholes, np.int64).reshape(-1, loop.NUM_WHOLES).T.copy()
+        return bool(reals)
+
+    def _run(self, clock: Clock, look_every: int) -> int:
+        """Enter the loop once."""
+        books, holdings, free, ends = self.books, self.holdings, self.holdings.free, self.ends
+        ends.make_room()
+        books.grants.forget_all()
+        unused = np.zeros(len(books.jobs), np.int64)
+        unused[: len(books.unused)] = books.unused
+        tables = loop.Tables(
+            *books.blocks, books.rows, unused, books.grants.devices, free.kind_of, *free.tables,
+            ends.when_s, ends.heap, ends.place, self._reals, self._wholes, self._ended, *self._used,
+        )  # fmt: skip
+        quick, costs = self.quick, holdings.costs
+        terms = loop.Terms(
+            self.policy.preempts, quick.backfill, quick.stands, quick.blocks, holdings.how,
+            holdings.site.devices_of_type, (costs.start_s, costs.restart_s), look_every,
+        )  # fmt: skip
+        counts, fair = np.array(self._counts(clock), np.int64), holdings.fair
+        times = np.array(loop.Times(clock.now_s, self._moment_s, clock.wake_s, fair.counted_s, fair.job_s))
+        num_coming, is_last = self._reals.shape[1], self.arrivals.job is None
+        why, clock.state = loop.run(
+            quick.decide, quick.rules, clock.state, terms, tables, counts, times, num_coming, is_last
+        )
+        self._give_back(clock, unused, loop.Counts(*counts.tolist()), loop.Times(*times.tolist()))
+        return int(why)
+
+    def _counts(self, clock: Clock) -> loop.Counts:
+        books, holdings, notes = self.books, self.holdings, self.notes
+        return loop.Counts(
+            active=books.num_active,
+            entered=books.num_entered,
+            decided=books.num_decided,
+            unused=len(books.unused),
+            ends=self.ends.size,
+            waiting=holdings.num_waiting,
+            free=holdings.free.total,
+            free_when_blocked=clock.free_when_blocked,
+            stands=int(clock.stands),
+            decisions=notes.num_decisions,
+            moments=clock.num_moments,
+            let_in=self._num_let_in,
+            written=books.grants.num_written,
+            ended=0,
+            used=notes.last_use(self._used),
+        )
+
+    def _give_back(self, clock: Clock, unused: Ints, counts: loop.Counts, times: loop.Times) -> None:
+        """Write down everywhere how things stand."""
+        books, holdings, fair = self.books, self.holdings, self.holdings.fair
+        books.num_active, books.num_entered, books.num_decided = counts.active, counts.entered, counts.decided
+        books.unused = unused[: counts.unused].tolist()
+        books.grants.num_written, self.ends.size = counts.written, counts.ends
+        holdings.num_waiting, holdings.free.total = counts.waiting, counts.free
+        clock.free_when_blocked, clock.stands = counts.free_when_blocked, bool(counts.stands)
+        clock.num_moments, self.notes.num_decisions = counts.moments, counts.decisions
+        self._num_let_in = counts.let_in
+        clock.now_s, self._moment_s, clock.wake_s, fair.counted_s, fair.job_s = times
+        self._take_notes(counts.ended, counts.used)
+        books.jobs = [None] * len(books.jobs)
+        for row in books.active.tolist():
+            books.jobs[row] = self._jobs[int(books.serial[row])]
+
+    def _take_notes(self, num_ended: int, num_used: int) -> None:
+        """Of jobs that ended, and of devices in use."""
+        self.notes.uses(self._used[:, :num_used])
+        for note in self._ended[:, :num_ended].T.tolist():
+            serial, allowed, first_start_s, end_s, device_s, num_preempted, num_starts, job_s = note
+            job = self._jobs.pop(int(serial))
+            fair_s = self.holdings.fair.fair_s(job, int(allowed), job_s, end_s)
+            self.notes.ended(job, first_start_s, end_s, device_s, num_preempted, num_starts, fair_s)

@@ -1,0 +1,375 @@
+"""Events and decisions in compiled code: what `fleet/simulate.py` does, for jobs and policies that allow it.
+
+A function that a policy gives is compiled into the loop. The loop leaves off where Python has to do something, and goes
+on from there, also in the middle of a moment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.compiling import compiled
+from trainyard.engine.agenda import drop_first, expect
+from trainyard.fleet.mechanism.books import Floats, Ints
+from trainyard.fleet.mechanism.columns import (
+    ALLOWED,
+    ATTAINED_DEVICE_S,
+    FINISH_S,
+    FIRST_DEVICE,
+    FIRST_START_S,
+    HELD,
+    JOB_S,
+    MARK,
+    NUM_DEVICES,
+    NUM_PREEMPTED,
+    NUM_STARTS,
+    SERIAL,
+    enter,
+    release_jobs,
+    remove_row,
+    start_jobs,
+    waiting_rows,
+)
+from trainyard.fleet.mechanism.exchange import exchanged
+from trainyard.fleet.place.free import change_tenants, place_jobs
+from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
+from trainyard.fleet.quick import Seen
+from trainyard.fleet.simulation.ends import next_end
+
+# Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
+# notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide
+# again at once.
+COMING, WAITING, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
+
+# Rows of the jobs that come: as `columns.enter` takes them, and the mark.
+NUM_REALS, NUM_WHOLES = 4, 2
+ARRIVES_S = 0
+# Rows of the notes of ends.
+(
+    END_SERIAL, END_ALLOWED, END_FIRST_START_S, END_S, END_DEVICE_S, END_PREEMPTED, END_STARTS, END_JOB_S,
+) = range(8)  # fmt: skip
+NUM_NOTED = END_JOB_S + 1
+
+
+class Tables(NamedTuple):
+    """What the loop works on.
+
+    Attributes
+    ----------
+    real, whole : the columns of the books.
+    rows, unused : rows of the jobs that are there, in the order of their arrival; rows that nobody has, the last is next.
+    written : devices of all jobs, and some that jobs had before.
+    kind_of, per_device, per_node, by_type : of devices; see `FreeDevices`.
+    when_s, heap, place : the agenda of ends.
+    reals, wholes : jobs that come, a column each.
+    ended, used_s, used : notes of jobs that ended, a column each, and of devices in use.
+    """
+
+    real: Floats
+    whole: Ints
+    rows: Ints
+    unused: Ints
+    written: Ints
+    kind_of: Ints
+    per_device: Ints
+    per_node: Ints
+    by_type: Ints
+    when_s: Floats
+    heap: Ints
+    place: Ints
+    reals: Floats
+    wholes: Ints
+    ended: Floats
+    used_s: Floats
+    used: Floats
+
+
+class Counts(NamedTuple):
+    """Numbers that change.
+
+    Attributes
+    ----------
+    active, entered, decided : jobs that are there, that ever came, and that came until the last decision.
+    unused : rows that nobody has.
+    ends : how many are in the agenda.
+    waiting : jobs that have no devices.
+    free, free_when_blocked : devices that nobody has; and that nobody had when a job blocked the later ones, or -1.
+    stands : whether the last decision does, as 0 or 1.
+    decisions, moments : how many there were.
+    let_in : of the jobs that come, those that did.
+    written : devices that are written down.
+    ended, used : notes that are taken.
+    """
+
+    active: int
+    entered: int
+    decided: int
+    unused: int
+    ends: int
+    waiting: int
+    free: int
+    free_when_blocked: int
+    stands: int
+    decisions: int
+    moments: int
+    let_in: int
+    written: int
+    ended: int
+    used: int
+
+
+(
+    ACTIVE, ENTERED, DECIDED, UNUSED, ENDS, WAIT, FREE, FREE_WHEN_BLOCKED, STANDS, DECISIONS, MOMENTS, LET_IN, WRITTEN,
+    ENDED, USED,
+) = range(len(Counts._fields))  # fmt: skip
+
+
+class Times(NamedTuple):
+    """Times that change.
+
+    Attributes
+    ----------
+    now_s, moment_s : the last moment that is over; the one that is not, infinite if there is none.
+    wake_s : when the policy wants to decide.
+    counted_s, job_s : until when jobs times time are counted, and what they are.
+    """
+
+    now_s: float
+    moment_s: float
+    wake_s: float
+    counted_s: float
+    job_s: float
+
+
+NOW_S, MOMENT_S, WAKE_S, COUNTED_S, COUNTED_JOB_S = range(len(Times._fields))
+
+
+class Terms(NamedTuple):
+    """What stays as it is in a run.
+
+    Attributes
+    ----------
+    preempts, backfill, stands, blocks : of the policy.
+    how : number of the placement of jobs for which the policy names none.
+    room : devices of every type.
+    pauses_s : what a first start takes, and another one.
+    look_every : moments between two looks at whether anything goes on.
+    """
+
+    preempts: bool
+    backfill: bool
+    stands: bool
+    blocks: bool
+    how: int
+    room: Ints
+    pauses_s: tuple[float, float]
+    look_every: int
+
+
+@compiled
+def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last):  # type: ignore[no-untyped-def]
+    """Go on until something is to be done that only Python can do.
+
+    Parameters
+    ----------
+    decide, rules : of the policy; see `Quick`.
+    state : of the policy.
+    num_coming, is_last : jobs that come, and whether no others do.
+
+    Returns
+    -------
+    Why it leaves off, and the state then.
+    """
+    while True:
+        if counts[LET_IN] == num_coming and not (is_last and counts[ACTIVE]):
+            return COMING, state
+        next_s = _next_s(tables, counts, clock, num_coming)
+        if next_s == np.inf:
+            return WAITING, state
+        clock[MOMENT_S] = next_s
+        why = _pass_until(next_s, tables, counts, clock, num_coming, is_last)
+        if why >= 0:
+            return why, state
+        clock[NOW_S] = next_s
+        if clock[WAKE_S] <= next_s:
+            clock[WAKE_S] = np.inf
+        if _may_change(terms, counts):
+            if counts[WRITTEN] + len(tables.kind_of) > len(tables.written):
+                return DEVICES, state
+            state = _decided(decide, rules, state, terms, tables, counts, clock)
+            if clock[WAKE_S] <= next_s:
+                return EARLY, state
+        clock[MOMENT_S] = np.inf
+        counts[MOMENTS] += 1
+        if counts[MOMENTS] % terms.look_every == 0:
+            return LOOK, state
+
+
+@compiled
+def _next_s(tables, counts, clock, num_coming):  # type: ignore[no-untyped-def]
+    """The next moment at which the policy is asked, or the one that is not over."""
+    arrival_s = tables.reals[ARRIVES_S, counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
+    return min(clock[MOMENT_S], arrival_s, _end_s(tables, counts), clock[WAKE_S])
+
+
+@compiled
+def _end_s(tables, counts):  # type: ignore[no-untyped-def]
+    counts[ENDS], end_s = next_end(
+        tables.real[FINISH_S], tables.when_s, tables.heap, tables.place, counts[ENDS]
+    )
+    return end_s
+
+
+@compiled
+def _pass_until(next_s, tables, counts, clock, num_coming, is_last):  # type: ignore[no-untyped-def]
+    """All that happens until a moment, ends before arrivals; returns why to leave off, or -1."""
+    end_s = _end_s(tables, counts)
+    while True:
+        if counts[ENDED] == tables.ended.shape[1] or counts[USED] + 2 > len(tables.used):
+            return NOTES
+        if counts[LET_IN] == num_coming and not is_last:
+            return COMING
+        arrival_s = tables.reals[ARRIVES_S, counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
+        if end_s <= next_s and end_s <= arrival_s:
+            row = tables.heap[0]
+            counts[ENDS] = drop_first(tables.when_s, tables.heap, tables.place, counts[ENDS])
+            _end(row, end_s, tables, counts, clock)
+            end_s = _end_s(tables, counts)
+        elif arrival_s <= next_s:
+            if counts[UNUSED] == 0:
+                return ROWS
+            _let_in(arrival_s, tables, counts, clock)
+        else:
+            return -1
+
+
+@compiled
+def _count(now_s, counts, clock):  # type: ignore[no-untyped-def]
+    """Jobs times time until now, before their number changes."""
+    clock[COUNTED_JOB_S] += counts[ACTIVE] * (now_s - clock[COUNTED_S])
+    clock[COUNTED_S] = now_s
+    return clock[COUNTED_JOB_S]
+
+
+@compiled
+def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
+    """The next job comes."""
+    number, counts[UNUSED] = counts[LET_IN], counts[UNUSED] - 1
+    row = tables.unused[counts[UNUSED]]
+    reals, wholes = tables.reals[:, number], tables.wholes[:, number]
+    job_s = _count(now_s, counts, clock)
+    enter(
+        tables.real, tables.whole, row, now_s,
+        (reals[0], reals[1], reals[2], reals[3]), (counts[ENTERED], wholes[0], wholes[1]),
+    )  # fmt: skip
+    tables.real[JOB_S, row], tables.real[MARK, row] = job_s, reals[NUM_REALS]
+    tables.rows[counts[ACTIVE]] = row
+    counts[ACTIVE] += 1
+    counts[ENTERED] += 1
+    counts[LET_IN] += 1
+    counts[WAIT] += 1
+
+
+@compiled
+def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
+    """A job has done its work."""
+    real, whole = tables.real, tables.whole
+    first = whole[FIRST_DEVICE, row]
+    devices = tables.written[first : first + whole[HELD, row]]
+    counts[FREE] += change_tenants(devices, -1, tables.per_device, tables.per_node, tables.by_type)
+    release_jobs(real, whole, np.array([row]), now_s, False)
+    _note_use(now_s, tables, counts)
+    note = tables.ended[:, counts[ENDED]]
+    note[END_SERIAL], note[END_ALLOWED] = whole[SERIAL, row], whole[ALLOWED, row]
+    note[END_FIRST_START_S], note[END_S] = real[FIRST_START_S, row], now_s
+    note[END_DEVICE_S], note[END_JOB_S] = real[ATTAINED_DEVICE_S, row], _count(now_s, counts, clock)
+    note[END_JOB_S] -= real[JOB_S, row]
+    note[END_PREEMPTED], note[END_STARTS] = whole[NUM_PREEMPTED, row], whole[NUM_STARTS, row]
+    counts[ENDED] += 1
+    remove_row(tables.rows, counts[ACTIVE], row)
+    counts[ACTIVE] -= 1
+    tables.unused[counts[UNUSED]] = row
+    counts[UNUSED] += 1
+
+
+@compiled
+def _note_use(now_s, tables, counts):  # type: ignore[no-untyped-def]
+    """Devices in use from now on; see `Recorder.in_use`."""
+    num, in_use = counts[USED], len(tables.kind_of) - counts[FREE]
+    if num and tables.used_s[num - 1] == now_s:
+        tables.used[num - 1] = in_use
+    elif num == 0 or tables.used[num - 1] != in_use:
+        tables.used_s[num], tables.used[num] = now_s, in_use
+        counts[USED] += 1
+
+
+@compiled
+def _may_change(terms, counts):  # type: ignore[no-untyped-def]
+    """Whether a decision could have an effect."""
+    if terms.preempts:
+        return counts[ACTIVE] > 0 and (counts[WAIT] > 0 or counts[STANDS] == 0)
+    return counts[WAIT] > 0 and counts[FREE] > 0 and counts[FREE] != counts[FREE_WHEN_BLOCKED]
+
+
+@compiled
+def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignore[no-untyped-def]
+    """Ask the policy and bring about what it says; returns its state."""
+    now_s, rows = clock[NOW_S], tables.rows[: counts[ACTIVE]]
+    if not terms.preempts:
+        rows = np.empty(counts[ACTIVE], np.int64)
+        rows = rows[: waiting_rows(tables.rows, counts[ACTIVE], tables.whole[HELD], rows)]
+    seen = Seen(tables.real, tables.whole, rows, now_s, terms.room)
+    order, consolidate, clock[WAKE_S], state = decide(rules, state, seen)
+    counts[DECIDED], counts[STANDS] = counts[ENTERED], terms.stands
+    counts[DECISIONS] += 1
+    hows = np.empty(len(consolidate), np.int64)
+    for i in range(len(hows)):
+        hows[i] = CONSOLIDATED if consolidate[i] else ANYWHERE
+    if terms.preempts:
+        started = _exchange(order, hows, rows, terms, tables, counts, now_s)
+    else:
+        started = _begin(order, hows, rows, terms, tables, counts, now_s)
+    for row in started:
+        counts[ENDS] = expect(
+            tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.real[FINISH_S, row]
+        )
+    _note_use(now_s, tables, counts)
+    counts[FREE_WHEN_BLOCKED] = counts[FREE] if terms.blocks and counts[WAIT] else -1
+    return state
+
+
+@compiled
+def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-untyped-def]
+    """Devices are taken away and given to others; returns the rows of those that got some."""
+    none = np.zeros(0, np.int64)
+    started, _, _, num_given, num_freed, num_stopped, _ = exchanged(
+        order, none, none, hows, rows, tables.real, tables.whole, tables.written, tables.kind_of, tables.per_device,
+        tables.per_node, tables.by_type, terms.room, terms.how, terms.backfill, counts[WRITTEN], now_s, terms.pauses_s,
+    )  # fmt: skip
+    counts[WRITTEN] += num_given
+    counts[FREE] += num_freed
+    counts[WAIT] += num_stopped
+    return started
+
+
+@compiled
+def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-untyped-def]
+    """Jobs that wait get devices that are free; returns the rows of those that do."""
+    # Every job takes a device at least, and who comes after one that finds no place is not tried.
+    most = len(order) if terms.backfill else min(len(order), counts[FREE] + 1)
+    wanted, none = rows[order[:most]], np.zeros(0, np.int64)
+    numbers, given, sizes = place_jobs(
+        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill,
+        tables.per_device, tables.per_node, tables.by_type,
+    )  # fmt: skip
+    started = wanted[numbers]
+    waited, _ = start_jobs(
+        tables.real, tables.whole, started, given, sizes, tables.kind_of, tables.written, counts[WRITTEN], now_s,
+        terms.pauses_s,
+    )  # fmt: skip
+    counts[WRITTEN] += len(given)
+    counts[FREE] -= len(given)
+    counts[WAIT] -= waited
+    return started

@@ -1,0 +1,175 @@
+"""The express next to the simulator that takes every step in Python: the same run, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.fleet import simulate
+from trainyard.fleet.catalog import parse_policy
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.quick import Quick, quick_of
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.simulation import express
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.workload.generate import philly_jobs
+from trainyard.fleet.workload.job import Job
+
+MIXED = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])
+# Every policy that decides in compiled code, with options that change what it says. Each of the slow ones is compiled.
+POLICIES = (
+    "fifo", "fifo(backfill=True)", "las", "tiresias", "tiresias(thresholds=(600.0, 3000.0), promote_knob=2.0)",
+    "tiresias(as_in_pollux=True)", "tiresias(two_dimensional=False, pack_limit=0.05)",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("sjf", "srtf", "srtf(by_device_time=True)", "las(by_device_time=True)")
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The express comes early, and comes back to Python often."""
+    monkeypatch.setattr(simulate, "_EXPRESS_AFTER", 20)
+    monkeypatch.setattr(simulate, "_LOOK_EVERY", 50)
+    monkeypatch.setattr(express, "_NUM_COMING", 7)
+    monkeypatch.setattr(express, "_NUM_NOTES", 9)
+
+
+def crowded(num_jobs: int = 300) -> list[Job]:
+    """Jobs of which many wait, and some come at one moment; every third runs on one type only."""
+    jobs, models = [], ("vgg16", "resnet50", "")
+    for number, job in enumerate(philly_jobs(num_jobs, mean_gap_s=30.0, most_devices=8)):
+        types = ("K80",) if number % 3 == 0 and job.num_devices <= 4 else ()
+        arrival_s = 60.0 * (job.arrival_s // 60.0)
+        jobs.append(replace(job, arrival_s=arrival_s, device_types=types, model=models[number % 3]))
+    return jobs
+
+
+def by_steps(*given: Any, **options: Any) -> FleetRun:
+    """A run without the express."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate, "_EXPRESS_AFTER", -1)
+        return simulate.simulate_fleet(*given, **options)
+
+
+def check_same(run: FleetRun, other: FleetRun) -> None:
+    """All that there is in a run."""
+    for field in fields(FleetRun):
+        if field.name != "site":
+            np.testing.assert_array_equal(
+                getattr(run, field.name), getattr(other, field.name), err_msg=field.name
+            )
+
+
+@pytest.fixture
+def rides(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Moments that were over whenever the express gave back."""
+    found: list[int] = []
+    ride = express.Express.ride
+
+    def noted(self: express.Express, clock: express.Clock, look_every: int) -> int:
+        why = ride(self, clock, look_every)
+        found.append(clock.num_moments)
+        return why
+
+    monkeypatch.setattr(express.Express, "ride", noted)
+    return found
+
+
+@pytest.mark.parametrize("place", ["consolidated", "anywhere", "spread"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_express_is_the_same_run(policy: str, place: str, rides: list[int]) -> None:
+    """On two types of devices, with starts that take time, under every policy and placement."""
+    given = crowded(), MIXED, parse_policy(policy)
+    options = {"place": place, "costs": Costs(restart_s=30.0, start_s=10.0)}
+    run = simulate.simulate_fleet(*given, **options)
+    assert rides[-1] > 300  # it went all the way
+    check_same(run, by_steps(*given, **options))
+    assert len(run.names) == 300
+    if parse_policy(policy).preempts:
+        assert run.num_preemptions > 0
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
+@pytest.mark.parametrize("change", [{"gang": (1,)}, {"cpus": 3.0}], ids=["gang", "cpus"])
+def test_it_gives_back_where_a_job_needs_python(
+    policy: str, change: dict[str, Any], rides: list[int]
+) -> None:
+    """Also one that comes together with others, of which some came by the express."""
+    site = Site.parse("4x8@32cpu")
+    for special in (160, 161, 162):
+        jobs = crowded()
+        jobs = [replace(job, device_types=()) for job in jobs]
+        jobs[special] = replace(jobs[special], num_devices=1, **change)
+        rides.clear()
+        run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+        assert 20 < rides[-1] < run.num_decisions
+        check_same(run, by_steps(jobs, site, parse_policy(policy)))
+
+
+def test_a_policy_that_decides_in_python_takes_every_step(rides: list[int]) -> None:
+    for policy in (
+        "srtf(steady=True)",
+        "tiresias(as_published=True)",
+        "tiresias(samples=(100.0, 900.0))",
+        "gandiva",
+    ):
+        simulate.simulate_fleet(crowded(60), MIXED, parse_policy(policy))
+        assert not rides
+
+
+def test_charts_and_failures_take_every_step(rides: list[int]) -> None:
+    simulate.simulate_fleet(crowded(60), MIXED, parse_policy("las"), keep_spans=True)
+    hazards = simulate.Hazards(failure_every_s=1e9)
+    simulate.simulate_fleet(crowded(60), MIXED, parse_policy("las"), hazards=hazards)
+    assert not rides
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A policy that decides otherwise in compiled code."""
+
+    policy: Policy
+    changes: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    @property
+    def needs(self) -> Any:
+        return self.policy.needs
+
+    @property
+    def preempts(self) -> bool:
+        return self.policy.preempts
+
+    @property
+    def quick(self) -> Quick:
+        quick = quick_of(self.policy)
+        assert quick is not None
+        return quick._replace(**self.changes)
+
+    def start(self, site: Site) -> Any:
+        return self.policy.start(site)
+
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        return self.policy.decide(snapshot, state)
+
+
+def test_policies_that_go_wrong_are_refused_there_too() -> None:
+    las = parse_policy("las")
+    _, key = las.quick.rules
+    with pytest.raises(FleetError, match="give a later time"):
+        simulate.simulate_fleet(crowded(), MIXED, Changed(las, {"rules": (0.0, key)}))
+    with pytest.raises(FleetError, match="times in a row and did no work"):
+        simulate.simulate_fleet(crowded(), MIXED, parse_policy("las"), costs=Costs(restart_s=60.0))
+    late = crowded()
+    late[200] = replace(late[200], arrival_s=0.0)
+    with pytest.raises(FleetError, match="in the order of their arrival"):
+        simulate.simulate_fleet(late, MIXED, las)
