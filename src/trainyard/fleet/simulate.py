@@ -200,11 +200,9 @@ class _Simulator:
         )
         if self.node_changes and (next_s < _INF or self.holdings.site.away):
             next_s = min(next_s, self.node_changes[0][0])
-        return (
-            next_s
-            if self.turns is None
-            else self.turns.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
-        )
+        if self.turns is None:
+            return next_s
+        return self.turns.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
 
     def _fails_before(self, next_s: float) -> bool:
         """Whether something fails before that moment, and before all else that happens until then."""
