@@ -11,6 +11,7 @@ import pytest
 from trainyard.fleet import simulate
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.quick import Quick, quick_of
 from trainyard.fleet.records import FleetRun
@@ -18,7 +19,7 @@ from trainyard.fleet.simulation import express
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.generate import philly_jobs
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.job import Job, declared_job
 
 MIXED = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])
 # Every policy that decides in compiled code, with options that change what it says. Each of the slow ones is compiled.
@@ -94,6 +95,32 @@ def test_the_express_is_the_same_run(policy: str, place: str, rides: list[int]) 
     assert len(run.names) == 300
     if parse_policy(policy).preempts:
         assert run.num_preemptions > 0
+
+
+def drawn(rng: np.random.Generator) -> tuple[list[Job], Site]:
+    """Jobs that come together, of no work, or on one type only; and a small cluster."""
+    kinds = ("V100", "K80")[: rng.integers(1, 3)]
+    site = Site.of_pools([(kind, int(rng.integers(1, 4)), int(rng.choice((1, 2, 8)))) for kind in kinds])
+    jobs, now_s = [], 0.0
+    for number in range(rng.integers(30, 150)):
+        now_s += float(rng.choice((0.0, 0.0, 1.0, rng.exponential(10.0))))
+        types = (str(rng.choice(kinds)),) if rng.random() < 0.3 else ()
+        most = max(int(site.devices_of_type[site.type_index(kind)]) for kind in types or kinds)
+        length_s = float(rng.choice((0.0, 1.0, rng.exponential(50.0), rng.exponential(200.0))))
+        model = str(rng.choice(("vgg16", "resnet50")))
+        size = int(rng.integers(1, most + 1))
+        jobs.append(declared_job(f"job{number}", now_s, size, length_s, device_types=types, model=model))
+    return jobs, site
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_drawn_workloads_are_the_same_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(simulate, "_LOOK_EVERY", 1000)  # small clusters may be busy with starts for a while
+    given = *drawn(rng), parse_policy(str(rng.choice([each for each in POLICIES if isinstance(each, str)])))
+    costs = Costs(restart_s=float(rng.choice((0.0, 3.0))), start_s=float(rng.choice((0.0, 2.0))))
+    options = {"place": str(rng.choice(list(PLACEMENTS))), "costs": costs}
+    check_same(simulate.simulate_fleet(*given, **options), by_steps(*given, **options))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
