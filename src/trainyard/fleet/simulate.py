@@ -20,7 +20,7 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.express import Clock, express_of
 from trainyard.fleet.simulation.hazards import Fate, Hazards
-from trainyard.fleet.simulation.loop import COMING, EARLY, WAITING
+from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.workload.job import Job
@@ -150,7 +150,7 @@ class _Simulator:
             return
         express = express_of(self.policy, self.holdings, self.arrivals, self.ends)
         while express is not None and (why := express.ride(self.clock, _LOOK_EVERY)) != COMING:
-            if why == WAITING:
+            if why == STUCK:
                 self._refuse_to_wait()
             if why == EARLY:
                 self._refuse_early(self.clock.wake_s)

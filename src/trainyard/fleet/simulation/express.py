@@ -86,7 +86,7 @@ class Express:
 
         Returns
         -------
-        Why it ended: `loop.COMING` if the next job needs more than compiled code, or there is none; `LOOK`, `WAITING` or
+        Why it ended: `loop.COMING` if the next job needs more than compiled code, or there is none; `LOOK`, `STUCK` or
         `EARLY`.
         """
         self._read_ahead()

@@ -41,7 +41,7 @@ from trainyard.fleet.simulation.ends import next_end
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
 # notes, rows, or devices that are written down; it is time to look whether anything goes on; the policy wants to decide
 # again at once.
-COMING, WAITING, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
+COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
 
 # Rows of the jobs that come: as `columns.enter` takes them, and the mark.
 NUM_REALS, NUM_WHOLES = 4, 2
@@ -121,7 +121,7 @@ class Counts(NamedTuple):
 
 
 (
-    ACTIVE, ENTERED, DECIDED, UNUSED, ENDS, WAIT, FREE, FREE_WHEN_BLOCKED, STANDS, DECISIONS, MOMENTS, LET_IN, WRITTEN,
+    ACTIVE, ENTERED, DECIDED, UNUSED, ENDS, WAITING, FREE, FREE_WHEN_BLOCKED, STANDS, DECISIONS, MOMENTS, LET_IN, WRITTEN,
     ENDED, USED,
 ) = range(len(Counts._fields))  # fmt: skip
 
@@ -143,7 +143,7 @@ class Times(NamedTuple):
     job_s: float
 
 
-NOW_S, MOMENT_S, WAKE_S, COUNTED_S, COUNTED_JOB_S = range(len(Times._fields))
+NOW_S, MOMENT_S, WAKE_S, COUNTED_S, JOBS_TIMES_S = range(len(Times._fields))
 
 
 class Terms(NamedTuple):
@@ -176,6 +176,8 @@ def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last)
     ----------
     decide, rules : of the policy; see `Quick`.
     state : of the policy.
+    terms, tables : what stays as it is, and what is worked on.
+    counts, clock : `Counts` and `Times`, as arrays.
     num_coming, is_last : jobs that come, and whether no others do.
 
     Returns
@@ -187,7 +189,7 @@ def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last)
             return COMING, state
         next_s = _next_s(tables, counts, clock, num_coming)
         if next_s == np.inf:
-            return WAITING, state
+            return STUCK, state
         clock[MOMENT_S] = next_s
         why = _pass_until(next_s, tables, counts, clock, num_coming, is_last)
         if why >= 0:
@@ -248,9 +250,9 @@ def _pass_until(next_s, tables, counts, clock, num_coming, is_last):  # type: ig
 @compiled
 def _count(now_s, counts, clock):  # type: ignore[no-untyped-def]
     """Jobs times time until now, before their number changes."""
-    clock[COUNTED_JOB_S] += counts[ACTIVE] * (now_s - clock[COUNTED_S])
+    clock[JOBS_TIMES_S] += counts[ACTIVE] * (now_s - clock[COUNTED_S])
     clock[COUNTED_S] = now_s
-    return clock[COUNTED_JOB_S]
+    return clock[JOBS_TIMES_S]
 
 
 @compiled
@@ -269,7 +271,7 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     counts[ACTIVE] += 1
     counts[ENTERED] += 1
     counts[LET_IN] += 1
-    counts[WAIT] += 1
+    counts[WAITING] += 1
 
 
 @compiled
@@ -309,8 +311,8 @@ def _note_use(now_s, tables, counts):  # type: ignore[no-untyped-def]
 def _may_change(terms, counts):  # type: ignore[no-untyped-def]
     """Whether a decision could have an effect."""
     if terms.preempts:
-        return counts[ACTIVE] > 0 and (counts[WAIT] > 0 or counts[STANDS] == 0)
-    return counts[WAIT] > 0 and counts[FREE] > 0 and counts[FREE] != counts[FREE_WHEN_BLOCKED]
+        return counts[ACTIVE] > 0 and (counts[WAITING] > 0 or counts[STANDS] == 0)
+    return counts[WAITING] > 0 and counts[FREE] > 0 and counts[FREE] != counts[FREE_WHEN_BLOCKED]
 
 
 @compiled
@@ -336,7 +338,7 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
             tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.real[FINISH_S, row]
         )
     _note_use(now_s, tables, counts)
-    counts[FREE_WHEN_BLOCKED] = counts[FREE] if terms.blocks and counts[WAIT] else -1
+    counts[FREE_WHEN_BLOCKED] = counts[FREE] if terms.blocks and counts[WAITING] else -1
     return state
 
 
@@ -350,7 +352,7 @@ def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[
     )  # fmt: skip
     counts[WRITTEN] += num_given
     counts[FREE] += num_freed
-    counts[WAIT] += num_stopped
+    counts[WAITING] += num_stopped
     return started
 
 
@@ -371,5 +373,5 @@ def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-
     )  # fmt: skip
     counts[WRITTEN] += len(given)
     counts[FREE] -= len(given)
-    counts[WAIT] -= waited
+    counts[WAITING] -= waited
     return started
