@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.known import KnownJob, require
+from trainyard.fleet.mechanism import columns
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
@@ -23,7 +24,9 @@ Need = Literal["length", "speed", "deadline", "reports"]
 they should end; what adaptive jobs measured of themselves."""
 
 
-HELD, NUM_DEVICES, ALLOWED, ATTAINED_S, ATTAINED_DEVICE_S, FIRST_START_S = range(6)
+HELD, NUM_DEVICES, ALLOWED = columns.FACT_HELD, columns.FACT_NUM_DEVICES, columns.FACT_ALLOWED
+ATTAINED_S, ATTAINED_DEVICE_S = columns.FACT_ATTAINED_S, columns.FACT_ATTAINED_DEVICE_S
+FIRST_START_S = columns.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
 
 

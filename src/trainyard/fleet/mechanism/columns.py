@@ -45,8 +45,11 @@ NUM_PREEMPTED = WHOLE.index("num_preempted")
 NUM_STARTS = WHOLE.index("num_starts")
 FIRST_DEVICE = WHOLE.index("first_device")
 
-NUM_FACTS = 6
-"""Rows of what `facts` finds: devices held, asked for and allowed, time and device time attained, first start."""
+# Rows of what `facts` finds.
+(
+    FACT_HELD, FACT_NUM_DEVICES, FACT_ALLOWED, FACT_ATTAINED_S, FACT_ATTAINED_DEVICE_S, FACT_FIRST_START_S,
+) = range(6)  # fmt: skip
+NUM_FACTS = FACT_FIRST_START_S + 1
 
 
 @compiled
@@ -107,9 +110,9 @@ def stint_of(real, whole, row, now_s):  # type: ignore[no-untyped-def]
 def facts(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
-        found[0, i], found[1, i], found[2, i] = whole[HELD, row], whole[NUM_DEVICES, row], whole[ALLOWED, row]
-        found[5, i] = real[FIRST_START_S, row]
-    attained(real, whole, rows, now_s, found[3:5])
+        found[FACT_HELD, i], found[FACT_NUM_DEVICES, i] = whole[HELD, row], whole[NUM_DEVICES, row]
+        found[FACT_ALLOWED, i], found[FACT_FIRST_START_S, i] = whole[ALLOWED, row], real[FIRST_START_S, row]
+    attained(real, whole, rows, now_s, found[FACT_ATTAINED_S : FACT_ATTAINED_DEVICE_S + 1])
 
 
 @compiled
