@@ -1,6 +1,7 @@
 """Gavel's programs that come apart by jobs: they find what linear programs find.
 
-The claims of gavel_finish_time, gavel_water_filling and gavel_hierarchical, where no two jobs share devices.
+The claims of gavel_max_min, gavel_makespan, gavel_finish_time, gavel_water_filling and gavel_hierarchical, where no two
+jobs share devices.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from trainyard.fleet.policies.gavel.burden import costs, least_part
 from trainyard.fleet.policies.gavel.filling import Entities
 from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
 from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
-from trainyard.fleet.policies.gavel.max_min import normalised
-from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.max_min import normalised, with_highest_level
+from trainyard.fleet.policies.gavel.problem import Problem, solve
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +89,21 @@ def test_costs_rise_as_the_hull_of_types_does() -> None:
     cost, _, more = costs(rate, held, np.array([4.0]), price)
     assert cost == pytest.approx(3.0)
     assert more[0] == np.inf
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_highest_level_is_that_of_the_linear_program_on_the_least_part(seed: int) -> None:
+    given = drawn(seed)
+    rate = given.speed / given.left[:, None]
+    found = with_highest_level(given, rate).alone
+    assert_feasible(given, found)
+    program = solve(given, rate, share=np.ones(given.num_jobs))
+    assert program is not None
+    level = (rate * found).sum(axis=1).min()
+    assert level == pytest.approx(program[1].level, rel=1e-6)
+    held = given.gang[:, None] / given.room
+    part = least_by_scipy(rate / level, held, np.full(given.num_jobs, 1 - 1e-9))
+    assert (held * found).sum(axis=0).max() == pytest.approx(part, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -220,9 +220,10 @@ class Holdings:
         self.free.take_these(grant.devices)
         if self._auxiliary is not None:
             self._auxiliary.take(row, self.books.job(row), grant.devices)
-        self._start(np.array([row]), laid([grant.devices]), now_s)
+        started = np.array([row])
+        self._start(started, laid([grant.devices]), now_s)
         self.books.grants[row] = grant
-        self.paces.started([row])
+        self.paces.started(started, whole=False)
         self._note_use(now_s)
 
     def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
@@ -240,14 +241,14 @@ class Holdings:
         extras, asks = extras_of(targets), self._auxiliary is not None and targets.devices is None
         if not (extras or asks or not known or self.paces.are_uneven):
             return
-        rows, grants = started.tolist(), self.books.grants
+        grants = self.books.grants
         if extras or asks:
-            for row, place in zip(rows, places.tolist(), strict=True):
+            for row, place in zip(started.tolist(), places.tolist(), strict=True):
                 held = grants[row]
                 assert held is not None
                 grant = granted(held.devices, place, extras)
                 grants[row] = as_asked(self.books.job(row), grant) if asks else grant
-        self.paces.started(rows)
+        self.paces.started(started, whole=not (extras or asks))
 
     def _start_beside_others(self, rows: list[int], now_s: float) -> float:
         """Those that have not started yet take longer for these; returns how much longer these take."""

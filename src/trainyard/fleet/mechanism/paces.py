@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+import numpy as np
+
 from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.seen_rates import SeenRates
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate
 from trainyard.fleet.site import Site
@@ -30,17 +33,27 @@ class Paces:
         self._drawn: dict[int, float] = {}
         self._crowded: dict[int, float] = {}
         self.adaptive: set[int] = set()
+        self._seen = SeenRates(site, books)
 
-    def started(self, rows: Sequence[int]) -> None:
-        """Find out how fast jobs run that have just started."""
+    def started(self, started: Ints, whole: bool) -> None:
+        """Find out how fast jobs run that have just started.
+
+        Parameters
+        ----------
+        whole : whether their grants are of whole devices and say nothing else.
+        """
         if self.are_uneven:
-            for row in rows:
+            for row in started.tolist():
                 self._drawn[row], self._crowded[row] = self.fate.speed(), 1.0
+        may_be_seen = whole and not self.are_uneven
+        rows = (self._seen.run(started) if may_be_seen else started).tolist()
         for row in rows:
             grant = self.books.grants[row]
             assert grant is not None
             self.books.run(row, self._rate(row, grant))
         self.adapt(rows)
+        if may_be_seen and rows:
+            self._seen.note(np.array([row for row in rows if row not in self.adaptive], np.int64))
 
     def left(self, rows: Ints) -> None:
         """Jobs have lost their devices, or ended."""

@@ -67,6 +67,20 @@ def filled_alone(
     return found
 
 
+def raised_alone(rate: Floats, held: Floats) -> Floats:
+    """Fractions with which the least rate of all is as high as can be, on the least part of the cluster.
+
+    Parameters
+    ----------
+    rate, held : as for `filled_alone`.
+    """
+    most = rate.max(axis=1)
+    nobody, everybody = np.zeros(len(rate)), np.ones(len(rate))
+    price = np.full(rate.shape[1], 1.0 / rate.shape[1])
+    found: Floats = _raised(rate, held, most, nobody, everybody, price, most.min(), 0.0)[2]
+    return found
+
+
 @compiled
 def _split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
     """Weights of entities, divided among their jobs that can still grow or given to the first of them."""
@@ -100,7 +114,7 @@ def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  
         for job in range(jobs):
             if share[job] > 0:
                 top = min(top, (most[job] - level[job]) / share[job])
-        rise, price, fraction = _raised(rate, held, most, level, share, price, top)
+        rise, price, fraction = _raised(rate, held, most, level, share, price, top, ALL)
         level = _needs(most, level, share, rise)
         if not _stop(grows, share, costs(rate, held, level, price)[2], rise < top):
             break
@@ -128,8 +142,13 @@ def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
-    """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
+def _raised(rate, held, most, level, share, price, rise, enough):  # type: ignore[no-untyped-def]
+    """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it.
+
+    Parameters
+    ----------
+    enough : part of the cluster below which none is looked for.
+    """
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
     while part > ALL:
         rise = _affordable(rate, held, most, level, share, following, rise)
@@ -138,7 +157,7 @@ def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-unt
             break
         price, before = following, rise
         need = _needs(most, level, share, rise)
-        part, following, fraction = least_part(rate, held, need, price, ALL)
+        part, following, fraction = least_part(rate, held, need, price, enough)
     for job in range(len(fraction)):
         for kind in range(len(price)):
             fraction[job, kind] /= max(1.0, part)

@@ -25,7 +25,7 @@ from trainyard.fleet.policies.gavel.burden import ALL, costs, least_part
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
+from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
 from trainyard.fleet.policies.gavel.program import Optimum
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
@@ -108,10 +108,9 @@ def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
     comes from below to the least rho that these prices allow; the program says that all can have it, or which prices
     allow only more (`burden`).
     """
-    seen = (problem.speed, problem.gang, problem.left, problem.age_s, whole_s)
-    first, member, count = grouped(np.column_stack(seen))
-    speed, left, age_s, whole_s = (v[first] for v in (problem.speed, problem.left, problem.age_s, whole_s))
-    held = (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+    seen = problem.speed, problem.left, problem.age_s, whole_s
+    first, member, _, held = alike(problem, *seen)
+    speed, left, age_s, whole_s = (v[first] for v in seen)
     least_s = left / speed.max(axis=1)
 
     def need(rho: float) -> Floats:

@@ -28,7 +28,7 @@ from trainyard.fleet.policies.gavel.filling import Entities, filled_alone
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, grouped, solve
+from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
@@ -122,9 +122,8 @@ def filled(problem: Problem, entities: Entities) -> Fractions:
     order = np.arange(problem.num_jobs)
     first_come = entities.is_fifo[entities.entity]
     # Jobs are one where all else is equal, unless the first of them comes first.
-    seen = (rate, problem.gang, problem.weight, entities.entity, np.where(first_come, order, -1))
-    first, member, count = grouped(np.column_stack(seen))
-    held = (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+    come = np.where(first_come, order, -1)
+    first, member, count, held = alike(problem, rate, problem.weight, entities.entity, come)
     of = replace(entities, entity=entities.entity[first])
     found = filled_alone(rate[first], held, problem.weight[first], count.astype(float), first, of)
     return Fractions.without_pairs(found[member])

@@ -5,8 +5,8 @@ Narayanan et al., OSDI 2020, section 4.2::
     minimise X  max over m  num_steps_m / throughput(m, X)
 
 With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
-a twentieth, and takes what its solver finds for the last length of time that sufficed. Where jobs may share devices, of
-the best fractions those with most throughput are taken.
+a twentieth, and takes what its solver finds for the last length of time that sufficed. Of the best fractions those are
+taken that need the least part of the cluster; where jobs may share devices, those with most throughput.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.max_min import with_highest_level
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
@@ -50,9 +51,7 @@ def _shortest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     # In parts of the longest job's time, so that the level is near to 1.
     longest_s = (problem.left / problem.speed.max(axis=1)).max()
     rate = problem.speed * (longest_s / problem.left)[:, None]
-    found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
-    assert found is not None, "no time at all for anybody is a solution"
-    return found[0], None
+    return with_highest_level(problem, rate), None
 
 
 def _bisected(problem: Problem, kept: Any) -> tuple[Fractions, None]:

@@ -5,8 +5,8 @@ shares of every device, times its devices, over its weight; the least of these i
 
     maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
 
-Many fractions may have that least; the simplex method gives one with few types per job. Where jobs may share devices, of
-those the ones with most throughput are taken, so that nobody shares without need.
+Many fractions may have that least. Of those the ones are taken that need the least part of the cluster, which leaves most
+to be divided by turns; where jobs may share devices, the ones with most throughput, so that nobody shares without need.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.filling import raised_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
@@ -52,11 +53,23 @@ def normalised(problem: Problem) -> Floats:
     return found
 
 
-def _fairest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
-    rate = normalised(problem) / problem.weight[:, None]
+def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
+    """Fractions with which the least rate of all jobs is as high as can be; of those, the ones that are said above.
+
+    Parameters
+    ----------
+    rate : of every job on every type, alone.
+    """
+    if problem.pairs is None:
+        first, member, _, held = alike(problem, rate)
+        return Fractions.without_pairs(raised_alone(rate[first], held)[member])
     found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
     assert found is not None, "no time at all for anybody is a solution"
-    return found[0], None
+    return found[0]
+
+
+def _fairest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
+    return with_highest_level(problem, normalised(problem) / problem.weight[:, None]), None
 
 
 def _inner(problem: Problem, kept: Any) -> tuple[Fractions, None]:

@@ -167,6 +167,18 @@ def solve(
     return Fractions(fraction[member], *dealt(member, groups, found.fraction[by_itself.stop :])), solution
 
 
+def alike(problem: Problem, *seen: Floats | Ints) -> tuple[Ints, Ints, Ints, Floats]:
+    """Jobs with gangs of one size that are equal in all that is seen: what `grouped` finds, and what each group holds.
+
+    Returns
+    -------
+    First job, group of every job, size of every group; and the part of every type that all of a group hold when they run
+    there all the time.
+    """
+    first, member, count = grouped(np.column_stack((*seen, problem.gang)))
+    return first, member, count, (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+
+
 def grouped(rows: Floats) -> tuple[Ints, Ints, Ints]:
     """Equal rows: the first row of every group, the group of every row, and how many rows it has."""
     order = np.lexsort(rows.T)
