@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.burden import ALL, least_part
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.max_min import with_highest_level
 from trainyard.fleet.policies.gavel.pairs import Fractions
@@ -55,16 +56,23 @@ def _shortest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
 
 
 def _bisected(problem: Problem, kept: Any) -> tuple[Fractions, None]:
+    held, fastest = problem.gang[:, None] / np.maximum(problem.room, 1), problem.speed.max(axis=1)
+    price = np.full(len(problem.room), 1 / len(problem.room))
+
+    def suffices(length_s: float) -> bool:
+        need = problem.left / length_s
+        return bool((need <= fastest).all()) and least_part(problem.speed, held, need, price, ALL)[0] <= ALL
+
     least_s, most_s, limit_s = 100.0, 1e6, 1e6
-    best: Floats | None = None
-    while best is None:
+    enough_s: float | None = None
+    while enough_s is None:
         while 1.05 * least_s < most_s:
             middle_s = (least_s + most_s) / 2
-            found = centre(problem.speed, problem.gang, problem.room, need=problem.left / middle_s)
-            if found is None:
-                least_s = middle_s
+            if suffices(middle_s):
+                enough_s = most_s = middle_s
             else:
-                best, most_s = found, middle_s
+                least_s = middle_s
         least_s, limit_s = limit_s, limit_s * 10
         most_s = limit_s
-    return Fractions.without_pairs(best), None
+    found = centre(problem.speed, problem.gang, problem.room, need=problem.left / enough_s)
+    return _shortest(problem, kept) if found is None else (Fractions.without_pairs(found), None)
