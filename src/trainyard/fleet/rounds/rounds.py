@@ -13,14 +13,16 @@ for Deep Learning Workloads", OSDI 2020, section 5 and algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy import arange, argsort, bool_, empty, inf, int64, searchsorted, zeros
+from numpy import arange, argsort, bool_, empty, flatnonzero, full, inf, int64, ones, searchsorted, zeros
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
+from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.columns import HELD, HELD_TYPE, SERIAL
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 
@@ -101,8 +103,7 @@ class RoundBased(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Accounts:
+class Accounts(NamedTuple):
     """What jobs are to have, and what they had since that was decided; columns are types of device.
 
     Rows are combinations: first every job alone, in the order of arrival, then the pairs that have a fraction.
@@ -133,6 +134,11 @@ class Accounts:
         """Serial numbers of the jobs."""
         return self.serial if self.members is None else self.serial[: np.searchsorted(self.serial, _PAIRS)]
 
+    @property
+    def more_than(self) -> float:
+        """What the fraction of a combination has to be above for it to run."""
+        return _CANNOT if self.leftovers else 0.0
+
 
 def combination(serial: Ints, partner: Ints) -> Ints:
     """Numbers of combinations: a job alone has its serial number, all pairs have larger ones.
@@ -152,6 +158,21 @@ def _members(serial: Ints) -> tuple[Ints, Ints]:
     first[pairs] = np.searchsorted(serial, serial[pairs] // _PAIRS - 1)
     second[pairs] = np.searchsorted(serial, serial[pairs] % _PAIRS)
     return first, second
+
+
+@compiled
+def in_both(first, second):  # type: ignore[no-untyped-def]
+    """Places of the numbers that are in both of two ascending arrays, in the first and in the second."""
+    places = empty((2, min(len(first), len(second))), int64)
+    count = i = j = 0
+    while i < len(first) and j < len(second):
+        if first[i] == second[j]:
+            places[0, count], places[1, count] = i, j
+            count += 1
+        step = first[i] <= second[j]
+        j += first[i] >= second[j]
+        i += step
+    return places[0, :count], places[1, :count]
 
 
 def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: int, now_s: float) -> Accounts:
@@ -176,9 +197,8 @@ def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: i
     fraction[row, targets.device_type] = targets.fraction
     if before is not None:
         due_s = np.maximum(before.fraction, 0.0) * (now_s - before.since_s)
-        kept, own, old = np.intersect1d(serial, before.serial, assume_unique=True, return_indices=True)
-        if len(kept):
-            owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
+        own, old = in_both(serial, before.serial)
+        owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
     received_s, total_s = zeros(shape), zeros(num_types)
     return Accounts(now_s, serial, fraction, received_s, owed_s, total_s, targets.leftovers, members)
 
@@ -187,7 +207,21 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
     """Accounts after combinations, each on one type, had devices for a time."""
     known = accounts.serial, accounts.received_s, accounts.total_s
     received, total_s = _credited(*known, serial, device_type, received_s)
-    return replace(accounts, received_s=received, total_s=total_s)
+    return accounts._replace(received_s=received, total_s=total_s)
+
+
+def credited_alone(accounts: Accounts, books: Books, gave_s: float) -> Accounts:
+    """The same of all jobs that run now, each alone, and all for as long."""
+    known = accounts.serial, accounts.received_s, accounts.total_s
+    received, total_s = _credited_alone(*known, books.active, books.blocks[1], gave_s)
+    return accounts._replace(received_s=received, total_s=total_s)
+
+
+@compiled
+def _credited_alone(known, received_s, total_s, active, whole, gave_s):  # type: ignore[no-untyped-def]
+    rows = active[whole[HELD][active] > 0]
+    gave = full(len(rows), gave_s)
+    return _credited(known, received_s, total_s, whole[SERIAL][rows], whole[HELD_TYPE][rows], gave)
 
 
 @compiled
@@ -198,6 +232,24 @@ def _credited(known, received_s, total_s, serial, device_type, gave_s):  # type:
         received[rows[i], device_type[i]] += gave_s[i]
         total[device_type[i]] += gave_s[i]
     return received, total_s + total
+
+
+def turn_alone(accounts: Accounts, now_s: float, wanted: Ints, room: Ints) -> tuple[Ints, Ints, Ints]:
+    """What `turn` says with the priorities of the paper, where every job is alone, in one call; and who waits."""
+    return _turn_alone(  # type: ignore[no-any-return]
+        accounts.fraction, accounts.received_s, accounts.owed_s, now_s - accounts.since_s, wanted, room,
+        accounts.more_than,
+    )  # fmt: skip
+
+
+@compiled
+def _turn_alone(fraction, received_s, owed_s, elapsed_s, wanted, room, more_than):  # type: ignore[no-untyped-def]
+    priority, nobody = _priorities(fraction, received_s, elapsed_s), zeros(0, int64)
+    rows, types = _in_turn(fraction, owed_s, priority, wanted, zeros(len(room), int64), more_than)
+    runs = _greedy(rows, types, wanted, room, nobody, nobody)
+    rows, waits = rows[runs], ones(len(wanted), bool_)
+    waits[rows] = False
+    return rows, types[runs], flatnonzero(waits)
 
 
 def priorities(accounts: Accounts, now_s: float) -> Floats:
@@ -244,9 +296,8 @@ def turn(
     Rows of the combinations that run, most urgent first, and the type of each.
     """
     place = np.zeros(len(room), np.int64) if pools is None else np.argsort(np.array(pools))
-    more_than = _CANNOT if accounts.leftovers else 0.0
     urgency = accounts.fraction, accounts.owed_s, priority
-    rows, types = _in_turn(*urgency, wanted, place, more_than)
+    rows, types = _in_turn(*urgency, wanted, place, accounts.more_than)
     runs = _greedy(rows, types, wanted, room, *(accounts.members or _ALONE))
     return rows[runs], types[runs]
 

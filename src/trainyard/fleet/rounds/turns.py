@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,16 @@ from trainyard.fleet.mechanism.partners import Partners
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.rounds.rounds import (
     Accounts,
+    Published,
     Rounds,
     combination,
     credited,
+    credited_alone,
     opened,
     priorities,
     published_priorities,
     turn,
+    turn_alone,
 )
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
@@ -75,13 +78,16 @@ class Turns:
         """Write down what the round that ends gave."""
         books = self.books
         if self.rounds.published is None:
+            length_s, self.begun_s = now_s - self.begun_s, now_s
+            if not self.partners.of:
+                if self.accounts is not None:
+                    self.accounts = credited_alone(self.accounts, books, length_s)
+                return
             rows = books.active[books.held[books.active] > 0]
-            serial, types = books.serial[rows], books.held_type[rows]
-            if self.partners.of:
-                serial, first = np.unique(combination(serial, self.partners.serial(rows)), return_index=True)
-                types = types[first]
-            gave_s = np.full(len(serial), now_s - self.begun_s)
-            self.begun_s = now_s
+            serial, first = np.unique(
+                combination(books.serial[rows], self.partners.serial(rows)), return_index=True
+            )
+            types, gave_s = books.held_type[rows][first], np.full(len(serial), length_s)
         else:
             # The program counts from the end of the round before, though nobody may have run in between.
             steps, self._steps = self._steps, _Steps.none()
@@ -128,8 +134,8 @@ class Turns:
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
             self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
-        numbers, partners, types = self._turn(rows, now_s)
-        reasons = self._reasons(rows, numbers, partners)
+        numbers, partners, types, waits = self._turn(rows, now_s)
+        reasons = self._reasons(rows, waits)
         if decision is None:
             found = Targets(numbers, device_type=types, reasons=reasons)
         else:
@@ -140,12 +146,8 @@ class Turns:
             return self.partners.place(rows, found, partners)
         return found
 
-    def _reasons(self, rows: Ints, numbers: Ints, partners: Ints | None) -> Reasons:
+    def _reasons(self, rows: Ints, waits: Ints) -> Reasons:
         """Why jobs are not among those whose turn it is; of the others, it is for whoever places them to say."""
-        waits = np.ones(len(rows), np.bool_)
-        waits[numbers] = False
-        if partners is not None:
-            waits[partners[partners >= 0]] = False
         serial, accounts, said = self.books.serial[rows], self.accounts, self._said
         assert accounts is not None
 
@@ -153,48 +155,55 @@ class Turns:
             own = int(serial[number])
             return said.get(own) or _share_of(own, accounts)
 
-        return Reasons(np.flatnonzero(waits), why)
+        return Reasons(waits, why)
 
-    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints]:
-        """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), and their types."""
+    def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints, Ints]:
+        """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), their types; who waits.
+
+        By the rules of the paper the policy is asked whenever there are other jobs, so that accounts are of these jobs.
+        """
         assert self.accounts is not None
-        published, accounts, room = self.rounds.published, self.accounts, self.site.devices_of_type
-        serial = self.books.serial[rows]
-        if published is None:
-            priority, pools = priorities(accounts, now_s), None
+        accounts, room, wanted = self.accounts, self.site.devices_of_type, self.books.num_devices[rows]
+        if self.rounds.published is not None:
+            numbers, types = self._published_turn(self.rounds.published, rows)
+            partners = None
+        elif accounts.members is None:
+            numbers, types, waits = turn_alone(accounts, now_s, wanted, room)
+            return numbers, None, types, waits
         else:
-            priority = published_priorities(accounts, published.credit * self.rounds.round_s)
-            pools = self._pools(published.shuffle)
-            new = rows[serial > (accounts.serial[-1] if len(accounts.serial) else -1)]
-            if len(new):
-                accounts = self._with_newcomers(accounts, new)
-                priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
+            numbers, partners, types = self._combinations(accounts, priorities(accounts, now_s), wanted)
+        waits = np.ones(len(rows), np.bool_)
+        waits[numbers] = False
+        if partners is not None:
+            waits[partners[partners >= 0]] = False
+        return numbers, partners, types, np.flatnonzero(waits)
+
+    def _published_turn(self, published: Published, rows: Ints) -> tuple[Ints, Ints]:
+        """Numbers of the jobs that run by the rules of the program, and their types; accounts may be of other jobs."""
+        assert self.accounts is not None
+        accounts, room, serial = self.accounts, self.site.devices_of_type, self.books.serial[rows]
+        priority = published_priorities(accounts, published.credit * self.rounds.round_s)
+        pools = self._pools(published.shuffle)
+        new = rows[serial > (accounts.serial[-1] if len(accounts.serial) else -1)]
+        if len(new):
+            accounts = self._with_newcomers(accounts, new)
+            priority = np.concatenate((priority, np.zeros((len(new), priority.shape[1]))))
         wanted = np.zeros(len(accounts.serial), np.int64)
         wanted[np.searchsorted(accounts.serial, serial)] = self.books.num_devices[rows]
-        if accounts.members is not None:
-            return self._combinations(accounts, priority, wanted, serial)
         own, types = turn(accounts, priority, wanted, room, pools)
         known = own < len(self.accounts.serial)
-        return np.searchsorted(serial, accounts.serial[own[known]]), None, types[known]
+        return np.searchsorted(serial, accounts.serial[own[known]]), types[known]
 
     def _combinations(
-        self, accounts: Accounts, priority: Floats, wanted: Ints, serial: Ints
+        self, accounts: Accounts, priority: Floats, wanted: Ints
     ) -> tuple[Ints, Ints | None, Ints]:
-        """What `_turn` returns, where there are pairs.
-
-        Parameters
-        ----------
-        wanted : devices of every job; what stands there for pairs is not looked at.
-        serial : of the jobs by number.
-        """
+        """What `_turn` returns first, where there are pairs; ``wanted`` are the devices of every job."""
         assert accounts.members is not None
         first, second = accounts.members
-        wanted = np.where(second < 0, wanted, np.minimum(wanted[first], wanted[second]))
+        wanted = np.where(second < 0, wanted[first], np.minimum(wanted[first], wanted[second]))
         own, types = turn(accounts, priority, wanted, self.site.devices_of_type)
-        numbers = np.searchsorted(serial, accounts.serial[first[own]])
-        beside = second[own]
-        partners = np.where(beside < 0, -1, np.searchsorted(serial, accounts.serial[beside]))
-        return numbers, partners if (beside >= 0).any() else None, types
+        partners = second[own]
+        return first[own], partners if (partners >= 0).any() else None, types
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""
@@ -204,8 +213,7 @@ class Turns:
             free = self.holdings.free.by_node
             seen = Snapshot(self.begun_s, self.site, free, frozenset({"speed"}), rows, self.books)
             fraction[np.array([seen.gang_speeds(number) for number in range(len(rows))]) > 0] = 0.0
-        return replace(
-            accounts,
+        return accounts._replace(
             serial=np.concatenate((accounts.serial, self.books.serial[rows])),
             fraction=np.concatenate((accounts.fraction, fraction)),
             received_s=np.concatenate((accounts.received_s, none)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, dealt
 from trainyard.fleet.policies.gavel.program import Optimum, alone, optimum, with_pairs
 
@@ -179,12 +180,19 @@ def alike(problem: Problem, *seen: Floats | Ints) -> tuple[Ints, Ints, Ints, Flo
     return first, member, count, (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
 
 
-def grouped(rows: Floats) -> tuple[Ints, Ints, Ints]:
+@compiled
+def grouped(rows):  # type: ignore[no-untyped-def]
     """Equal rows: the first row of every group, the group of every row, and how many rows it has."""
-    order = np.lexsort(rows.T)
-    fresh = np.ones(len(rows), np.bool_)
-    fresh[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
-    member = np.empty(len(rows), np.int64)
-    member[order] = np.cumsum(fresh) - 1
-    first = order[fresh]
-    return first, member, np.bincount(member, minlength=len(first))
+    size = len(rows)
+    order, group = np.arange(size), -1
+    for column in rows.T:
+        order = order[np.argsort(column[order], kind="mergesort")]
+    first, member, count = np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size, np.int64)
+    for place in range(size):
+        row = order[place]
+        if place == 0 or (rows[row] != rows[order[place - 1]]).any():
+            group += 1
+            first[group] = row
+        member[row] = group
+        count[group] += 1
+    return first[: group + 1], member, count[: group + 1]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.compiling import compiled
 from trainyard.fleet.policies.gavel.solver import Matrix, Solver
 
 Floats = NDArray[np.float64]
@@ -192,21 +193,43 @@ def _matrix(
     bound = np.nonzero(np.isfinite(need))[0]
     row_of = np.full(jobs, -1)
     row_of[bound] = jobs + kinds + np.arange(len(bound))
-    rated = row_of[columns.job] >= 0
-    rows = [columns.job, jobs + columns.device_type, row_of[columns.job][rated]]
-    cols = [columns.column, np.arange(size), columns.column[rated]]
-    values = [np.ones(len(columns.job)), columns.devices, columns.of_entries(rate)[rated]]
-    if share is not None:
-        rows.append(row_of[bound])
-        cols.append(np.full(len(bound), size))
-        values.append(-share[bound])
-    order = np.argsort(np.concatenate(cols), kind="stable")
+    value = columns.of_entries(rate)
+    starts, rows, values = _entries(
+        columns.device_type, columns.devices, columns.job, columns.column, value, row_of, len(room),
+        np.zeros(0) if share is None else share[bound],
+    )  # fmt: skip
     matrix = Matrix(
-        starts=np.searchsorted(np.concatenate(cols)[order], np.arange(size + level + 1)),
-        rows=np.concatenate(rows)[order],
-        values=np.concatenate(values)[order],
+        starts[: size + level + 1],
+        rows,
+        values,
         least=np.concatenate((np.zeros(size), np.full(int(level), -np.inf))),
         row_least=np.concatenate((np.full(jobs + kinds, -np.inf), need[bound])),
         row_most=np.concatenate((count, room, np.full(len(bound), np.inf))),
     )
     return matrix, row_of
+
+
+@compiled
+def _entries(device_type, devices, job, column, value, row_of, kinds, share):  # type: ignore[no-untyped-def]
+    """Starts of all columns, with one more of the level; and rows and values of their entries."""
+    size, jobs = len(device_type), len(row_of)
+    most = 2 * len(job) + size + len(share)
+    starts, rows, values = np.zeros(size + 2, np.int64), np.empty(most, np.int64), np.empty(most)
+    count = entry = 0
+    for each in range(size):
+        begin = entry
+        while entry < len(job) and column[entry] == each:
+            rows[count], values[count] = job[entry], 1.0
+            count, entry = count + 1, entry + 1
+        rows[count], values[count] = jobs + device_type[each], devices[each]
+        count += 1
+        for rated in range(begin, entry):
+            if row_of[job[rated]] >= 0:
+                rows[count], values[count] = row_of[job[rated]], value[rated]
+                count += 1
+        starts[each + 1] = count
+    for bound in range(len(share)):
+        rows[count], values[count] = jobs + kinds + bound, -share[bound]
+        count += 1
+    starts[size + 1] = count
+    return starts, rows[:count], values[:count]
