@@ -2,8 +2,9 @@
 
 Run `python benchmarks/fleet.py [FOLDER]`. FOLDER holds public traces and measured tables (`pollux/traces/philly.csv`,
 `pollux/workloads`, `pollux/traces/<application>`, `elasticflow-traces/raw`, `gavel/simulation_throughputs.json`,
-`sia/traces`, `sia/workloads`). Without it jobs are drawn from published distributions, and Pollux and Sia, which need
-measured applications, are left out. FIFO is next to a plain simulator, on heapq and lists, that finds the same times.
+`gavel/traces/physical_cluster`, `sia/traces`, `sia/workloads`). Without it jobs are drawn from published distributions,
+and Pollux and Sia, which need measured applications, and the authors' trace of Gavel are left out.
+FIFO is next to a plain simulator, on heapq and lists, that finds the same times.
 Seconds are processor seconds of one thread; every policy runs a part of the workload first, so that nothing is compiled.
 
 Jobs come to a cluster on which hardly anybody waits, and to one that they keep busy: there FIFO, which nobody overtakes,
@@ -35,7 +36,7 @@ from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.generate import gavel_jobs, philly_jobs
 from trainyard.fleet.workload.job import Job, by_arrival
 from trainyard.fleet.workload.read import read_workload
-from trainyard.fleet.workload.readers.gavel import read_throughputs
+from trainyard.fleet.workload.readers.gavel import read_gavel, read_throughputs
 from trainyard.fleet.workload.readers.pollux import read_pollux
 
 _EVENT_POLICIES = ("fifo", "sjf", "srtf", "las", "tiresias")
@@ -45,6 +46,10 @@ _GAVEL_POLICIES = (
 )  # fmt: skip
 _ROOMY = Site.uniform(300, 8)
 _GAVEL_SITE = Site.of_pools([("v100", 36, 1), ("p100", 36, 1), ("k80", 36, 1)])
+_TESTBED_SITE = Site.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
+_PUBLISHED = tuple(
+    f"gavel_{name}(as_published=True)" for name in ("max_min", "fifo", "makespan", "finish_time")
+)
 _LARGE_GAVEL_SITE = Site.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80", 85, 8)])
 _POLLUX_SITE, _LARGE_POLLUX_SITE = (Site.uniform(nodes, 4, "T4") for nodes in (16, 512))
 _SIA_SITE = Site.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
@@ -171,6 +176,12 @@ def round_jobs(folder: Path | None, num_jobs: int, mean_gap_s: float) -> list[Jo
     return list(gavel_jobs(num_jobs, throughputs, 0, mean_gap_s=mean_gap_s))
 
 
+def testbed_jobs(folder: Path) -> list[Job]:
+    """The authors' own trace of Gavel."""
+    trace = folder / "gavel" / "traces" / "physical_cluster" / "max_min_fairness.trace"
+    return list(read_gavel(trace, folder / "gavel" / "simulation_throughputs.json"))
+
+
 def pollux_jobs(folder: Path) -> list[Job]:
     """The first workload of Pollux."""
     return list(read_pollux(folder / "pollux" / "workloads" / "workload-1.csv", folder / "pollux" / "traces"))
@@ -200,6 +211,12 @@ def main() -> None:
     gavel = round_jobs(folder, 400, 1200.0)
     for name in _GAVEL_POLICIES:
         note(f"rounds, {name}", measure(name, gavel, _GAVEL_SITE, place="anywhere"))
+    if folder is not None:
+        for name in (*_GAVEL_POLICIES, *_PUBLISHED):
+            note(
+                f"rounds, the authors' trace, {name}",
+                measure(name, testbed_jobs(folder), _TESTBED_SITE, place="anywhere"),
+            )
     many = round_jobs(folder, 2048, 1.0)
     for name in _GAVEL_POLICIES:
         note(f"large decisions, {name}", large_decisions(name, many, _LARGE_GAVEL_SITE))
