@@ -76,7 +76,10 @@ def remove_row(rows, count, row):  # type: ignore[no-untyped-def]
     place = 0
     while rows[place] != row:
         place += 1
-    rows[place : count - 1] = rows[place + 1 : count]
+    # One by one, since Numba makes a copy first where slices overlap.
+    later = rows[place:count]
+    for i in range(len(later) - 1):
+        later[i] = later[i + 1]
 
 
 @compiled

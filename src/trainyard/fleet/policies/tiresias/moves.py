@@ -181,23 +181,23 @@ def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-unt
 
 @compiled
 def looked_ahead(order, jobs, room, now_s, limits, knob, two_dimensional, as_published, _):  # type: ignore[no-untyped-def]
-    """Who runs, who waits, and the time until this is to be looked at again.
+    """Who runs; whether each job waits; and the time until this is to be looked at again.
 
     Parameters
     ----------
     room : devices of every type.
     """
-    first, waiting = _fit(order, jobs, room)
+    first, waits = _fit(order, jobs, room)
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
-    if as_published or len(waiting):
-        wait_s = _next_move_s(jobs, now_s, first, waiting, limits, knob, two_dimensional, as_published)
-    return first, waiting, wait_s
+    if as_published or len(first) < len(order):
+        wait_s = _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, as_published)
+    return first, waits, wait_s
 
 
 @compiled
 def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
-    """Who runs, most urgent first, and who waits."""
+    """Who runs, most urgent first, and whether each job waits."""
     left, total = room.copy(), room.sum()
     first, num = np.empty(len(order), np.int64), 0
     waits = np.ones(len(order), np.bool_)
@@ -211,11 +211,11 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
             total -= gang
             first[num], waits[number] = number, False
             num += 1
-    return first[:num].copy(), np.flatnonzero(waits)
+    return first[:num].copy(), waits
 
 
 @compiled
-def _next_move_s(jobs, now_s, first, waiting, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+def _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
     """Time until a job goes to another queue, if what runs now runs on."""
     best_s = np.inf
     for number in first:
@@ -227,8 +227,8 @@ def _next_move_s(jobs, now_s, first, waiting, limits, knob, two_dimensional, as_
         best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     if knob == np.inf:
         return best_s
-    for number in waiting:
-        if jobs[QUEUE, number] > 0:
+    for number in range(len(waits)):
+        if waits[number] and jobs[QUEUE, number] > 0:
             ran_s = jobs[_RAN_S, number]
             wait_s = knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s)
             if as_published:

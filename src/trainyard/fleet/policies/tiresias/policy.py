@@ -158,9 +158,9 @@ class Tiresias:
             else:
                 jobs[INDEX, numbers] = self._index(jobs[:, numbers])
                 order = repaired(state.order, renumbered, numbers, jobs[QUEUE : TURN + 1])
-            first, waiting, wait_s = looked_ahead(order, jobs, room, now_s, *self._rules)
+            first, waits, wait_s = looked_ahead(order, jobs, room, now_s, *self._rules)
         else:
-            order, first, waiting, wait_s = decided(
+            order, first, waits, wait_s = decided(
                 jobs, numbers, renumbered, state.order, room, now_s, seen, *self._rules
             )
         return Targets(
@@ -168,7 +168,7 @@ class Tiresias:
             consolidate=jobs[SKEWED][first] > 0 if self._places else None,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
-            reasons=Reasons(waiting, lambda number: self._reason(jobs, order, number)),
+            reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
         ), Line(serial, jobs, order, first)
 
     def _is_skewed(self, job: KnownJob) -> bool:
