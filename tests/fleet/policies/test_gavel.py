@@ -328,6 +328,14 @@ class _Never:
         return 0.0
 
 
+def test_a_policy_that_takes_nothing_away_may_divide_time_too() -> None:
+    jobs = [declared_job(name, 0.0, 1, 500.0) for name in "abcde"]
+    run = simulate_fleet(jobs, Site.uniform(1, 2), replace(max_min_fairness(), preempts=False))
+    assert dict(zip(run.names, run.finish_s.tolist(), strict=True)) == {
+        "a": 500.0, "b": 500.0, "c": 1220.0, "d": 1220.0, "e": 1940.0,
+    }  # fmt: skip
+
+
 class _Half:
     """Half of the time for everybody; it does not say that it means rounds."""
 

@@ -234,22 +234,37 @@ def _credited(known, received_s, total_s, serial, device_type, gave_s):  # type:
     return received, total_s + total
 
 
-def turn_alone(accounts: Accounts, now_s: float, wanted: Ints, room: Ints) -> tuple[Ints, Ints, Ints]:
-    """What `turn` says with the priorities of the paper, where every job is alone, in one call; and who waits."""
+def turn_alone(
+    accounts: Accounts, now_s: float, serial: Ints, wanted: Ints, room: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """What `turn` says with the priorities of the paper, where every job is alone, in one call.
+
+    Parameters
+    ----------
+    serial, wanted : number and devices of every job that is there; accounts may be of more.
+
+    Returns
+    -------
+    Places of the jobs that run, the type of each, and places of those that wait.
+    """
     return _turn_alone(  # type: ignore[no-any-return]
-        accounts.fraction, accounts.received_s, accounts.owed_s, now_s - accounts.since_s, wanted, room,
-        accounts.more_than,
+        accounts.serial, accounts.fraction, accounts.received_s, accounts.owed_s, now_s - accounts.since_s,
+        serial, wanted, room, accounts.more_than,
     )  # fmt: skip
 
 
 @compiled
-def _turn_alone(fraction, received_s, owed_s, elapsed_s, wanted, room, more_than):  # type: ignore[no-untyped-def]
+def _turn_alone(  # type: ignore[no-untyped-def]
+    known, fraction, received_s, owed_s, elapsed_s, serial, wanted, room, more_than
+):
     priority, nobody = _priorities(fraction, received_s, elapsed_s), zeros(0, int64)
-    rows, types = _in_turn(fraction, owed_s, priority, wanted, zeros(len(room), int64), more_than)
-    runs = _greedy(rows, types, wanted, room, nobody, nobody)
-    rows, waits = rows[runs], ones(len(wanted), bool_)
-    waits[rows] = False
-    return rows, types[runs], flatnonzero(waits)
+    all_wanted = zeros(len(known), int64)
+    all_wanted[searchsorted(known, serial)] = wanted
+    rows, types = _in_turn(fraction, owed_s, priority, all_wanted, zeros(len(room), int64), more_than)
+    runs = _greedy(rows, types, all_wanted, room, nobody, nobody)
+    places, waits = searchsorted(serial, known[rows[runs]]), ones(len(serial), bool_)
+    waits[places] = False
+    return places, types[runs], flatnonzero(waits)
 
 
 def priorities(accounts: Accounts, now_s: float) -> Floats:

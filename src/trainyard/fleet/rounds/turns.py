@@ -160,18 +160,20 @@ class Turns:
     def _turn(self, rows: Ints, now_s: float) -> tuple[Ints, Ints | None, Ints, Ints]:
         """Numbers of the jobs that run, of their partners (-1 for none, None if nobody has one), their types; who waits.
 
-        By the rules of the paper the policy is asked whenever there are other jobs, so that accounts are of these jobs.
+        Of a policy that takes nothing away only those are there that wait; accounts are of the others, too.
         """
         assert self.accounts is not None
-        accounts, room, wanted = self.accounts, self.site.devices_of_type, self.books.num_devices[rows]
+        accounts, room = self.accounts, self.site.devices_of_type
+        serial, wanted = self.books.serial[rows], self.books.num_devices[rows]
+        if self.rounds.published is None and accounts.members is None:
+            numbers, types, waits = turn_alone(accounts, now_s, serial, wanted, room)
+            return numbers, None, types, waits
+        partners = None
         if self.rounds.published is not None:
             numbers, types = self._published_turn(self.rounds.published, rows)
-            partners = None
-        elif accounts.members is None:
-            numbers, types, waits = turn_alone(accounts, now_s, wanted, room)
-            return numbers, None, types, waits
         else:
-            numbers, partners, types = self._combinations(accounts, priorities(accounts, now_s), wanted)
+            priority = priorities(accounts, now_s)
+            numbers, partners, types = self._combinations(accounts, priority, serial, wanted)
         waits = np.ones(len(rows), np.bool_)
         waits[numbers] = False
         if partners is not None:
@@ -195,15 +197,18 @@ class Turns:
         return np.searchsorted(serial, accounts.serial[own[known]]), types[known]
 
     def _combinations(
-        self, accounts: Accounts, priority: Floats, wanted: Ints
+        self, accounts: Accounts, priority: Floats, serial: Ints, wanted: Ints
     ) -> tuple[Ints, Ints | None, Ints]:
-        """What `_turn` returns first, where there are pairs; ``wanted`` are the devices of every job."""
+        """What `_turn` returns first, where there are pairs; of every job that is there, its number and its devices."""
         assert accounts.members is not None
         first, second = accounts.members
-        wanted = np.where(second < 0, wanted[first], np.minimum(wanted[first], wanted[second]))
-        own, types = turn(accounts, priority, wanted, self.site.devices_of_type)
-        partners = second[own]
-        return first[own], partners if (partners >= 0).any() else None, types
+        of_jobs = np.zeros(len(accounts.serial), np.int64)
+        of_jobs[np.searchsorted(accounts.serial, serial)] = wanted
+        both = np.where(second < 0, of_jobs, np.minimum(of_jobs[first], of_jobs[second]))
+        own, types = turn(accounts, priority, both, self.site.devices_of_type)
+        numbers, beside = np.searchsorted(serial, accounts.serial[first[own]]), second[own]
+        partners = np.where(beside < 0, -1, np.searchsorted(serial, accounts.serial[beside]))
+        return numbers, partners if (beside >= 0).any() else None, types
 
     def _with_newcomers(self, accounts: Accounts, rows: Ints) -> Accounts:
         """Jobs that no decision knows hold devices free, where those that are not urgent would get some."""
