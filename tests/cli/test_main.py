@@ -173,6 +173,17 @@ def test_a_reader_that_stops_early_is_no_error():
     assert "Traceback" not in done.stderr
 
 
+def test_a_document_is_alone_on_standard_output_where_a_solver_runs():
+    trainyard, jobs = (
+        Path(sys.executable).parent / "trainyard",
+        Path(__file__).parents[2] / "examples" / "fleet" / "jobs.csv",
+    )
+    command = [trainyard, "fleet", "simulate", "--trace", jobs, "--cluster", "4x4", "--json"]
+    for policy in ("gavel_fifo", "sia"):  # as a process: what compiled code prints goes past Python's output
+        done = subprocess.run([*command, "--policy", policy], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["cluster"] == "4x4"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

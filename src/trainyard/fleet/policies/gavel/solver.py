@@ -19,6 +19,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.highs import new_solver
 from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
@@ -168,15 +169,7 @@ class Solver:
 
 @cache
 def _highs(small: bool) -> highspy.Highs:
-    """A solver to be used again: to make one takes longer than a small program. A model passed to it starts afresh."""
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    if small:
-        highs.setOptionValue("presolve", "off")
-        highs.setOptionValue("solver", "simplex")
-        # Primal: zero is feasible wherever there are no needs.
-        highs.setOptionValue("simplex_strategy", 4)
-    else:
-        highs.setOptionValue("solver", "ipm")
-    return highs
+    if not small:
+        return new_solver(solver="ipm")
+    # Primal: zero is feasible wherever there are no needs.
+    return new_solver(presolve="off", solver="simplex", simplex_strategy=4)

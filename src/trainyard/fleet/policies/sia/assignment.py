@@ -20,6 +20,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.highs import new_solver
 from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
@@ -147,13 +148,7 @@ def _pass(solver: highspy.Highs, options: Options, room: Ints, whole: bool) -> N
 
 @cache
 def _solver(method: str) -> highspy.Highs:
-    """A solver to be used again; a model passed to it starts afresh."""
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("solver", method)
-    solver.setOptionValue("run_crossover", "off")
     # The relaxed program is nearly whole: looking for solutions before it is solved takes longer than the rest.
-    solver.setOptionValue("mip_heuristic_run_feasibility_jump", False)
-    solver.setOptionValue("presolve", "off")
-    return solver
+    return new_solver(
+        solver=method, run_crossover="off", presolve="off", mip_heuristic_run_feasibility_jump=False
+    )
