@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from trainyard.fleet.policies.gavel.burden import costs, least_part
+from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
 from trainyard.fleet.policies.gavel.filling import Entities
 from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
 from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
@@ -92,18 +92,33 @@ def test_costs_rise_as_the_hull_of_types_does() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_highest_level_is_that_of_the_linear_program_on_the_least_part(seed: int) -> None:
+def test_what_needs_leave_brings_as_much_as_in_the_linear_program(seed: int) -> None:
+    given, rng = drawn(seed), np.random.default_rng(seed)
+    held, price = given.gang[:, None] / given.room, np.full(len(given.room), 1 / len(given.room))
+    reward = given.speed * rng.uniform(0.0, 1.0, given.speed.shape) / given.speed.sum()
+    # Some need nothing, and together they need some part of the cluster.
+    need = given.speed.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
+    need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 1.0))
+    found = most_reward(given.speed, held, need, reward, price)
+    assert_feasible(given, found)
+    assert ((given.speed * found).sum(axis=1) >= need * (1 - 1e-8)).all()
+    program = solve(given, given.speed, need=need * (1 - 1e-9), reward=reward)
+    assert program is not None
+    assert (reward * found).sum() == pytest.approx((reward * program[0].alone).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_highest_level_is_that_of_the_linear_program_with_most_throughput(seed: int) -> None:
     given = drawn(seed)
     rate = given.speed / given.left[:, None]
-    found = with_highest_level(given, rate).alone
-    assert_feasible(given, found)
-    program = solve(given, rate, share=np.ones(given.num_jobs))
+    found = with_highest_level(given, rate)
+    assert_feasible(given, found.alone)
+    level = (rate * found.alone).sum(axis=1).min()
+    program = solve(given, rate, share=np.ones(given.num_jobs), reward=given.spare)
     assert program is not None
-    level = (rate * found).sum(axis=1).min()
     assert level == pytest.approx(program[1].level, rel=1e-6)
-    held = given.gang[:, None] / given.room
-    part = least_by_scipy(rate / level, held, np.full(given.num_jobs, 1 - 1e-9))
-    assert (held * found).sum(axis=0).max() == pytest.approx(part, rel=1e-6)
+    ours, theirs = ((given.spare * x.alone).sum() for x in (found, program[0]))
+    assert ours == pytest.approx(theirs, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,59 +8,42 @@ slower, or between one type and rest: the vertices of what it can do. The progra
     sum of w over the vertices of a job                          = 1                   for every job
     sum of devices * X(vertex) * w over the vertices of all jobs <= part * its devices for every type
 
-That is one row for every job and only a few that they share, so the simplex method needs a matrix no larger than there
-are types: every job has a key, a vertex that takes all of its weight that its others do not take (generalised upper
-bounds). Nothing is carried from step to step but the basis, so that errors do not add up.
+That is one row for every job and only a few that they share, which the simplex method can use (`steps`).
 
 At any prices of the types all jobs have cheapest vertices. What these cost together is a lower bound of the part, the
 best of which is the part itself. So how far needs can grow is found at prices, which takes no program, and then proved by
 the program, or it tells the prices at which they can grow less.
-
-References
-----------
-G. B. Dantzig, R. M. Van Slyke. "Generalized Upper Bounding Techniques", Journal of Computer and System Sciences 1, 1967.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from trainyard.fleet.policies.gavel.steps import (
+    EXACT,
+    PART,
+    STALLED,
+    STEEP,
+    begun,
+    exchanged,
+    fill,
+    fractions_of,
+    inverse_of,
+    leaving,
+    priced,
+    times,
+)
 
 ENOUGH = 1e-9
 """Relative difference of rates that counts as none."""
 
-_EXACT = 1e-11
-"""Relative distance from the least part at which the method ends."""
-ALL = 1 + 2 * _EXACT
-"""The part of the cluster that jobs may have: all of it, and what that distance adds."""
-_STEEP = 1e-12
-"""What is not steeper than that does not end a step."""
-_STALLED = 50
-"""Steps without progress after which any column that promises some is as good as the best: so that it ends."""
+ALL = 1 + 2 * EXACT
+"""The part of the cluster that jobs may have: all of it, and the relative distance from the least part at which the
+method ends."""
 
-_PART, _SPARE = -1, -2
-"""Instead of the job, in columns of none: the part of the cluster, and devices of a type that are to spare."""
-
-
-class _Basis(NamedTuple):
-    """Columns whose values the rows decide: the keys of all jobs, and one for every type.
-
-    Attributes
-    ----------
-    key : vertex of every job.
-    owner, place : of the others, whose they are and which vertex; of spare devices, which type.
-    """
-
-    key: Ints
-    owner: Ints
-    place: Ints
+_WORTH = 1e-10
+"""Reward that is not worth a step, in parts of all that there can be."""
 
 
 @compiled
@@ -122,35 +105,111 @@ def least_part(rate, held, need, price, enough):  # type: ignore[no-untyped-def]
     -------
     The part; prices at which needs cost it, which are those of all devices of every type and sum to 1; and fractions.
     """
-    jobs, kinds = rate.shape
-    takes, count = _vertices(rate, held, need)
-    basis, price = _begun(takes, count, price), price.copy()
+    takes, count = _vertices(rate, held, need, False)
+    part, price, basis, value = _least(takes, count, price, enough)
+    _clean(price)
+    return part, price, fractions_of(takes, held, basis, value)
+
+
+@compiled
+def _least(takes, count, price, enough):  # type: ignore[no-untyped-def]
+    """The part and prices, and the basis with its values."""
+    jobs, kinds = len(takes), len(price)
+    basis, price = begun(takes, count, price), price.copy()
     part, stalled = np.inf, 0
     value, step, entering = np.zeros(kinds), np.zeros(kinds), np.zeros(kinds)
-    matrix = np.zeros((kinds, kinds))
     # Far more steps than it ever takes; where it ends, fractions are right and the part is nearly so.
     for _ in range(1000 + 50 * jobs):
-        for column in range(kinds):
-            _fill(entering, takes, basis.key, basis.owner[column], basis.place[column])
-            matrix[:, column] = entering
-        inverse = _inverse(matrix)
-        at = np.argmax(basis.owner == _PART)
+        inverse = inverse_of(takes, basis)
+        at = np.argmax(basis.owner == PART)
         for kind in range(kinds):
             price[kind] = -inverse[at, kind]
-        taken, saved, job, place = _priced(takes, count, basis.key, price, stalled > _STALLED)
-        _times(inverse, taken, -1.0, value)
+        taken, saved, job, place = priced(takes, count, basis.key, price, stalled > STALLED)
+        times(inverse, taken, -1.0, value)
         stalled = stalled + 1 if value[at] >= part else 0
         part = value[at]
-        if part <= enough or job == _PART or (job >= 0 and saved <= _EXACT * part):
+        if part <= enough or job == PART or (job >= 0 and saved <= EXACT * part):
             break
-        _fill(entering, takes, basis.key, job, place)
-        _times(inverse, entering, 1.0, step)
-        far, leaves = _leaving(basis.owner, value, step, job)
+        fill(entering, takes, basis.key, job, place)
+        times(inverse, entering, 1.0, step)
+        far, leaves = leaving(basis.owner, value, step, job)
         for column in range(kinds):
             value[column] -= far * step[column]
-        _exchange(basis, value, far, leaves, job, place)
-    _clean(price)
-    return part, price, _fractions(takes, held, basis, value)
+        exchanged(basis, value, far, leaves, job, place)
+    return part, price, basis, value
+
+
+@compiled
+def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def]
+    """Of the fractions with which all jobs have what they need, the ones with most reward.
+
+    From the first that suffice, at the least part of the cluster, steps go on with the reward as the aim, while the part
+    may grow to all of it.
+
+    Parameters
+    ----------
+    rate, held, need, price : as in `least_part`; all can have what they need.
+    reward : of every job, or of all that it stands for, when it runs on a type all the time; 1 for all together, or less.
+    """
+    jobs, kinds = rate.shape
+    plain, count = _vertices(rate, held, need, True)
+    takes = _with_cost(plain, held, reward)
+    part, price, basis, value = _least(takes, count, price, ALL)
+    most, grows, stalled, least = max(1.0, part), True, 0, np.inf
+    paid, step, entering = np.ones(kinds + 1), np.zeros(kinds), np.zeros(kinds)
+    # As above: where it ends, fractions are right, and their reward is nearly the most.
+    for _ in range(1000 + 50 * jobs):
+        inverse = inverse_of(takes, basis)
+        paid[:kinds] = 0.0
+        for column in range(kinds):
+            job, place = basis.owner[column], basis.place[column]
+            if job >= 0:
+                cost = takes[job, place, kinds] - takes[job, basis.key[job], kinds]
+                for kind in range(kinds):
+                    paid[kind] -= cost * inverse[column, kind]
+        taken, saved, job, place = priced(takes, count, basis.key, paid, stalled > STALLED)
+        times(inverse, (0.0 if grows else most) - taken[:kinds], 1.0, value)
+        cost = _cost_of(takes, basis, value, taken[kinds])
+        stalled = stalled + 1 if cost >= least else 0
+        least = min(least, cost)
+        if job == PART or (job >= 0 and saved <= _WORTH):
+            break
+        fill(entering, takes, basis.key, job, place)
+        times(inverse, entering, 1.0, step)
+        far, leaves = leaving(basis.owner, value, step, job)
+        at = np.argmax(basis.owner == PART)
+        if grows and step[at] < -STEEP and (most - value[at]) / -step[at] < far:
+            far, leaves, grows = max(0.0, most - value[at]) / -step[at], at, False
+        for column in range(kinds):
+            value[column] -= far * step[column]
+        exchanged(basis, value, far, leaves, job, place)
+    return fractions_of(plain, held, basis, value) / most
+
+
+@compiled
+def _with_cost(takes, held, reward):  # type: ignore[no-untyped-def]
+    """What vertices take of every type; and after that what they cost, the reward that they forgo."""
+    jobs, most, kinds = takes.shape
+    found = np.zeros((jobs, most, kinds + 1))
+    for job in range(jobs):
+        for place in range(most):
+            for kind in range(kinds):
+                found[job, place, kind] = takes[job, place, kind]
+                if takes[job, place, kind] > 0:
+                    found[job, place, kinds] -= reward[job, kind] * takes[job, place, kind] / held[job, kind]
+    return found
+
+
+@compiled
+def _cost_of(takes, basis, value, keys):  # type: ignore[no-untyped-def]
+    """What a basis costs, of which the keys cost so much."""
+    found, last = keys, takes.shape[2] - 1
+    for column in range(len(value)):
+        job = basis.owner[column]
+        if job >= 0:
+            more = takes[job, basis.place[column], last] - takes[job, basis.key[job], last]
+            found += value[column] * more
+    return found
 
 
 @compiled
@@ -158,7 +217,7 @@ def _clean(price):  # type: ignore[no-untyped-def]
     """Without the rounding errors of types that have devices to spare."""
     total = 0.0
     for kind in range(len(price)):
-        if price[kind] <= _EXACT:
+        if price[kind] <= EXACT:
             price[kind] = 0.0
         total += price[kind]
     for kind in range(len(price)):
@@ -166,19 +225,27 @@ def _clean(price):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _vertices(rate, held, need):  # type: ignore[no-untyped-def]
-    """What every vertex of every job takes of every type, and how many vertices a job has."""
+def _vertices(rate, held, need, more):  # type: ignore[no-untyped-def]
+    """What every vertex of every job takes of every type, and how many vertices a job has.
+
+    Parameters
+    ----------
+    more : whether jobs may have more than they need.
+    """
     jobs, kinds = rate.shape
-    takes, count = np.zeros((jobs, (kinds + 1) ** 2 // 4, kinds)), np.zeros(jobs, np.int64)
+    most = (kinds + 1) ** 2 // 4 + (kinds if more else 0)
+    takes, count = np.zeros((jobs, most, kinds)), np.zeros(jobs, np.int64)
     for job in range(jobs):
         want = need[job]
         if want <= 0:
-            # Only one, to rest all the time.
+            # To rest all the time.
             count[job] = 1
-            continue
-        below = want * (1 - ENOUGH)
+        below, above = want * (1 - ENOUGH), max(0.0, want) * (1 + ENOUGH)
         for fast in range(kinds):
-            if rate[job, fast] < below:
+            if more and rate[job, fast] > above:
+                takes[job, count[job], fast] = held[job, fast]
+                count[job] += 1
+            if want <= 0 or rate[job, fast] < below:
                 continue
             takes[job, count[job], fast] = held[job, fast] * min(1.0, want / rate[job, fast])
             count[job] += 1
@@ -190,172 +257,3 @@ def _vertices(rate, held, need):  # type: ignore[no-untyped-def]
                     takes[job, count[job], slow] = held[job, slow] * (1.0 - time)
                     count[job] += 1
     return takes, count
-
-
-@compiled
-def _begun(takes, count, price):  # type: ignore[no-untyped-def]
-    """A basis to begin with: everybody's cheapest vertex.
-
-    The type of which most is taken says which part it is; of the others there are devices to spare.
-    """
-    jobs, _, kinds = takes.shape
-    key, taken = np.zeros(jobs, np.int64), np.zeros(kinds)
-    for job in range(jobs):
-        key[job] = _cheapest(takes, count, price, job)[0]
-        for kind in range(kinds):
-            taken[kind] += takes[job, key[job], kind]
-    owner = np.full(kinds, _SPARE)
-    owner[np.argmax(taken)] = _PART
-    return _Basis(key, owner, np.arange(kinds))
-
-
-@compiled
-def _cost(takes, price, job, place):  # type: ignore[no-untyped-def]
-    found = 0.0
-    for kind in range(len(price)):
-        found += takes[job, place, kind] * price[kind]
-    return found
-
-
-@compiled
-def _cheapest(takes, count, price, job):  # type: ignore[no-untyped-def]
-    """The vertex of a job that costs least, and its cost."""
-    best, least = 0, _cost(takes, price, job, 0)
-    for other in range(1, count[job]):
-        cost = _cost(takes, price, job, other)
-        if cost < least:
-            best, least = other, cost
-    return best, least
-
-
-@compiled
-def _fill(out, takes, key, job, place):  # type: ignore[no-untyped-def]
-    """A column of the matrix: what more of it takes of every type when its job's key makes room for it."""
-    for kind in range(len(out)):
-        if job >= 0:
-            out[kind] = takes[job, place, kind] - takes[job, key[job], kind]
-        else:
-            out[kind] = -1.0 if job == _PART else 1.0 if kind == place else 0.0
-
-
-@compiled
-def _inverse(matrix):  # type: ignore[no-untyped-def]
-    """Of a matrix so small that LAPACK would take longer to call (Gauss and Jordan)."""
-    size = len(matrix)
-    left, right = matrix.copy(), np.eye(size)
-    for column in range(size):
-        pivot = column
-        for row in range(column + 1, size):
-            if abs(left[row, column]) > abs(left[pivot, column]):
-                pivot = row
-        scale = 1.0 / left[pivot, column]
-        # In this order, since both may be the same row.
-        for k in range(size):
-            left[pivot, k], left[column, k] = left[column, k], left[pivot, k] * scale
-            right[pivot, k], right[column, k] = right[column, k], right[pivot, k] * scale
-        for row in range(size):
-            factor = left[row, column]
-            if row != column and factor != 0.0:
-                for k in range(size):
-                    left[row, k] -= factor * left[column, k]
-                    right[row, k] -= factor * right[column, k]
-    return right
-
-
-@compiled
-def _times(matrix, vector, sign, out):  # type: ignore[no-untyped-def]
-    for row in range(len(matrix)):
-        out[row] = 0.0
-        for column in range(len(vector)):
-            out[row] += sign * matrix[row, column] * vector[column]
-
-
-@compiled
-def _priced(takes, count, key, price, hasty):  # type: ignore[no-untyped-def]
-    """What the keys take; what the cheapest vertices would save; and the column that promises most, if hasty the first.
-
-    That is the one of the part, which is in the basis, if none promises anything.
-    """
-    taken, saved = np.zeros(len(price)), 0.0
-    enters, place, most = _PART, 0, 0.0
-    for kind in range(len(price)):
-        if -price[kind] > max(most, _EXACT):
-            enters, place, most = _SPARE, kind, -price[kind]
-    for job in range(len(key)):
-        for kind in range(len(price)):
-            taken[kind] += takes[job, key[job], kind]
-        now = _cost(takes, price, job, key[job])
-        best, least = _cheapest(takes, count, price, job)
-        saved += now - least
-        if now - least > most and not (hasty and most > _EXACT):
-            enters, place, most = job, best, now - least
-    return taken, saved, enters, place
-
-
-@compiled
-def _leaving(owner, value, step, job):  # type: ignore[no-untyped-def]
-    """How far a column of a job, or of none, can enter, and which leaves then.
-
-    That is the place of a column of the matrix; or, of a key, -1 less the place of a column of its job, which is the one
-    after all others for the column that enters.
-    """
-    size = len(owner)
-    far, leaves, steepest = np.inf, 0, 0.0
-    for place in range(size + 1):
-        if place < size and owner[place] != _PART and step[place] > _STEEP:
-            ratio = max(0.0, value[place]) / step[place]
-            if ratio < far or (ratio == far and step[place] > steepest):
-                far, leaves, steepest = ratio, place, step[place]
-        whose = owner[place] if place < size else job
-        if whose < 0:
-            continue
-        weight, falls = 1.0, 1.0 if whose == job else 0.0
-        for other in range(size):
-            if owner[other] == whose:
-                weight -= value[other]
-                falls -= step[other]
-        if falls > _STEEP:
-            ratio = max(0.0, weight) / falls
-            if ratio < far or (ratio == far and falls > steepest):
-                far, leaves, steepest = ratio, -1 - place, falls
-    return far, leaves
-
-
-@compiled
-def _exchange(basis, value, far, leaves, job, place):  # type: ignore[no-untyped-def]
-    """One column enters and another leaves; of a job whose key leaves, the vertex with most weight is the next.
-
-    Parameters
-    ----------
-    value, far : values of the columns of the matrix, and of the one that enters, after that.
-    """
-    if leaves >= 0:
-        basis.owner[leaves], basis.place[leaves] = job, place
-        return
-    size = len(value)
-    whose = job if leaves == -1 - size else basis.owner[-1 - leaves]
-    heir, most = size, far if whose == job else -np.inf
-    for other in range(size):
-        if basis.owner[other] == whose and value[other] > most:
-            heir, most = other, value[other]
-    if heir == size:
-        basis.key[whose] = place
-    else:
-        basis.key[whose] = basis.place[heir]
-        basis.owner[heir], basis.place[heir] = job, place
-
-
-@compiled
-def _fractions(takes, held, basis, value):  # type: ignore[no-untyped-def]
-    """Of all jobs on all types."""
-    found = np.zeros(held.shape)
-    for job in range(len(found)):
-        for kind in range(len(value)):
-            found[job, kind] = takes[job, basis.key[job], kind] / held[job, kind]
-    for column in range(len(value)):
-        job, weight = basis.owner[column], min(1.0, max(0.0, value[column]))
-        if job >= 0:
-            for kind in range(len(value)):
-                more = takes[job, basis.place[column], kind] - takes[job, basis.key[job], kind]
-                found[job, kind] = max(0.0, found[job, kind] + weight * more / held[job, kind])
-    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.policies.gavel.burden import ALL, ENOUGH, costs, least_part
+from trainyard.fleet.policies.gavel.burden import ALL, ENOUGH, costs, least_part, most_reward
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,18 +67,27 @@ def filled_alone(
     return found
 
 
-def raised_alone(rate: Floats, held: Floats) -> Floats:
-    """Fractions with which the least rate of all is as high as can be, on the least part of the cluster.
+def raised_alone(rate: Floats, held: Floats, reward: Floats) -> Floats:
+    """Of the fractions with which the least rate of all is as high as can be, the ones with most reward.
 
     Parameters
     ----------
     rate, held : as for `filled_alone`.
+    reward : of a job and its equals when they run on a type all the time.
     """
-    most = rate.max(axis=1)
-    nobody, everybody = np.zeros(len(rate)), np.ones(len(rate))
-    price = np.full(rate.shape[1], 1.0 / rate.shape[1])
-    found: Floats = _raised(rate, held, most, nobody, everybody, price, most.min(), 0.0)[2]
+    found: Floats = _raised_alone(rate, held, reward / reward.max(axis=1).sum())
     return found
+
+
+@compiled
+def _raised_alone(rate, held, reward):  # type: ignore[no-untyped-def]
+    jobs, kinds = rate.shape
+    most = np.zeros(jobs)
+    for job in range(jobs):
+        most[job] = rate[job].max()
+    price = np.full(kinds, 1.0 / kinds)
+    level, price, _ = _raised(rate, held, most, np.zeros(jobs), np.ones(jobs), price, most.min())
+    return most_reward(rate, held, np.full(jobs, level), reward, price)
 
 
 @compiled
@@ -114,7 +123,7 @@ def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  
         for job in range(jobs):
             if share[job] > 0:
                 top = min(top, (most[job] - level[job]) / share[job])
-        rise, price, fraction = _raised(rate, held, most, level, share, price, top, ALL)
+        rise, price, fraction = _raised(rate, held, most, level, share, price, top)
         level = _needs(most, level, share, rise)
         if not _stop(grows, share, costs(rate, held, level, price)[2], rise < top):
             break
@@ -142,13 +151,8 @@ def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _raised(rate, held, most, level, share, price, rise, enough):  # type: ignore[no-untyped-def]
-    """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it.
-
-    Parameters
-    ----------
-    enough : part of the cluster below which none is looked for.
-    """
+def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
+    """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
     while part > ALL:
         rise = _affordable(rate, held, most, level, share, following, rise)
@@ -157,7 +161,7 @@ def _raised(rate, held, most, level, share, price, rise, enough):  # type: ignor
             break
         price, before = following, rise
         need = _needs(most, level, share, rise)
-        part, following, fraction = least_part(rate, held, need, price, enough)
+        part, following, fraction = least_part(rate, held, need, price, ALL)
     for job in range(len(fraction)):
         for kind in range(len(price)):
             fraction[job, kind] /= max(1.0, part)

@@ -176,7 +176,7 @@ def _fractions_with_pairs(problem: Problem, whole_s: Floats) -> tuple[Fractions,
 
 def _with_most_throughput(problem: Problem, whole_s: Floats, rho: float, near: Optimum) -> Fractions | None:
     """Of the fractions that slow nobody down by more, the ones with most throughput; None where that decides nothing."""
-    if problem.spare is None:
+    if problem.pairs is None:
         return None
     solution = solve(
         problem,

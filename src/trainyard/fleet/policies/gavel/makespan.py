@@ -5,8 +5,8 @@ Narayanan et al., OSDI 2020, section 4.2::
     minimise X  max over m  num_steps_m / throughput(m, X)
 
 With 1 / makespan as the level this is one linear program. The authors' program looks for the makespan by bisection, to
-a twentieth, and takes what its solver finds for the last length of time that sufficed. Of the best fractions those are
-taken that need the least part of the cluster; where jobs may share devices, those with most throughput.
+a twentieth, and takes what its solver finds for the last length of time that sufficed. Of the best fractions those with
+most throughput are taken.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """

@@ -5,8 +5,8 @@ shares of every device, times its devices, over its weight; the least of these i
 
     maximise X  min over m  scale_factor_m / w_m * throughput(m, X) / throughput(m, X^equal)
 
-Many fractions may have that least. Of those the ones are taken that need the least part of the cluster, which leaves most
-to be divided by turns; where jobs may share devices, the ones with most throughput, so that nobody shares without need.
+Many fractions may have that least; of those the ones with most throughput are taken. Then nobody shares devices without
+need, and what is to spare goes where it does most.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -54,15 +54,16 @@ def normalised(problem: Problem) -> Floats:
 
 
 def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
-    """Fractions with which the least rate of all jobs is as high as can be; of those, the ones that are said above.
+    """Fractions with which the least rate of all jobs is as high as can be; of those, the ones with most throughput.
 
     Parameters
     ----------
     rate : of every job on every type, alone.
     """
     if problem.pairs is None:
-        first, member, _, held = alike(problem, rate)
-        return Fractions.without_pairs(raised_alone(rate[first], held)[member])
+        first, member, count, held = alike(problem, rate, problem.spare)
+        reward = problem.spare[first] * count[:, None]
+        return Fractions.without_pairs(raised_alone(rate[first], held, reward)[member])
     found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
     assert found is not None, "no time at all for anybody is a solution"
     return found[0]

@@ -61,12 +61,13 @@ class Problem:
         return found
 
     @property
-    def spare(self) -> Floats | None:
-        """What decides between fractions that are equally good, where jobs may share devices: throughput in equal shares.
+    def spare(self) -> Floats:
+        """What decides between fractions that are equally good: throughput, that in equal shares being 1 for every job.
 
         Else jobs would share devices though others are idle, since it is just as good for the job that has least.
         """
-        return None if self.pairs is None else self.speed / self.equal_speed[:, None]
+        found: Floats = self.speed / self.equal_speed[:, None]
+        return found
 
     @property
     def isolated_speed(self) -> Floats:
