@@ -115,7 +115,7 @@ def test_where_nobody_gains_nothing_changes() -> None:
     ("make", "trace", "num_jobs", "cluster", "measure"),
     [
         (max_min_fairness, "generated/seed0_lam3600_1gpu", 60, (3, 3, 3), "mean_completion_s"),
-        # Three quarters of the testbed that the trace is for: on all of it hardly anybody waits, and they end 3 % earlier.
+        # Three quarters of the testbed: on all of it hardly anybody waits, and jobs end 3 % earlier.
         (max_min_fairness, "physical_cluster/max_min_fairness", 96, (6, 12, 18), "mean_completion_s"),
         (makespan, "physical_cluster/minimize_makespan", 100, (8, 16, 24), "makespan_s"),
     ],
