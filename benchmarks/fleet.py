@@ -55,6 +55,8 @@ _POLLUX_SITE, _LARGE_POLLUX_SITE = (Site.uniform(nodes, 4, "T4") for nodes in (1
 _SIA_SITE = Site.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
 _LARGE_SIA_SITE = Site.of_pools([("aws", 256, 4), ("dgx-ext", 64, 8), ("rtx", 64, 8)])
 _NUM_DECISIONS = 6
+# A run that is shorter counts as the fastest of three: a shared machine may be half as fast for a second.
+_SHORT_S = 2.0
 # So many that the simulator goes over to compiled code, where there is some.
 _FIRST_JOBS = 6000
 
@@ -118,6 +120,8 @@ def measure(name: str, jobs: Sequence[Job], site: Site, place: str | None = None
     setting = setting_of(name, place)
     setting.simulate(jobs[:30] if setting.rounds else jobs[:_FIRST_JOBS], site)
     run, seconds = timed(lambda: setting.simulate(jobs, site))
+    for _ in range(2 if seconds < _SHORT_S else 0):
+        seconds = min(seconds, timed(lambda: setting.simulate(jobs, site))[1])
     return {
         "num_jobs": len(jobs),
         "jobs_per_s": len(jobs) / seconds,
