@@ -13,6 +13,8 @@ That is one row for every job and only a few that they share, which the simplex 
 At any prices of the types all jobs have cheapest vertices. What these cost together is a lower bound of the part, the
 best of which is the part itself. So how far needs can grow is found at prices, which takes no program, and then proved by
 the program, or it tells the prices at which they can grow less.
+
+Where needs leave some of the cluster, steps go on from there to the fractions with most reward (`most_reward`).
 """
 
 from __future__ import annotations
@@ -118,8 +120,8 @@ def _least(takes, count, price, enough):  # type: ignore[no-untyped-def]
     basis, price = begun(takes, count, price), price.copy()
     part, stalled = np.inf, 0
     value, step, entering = np.zeros(kinds), np.zeros(kinds), np.zeros(kinds)
-    # Far more steps than it ever takes; where it ends, fractions are right and the part is nearly so.
-    for _ in range(1000 + 50 * jobs):
+    most_steps = _most_steps(jobs)
+    for number in range(most_steps):
         inverse = inverse_of(takes, basis)
         at = np.argmax(basis.owner == PART)
         for kind in range(kinds):
@@ -128,7 +130,8 @@ def _least(takes, count, price, enough):  # type: ignore[no-untyped-def]
         times(inverse, taken, -1.0, value)
         stalled = stalled + 1 if value[at] >= part else 0
         part = value[at]
-        if part <= enough or job == PART or (job >= 0 and saved <= EXACT * part):
+        done = part <= enough or job == PART or (job >= 0 and saved <= EXACT * part)
+        if done or number == most_steps - 1:
             break
         fill(entering, takes, basis.key, job, place)
         times(inverse, entering, 1.0, step)
@@ -157,8 +160,8 @@ def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def
     part, price, basis, value = _least(takes, count, price, ALL)
     most, grows, stalled, least = max(1.0, part), True, 0, np.inf
     paid, step, entering = np.ones(kinds + 1), np.zeros(kinds), np.zeros(kinds)
-    # As above: where it ends, fractions are right, and their reward is nearly the most.
-    for _ in range(1000 + 50 * jobs):
+    most_steps = _most_steps(jobs)
+    for number in range(most_steps):
         inverse = inverse_of(takes, basis)
         paid[:kinds] = 0.0
         for column in range(kinds):
@@ -172,7 +175,7 @@ def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def
         cost = _cost_of(takes, basis, value, taken[kinds])
         stalled = stalled + 1 if cost >= least else 0
         least = min(least, cost)
-        if job == PART or (job >= 0 and saved <= _WORTH):
+        if job == PART or (job >= 0 and saved <= _WORTH) or number == most_steps - 1:
             break
         fill(entering, takes, basis.key, job, place)
         times(inverse, entering, 1.0, step)
@@ -187,8 +190,14 @@ def most_reward(rate, held, need, reward, price):  # type: ignore[no-untyped-def
 
 
 @compiled
+def _most_steps(jobs):  # type: ignore[no-untyped-def]
+    """Far more than it ever takes; where they end it, fractions suffice and are nearly the best."""
+    return 1000 + 50 * jobs
+
+
+@compiled
 def _with_cost(takes, held, reward):  # type: ignore[no-untyped-def]
-    """What vertices take of every type; and after that what they cost, the reward that they forgo."""
+    """What vertices take of every type; and after that what they cost, which is less than nothing by their reward."""
     jobs, most, kinds = takes.shape
     found = np.zeros((jobs, most, kinds + 1))
     for job in range(jobs):
