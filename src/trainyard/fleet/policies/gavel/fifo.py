@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.max_min import with_most_reward
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
@@ -55,9 +56,7 @@ def gavel_fifo(
 def _earliest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
     rate = problem.speed / problem.speed.max(axis=1, keepdims=True)
     places = np.arange(problem.num_jobs, 0, -1) / problem.num_jobs
-    found = solve(problem, rate, reward=rate * places[:, None])
-    assert found is not None, "no time at all for anybody is a solution"
-    return found[0], None
+    return with_most_reward(problem, rate * places[:, None]), None
 
 
 def _dealt_fastest(problem: Problem, kept: Any) -> tuple[Fractions, None]:

@@ -79,6 +79,20 @@ def raised_alone(rate: Floats, held: Floats, reward: Floats) -> Floats:
     return found
 
 
+def rewarded_alone(reward: Floats, held: Floats, count: Ints) -> Floats:
+    """Fractions with most reward, where nobody needs anything.
+
+    Parameters
+    ----------
+    reward : of every job (row) when it runs on a type all the time, 0 where it cannot run.
+    held, count : as for `filled_alone`.
+    """
+    total = reward * count[:, None]
+    price = np.full(reward.shape[1], 1.0 / reward.shape[1])
+    found: Floats = most_reward(reward, held, np.zeros(len(reward)), total / total.max(axis=1).sum(), price)
+    return found
+
+
 @compiled
 def _raised_alone(rate, held, reward):  # type: ignore[no-untyped-def]
     jobs, kinds = rate.shape

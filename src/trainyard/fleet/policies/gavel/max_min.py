@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policies.gavel.filling import raised_alone
+from trainyard.fleet.policies.gavel.filling import raised_alone, rewarded_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
@@ -65,6 +65,21 @@ def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
         reward = problem.spare[first] * count[:, None]
         return Fractions.without_pairs(raised_alone(rate[first], held, reward)[member])
     found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
+    assert found is not None, "no time at all for anybody is a solution"
+    return found[0]
+
+
+def with_most_reward(problem: Problem, reward: Floats) -> Fractions:
+    """Fractions with most reward, where nobody needs anything.
+
+    Parameters
+    ----------
+    reward : of every job that runs on a type all the time, alone; 0 where it cannot.
+    """
+    if problem.pairs is None:
+        first, member, count, held = alike(problem, reward)
+        return Fractions.without_pairs(rewarded_alone(reward[first], held, count)[member])
+    found = solve(problem, reward, reward=reward)
     assert found is not None, "no time at all for anybody is a solution"
     return found[0]
 
