@@ -9,7 +9,9 @@ import pytest
 from trainyard.job.schedule import KINDS, Schedule
 from trainyard.job.schedules import make_schedule
 
-torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+torch_schedules = pytest.importorskip(
+    "torch.distributed.pipelining.schedules", reason="this PyTorch has no pipeline schedules to compare with"
+)
 
 
 def bare(class_name: str, **attributes: object) -> Any:

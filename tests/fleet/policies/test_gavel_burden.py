@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
 from trainyard.fleet.policies.gavel.filling import Entities
 from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
 from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
-from trainyard.fleet.policies.gavel.max_min import normalised, with_highest_level
+from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.problem import Problem, solve
 
 Floats = NDArray[np.float64]

@@ -38,8 +38,8 @@ from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
 
 ray = pytest.importorskip("ray", reason="Ray is missing: pip install 'trainyard[ray]'")
-nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes")
-ray_engine = pytest.importorskip("trainyard.fleet.run.ray_engine")
+nodes = pytest.importorskip("trainyard.fleet.run.ray_nodes", reason="needs Ray")
+ray_engine = pytest.importorskip("trainyard.fleet.run.ray_engine", reason="needs Ray")
 
 
 @pytest.fixture(scope="module")

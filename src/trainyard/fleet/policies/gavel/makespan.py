@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import ALL, least_part
 from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policies.gavel.max_min import with_highest_level
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policies.gavel.filling import raised_alone, rewarded_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
+from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
@@ -51,37 +51,6 @@ def normalised(problem: Problem) -> Floats:
     """Effective throughput per fraction of time, in equal shares of the cluster, times devices."""
     found: Floats = problem.speed * (problem.gang / problem.equal_speed)[:, None]
     return found
-
-
-def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
-    """Fractions with which the least rate of all jobs is as high as can be; of those, the ones with most throughput.
-
-    Parameters
-    ----------
-    rate : of every job on every type, alone.
-    """
-    if problem.pairs is None:
-        first, member, count, held = alike(problem, rate, problem.spare)
-        reward = problem.spare[first] * count[:, None]
-        return Fractions.without_pairs(raised_alone(rate[first], held, reward)[member])
-    found = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare)
-    assert found is not None, "no time at all for anybody is a solution"
-    return found[0]
-
-
-def with_most_reward(problem: Problem, reward: Floats) -> Fractions:
-    """Fractions with most reward, where nobody needs anything.
-
-    Parameters
-    ----------
-    reward : of every job that runs on a type all the time, alone; 0 where it cannot.
-    """
-    if problem.pairs is None:
-        first, member, count, held = alike(problem, reward)
-        return Fractions.without_pairs(rewarded_alone(reward[first], held, count)[member])
-    found = solve(problem, reward, reward=reward)
-    assert found is not None, "no time at all for anybody is a solution"
-    return found[0]
 
 
 def _fairest(problem: Problem, kept: Any) -> tuple[Fractions, None]:
