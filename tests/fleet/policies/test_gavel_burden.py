@@ -1,10 +1,12 @@
 """Gavel's programs that come apart by jobs: they find what linear programs find.
 
-The claims of gavel_max_min, gavel_makespan, gavel_finish_time, gavel_water_filling and gavel_hierarchical, where no two
-jobs share devices.
+The claims of gavel_max_min, gavel_cost, gavel_makespan, gavel_finish_time, gavel_water_filling and gavel_hierarchical,
+where no two jobs share devices.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from scipy.optimize import linprog
 
 from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
+from trainyard.fleet.policies.gavel.cost import _cheapest
 from trainyard.fleet.policies.gavel.filling import Entities
 from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
 from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
@@ -97,6 +100,9 @@ def test_what_needs_leave_brings_as_much_as_in_the_linear_program(seed: int) -> 
     given, rng = drawn(seed), np.random.default_rng(seed)
     held, price = given.gang[:, None] / given.room, np.full(len(given.room), 1 / len(given.room))
     reward = given.speed * rng.uniform(0.0, 1.0, given.speed.shape) / given.speed.sum()
+    if seed % 4 == 3:
+        # What running costs may be more than it brings.
+        reward = np.where(given.able, reward - rng.uniform(0.0, 1.0) * reward.max(), 0.0)
     # Some need nothing, and together they need some part of the cluster.
     need = given.speed.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
     need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 1.0))
@@ -106,6 +112,39 @@ def test_what_needs_leave_brings_as_much_as_in_the_linear_program(seed: int) -> 
     program = solve(given, given.speed, need=need * (1 - 1e-9), reward=reward)
     assert program is not None
     assert (reward * found).sum() == pytest.approx((reward * program[0].alone).sum(), rel=1e-6)
+
+
+def cheapest_by_scipy(given: Problem, spent: Floats, need: Floats) -> float:
+    """Best ratio of throughput to cost, as one linear program (Charnes and Cooper), in parts of the cost."""
+    rate, (jobs, kinds) = given.spare, given.speed.shape
+    time = np.hstack((np.repeat(np.eye(jobs), kinds, axis=1), -np.ones((jobs, 1))))
+    devices = np.hstack((np.tile(np.eye(kinds), jobs) * np.repeat(given.gang, kinds), -given.room[:, None]))
+    rates = np.hstack((-np.repeat(np.eye(jobs), kinds, axis=1) * given.speed.ravel(), need[:, None]))
+    found = linprog(
+        -np.append(rate.ravel(), 0.0),
+        A_ub=np.vstack((time, devices, rates)),
+        b_ub=np.zeros(2 * jobs + kinds),
+        A_eq=np.append(spent.ravel(), 0.0)[None],
+        b_eq=[1.0],
+    )
+    assert found.status == 0
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_cheaper_though_deadlines_are_kept(seed: int) -> None:
+    given, rng = drawn(seed), np.random.default_rng(seed)
+    prices = tuple(zip(given.kinds, rng.uniform(0.5, 5.0, len(given.kinds)), strict=True))
+    spent = given.gang[:, None] * (np.array([price for _, price in prices]) if len(prices) > 1 else 1.0)
+    need = given.speed.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
+    held = given.gang[:, None] / given.room
+    need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 0.99))
+    time_left_s = np.where(need > 0, given.left / np.maximum(need, 1e-12), np.inf)
+    found, _ = _cheapest(replace(given, time_left_s=time_left_s), None, prices, as_published=False)
+    assert_feasible(given, found.alone)
+    assert ((given.speed * found.alone).sum(axis=1) >= need * (1 - 1e-8)).all()
+    ratio = (given.spare * found.alone).sum() / (spent * found.alone).sum()
+    assert ratio == pytest.approx(cheapest_by_scipy(given, spent, need), rel=3e-6)
 
 
 @pytest.mark.parametrize("seed", range(40))

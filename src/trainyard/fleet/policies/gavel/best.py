@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.filling import raised_alone, rewarded_alone
+from trainyard.fleet.policies.gavel.filling import raised_alone, rewarded_alone, suffices_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
 
@@ -31,16 +31,41 @@ def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
     return found[0]
 
 
-def with_most_reward(problem: Problem, reward: Floats) -> Fractions:
-    """Fractions with most reward, where nobody needs anything.
+def can_have(problem: Problem, need: Floats) -> bool:
+    """Whether all jobs can have the speeds that they need.
+
+    Parameters
+    ----------
+    need : of every job, at least; minus infinity for none.
+    """
+    if problem.pairs is None:
+        first, _, _, held = alike(problem, problem.speed, need)
+        return suffices_alone(problem.speed[first], held, np.maximum(need[first], 0.0))
+    return solve(problem, problem.speed, need=need) is not None
+
+
+def with_most_reward(
+    problem: Problem, reward: Floats, cost: Floats | None = None, need: Floats | None = None
+) -> Fractions:
+    """Fractions with most reward, or most of it less what the devices cost.
 
     Parameters
     ----------
     reward : of every job that runs on a type all the time, alone; 0 where it cannot.
+    cost : of every job's devices on every type, all the time; once for all who share them.
+    need : speed that every job needs at least, which all can have; minus infinity for none.
     """
     if problem.pairs is None:
-        first, member, count, held = alike(problem, reward)
-        return Fractions.without_pairs(rewarded_alone(reward[first], held, count)[member])
-    found = solve(problem, reward, reward=reward)
-    assert found is not None, "no time at all for anybody is a solution"
-    return found[0]
+        gain = reward if cost is None else reward - cost
+        if need is None:
+            # What only costs is as good as what a job cannot run on.
+            rate = gain = np.maximum(gain, 0.0)
+            needed = np.zeros(problem.num_jobs)
+        else:
+            rate, needed = problem.speed, np.maximum(need, 0.0)
+        first, member, count, held = alike(problem, rate, gain, needed)
+        found = rewarded_alone(rate[first], held, needed[first], gain[first] * count[:, None])
+        return Fractions.without_pairs(found[member])
+    solved = solve(problem, problem.speed, reward=reward, cost=cost, need=need)
+    assert solved is not None, "what all jobs need they can have"
+    return solved[0]

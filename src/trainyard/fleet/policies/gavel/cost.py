@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.best import with_most_reward
+from trainyard.fleet.policies.gavel.best import can_have, with_most_reward
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
@@ -84,26 +84,20 @@ def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -
     if len(problem.time_left_s):
         has_time = np.isfinite(problem.time_left_s) & (problem.time_left_s > 0)
         need = np.where(has_time, problem.left / np.where(has_time, problem.time_left_s, 1.0), -np.inf)
-        if solve(problem, problem.speed, reward=problem.speed, need=need) is None:
-            need = None
+        need = need if can_have(problem, need) else None
     if as_published:
-        found = solve(problem, problem.speed, reward=problem.speed / price, need=need)
-        assert found is not None, "the needs can be met"
-        return found[0], None
+        return with_most_reward(problem, problem.speed / price, need=need), None
     return _best_ratio(problem, problem.gang[:, None] * price, need), None
 
 
 def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Fractions:
     """Dinkelbach: the best of throughput - ratio * cost, and from it the next ratio, until it grows no more."""
-    unit = problem.equal_speed[:, None]
-    gained, need = problem.speed / unit, None if need is None else need / unit[:, 0]
+    gained = problem.spare
     # Without needs, the best job alone on its best type is a solution, and without pairs no other has a better ratio.
     ratio = float((gained / spent).max(initial=0.0)) if need is None else 0.0
     while True:
         # A little less than the ratio, so that of equally cheap fractions those with most throughput win.
-        found = solve(problem, gained, reward=gained, cost=ratio * (1 - 1e-6) * spent, need=need)
-        assert found is not None, "the needs can be met"
-        best = found[0]
+        best = with_most_reward(problem, gained, cost=ratio * (1 - 1e-6) * spent, need=need)
         paid = (spent * best.alone).sum() + (spent[best.first, best.device_type] * best.together).sum()
         reached = float(((gained * best.alone).sum() + problem.beside(gained, best).sum()) / paid)
         if reached <= ratio * (1 + 1e-9):

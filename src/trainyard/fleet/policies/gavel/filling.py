@@ -79,18 +79,32 @@ def raised_alone(rate: Floats, held: Floats, reward: Floats) -> Floats:
     return found
 
 
-def rewarded_alone(reward: Floats, held: Floats, count: Ints) -> Floats:
-    """Fractions with most reward, where nobody needs anything.
+def rewarded_alone(rate: Floats, held: Floats, need: Floats, reward: Floats) -> Floats:
+    """Of the fractions with which all have what they need, the ones with most reward.
 
     Parameters
     ----------
-    reward : of every job (row) when it runs on a type all the time, 0 where it cannot run.
-    held, count : as for `filled_alone`.
+    rate, held, reward : as for `raised_alone`; what a job loses where it runs is a reward below 0.
+    need : rate of every job, which all can have.
     """
-    total = reward * count[:, None]
-    price = np.full(reward.shape[1], 1.0 / reward.shape[1])
-    found: Floats = most_reward(reward, held, np.zeros(len(reward)), total / total.max(axis=1).sum(), price)
+    kinds = rate.shape[1]
+    whole = np.maximum(reward, 0.0).max(axis=1).sum() or np.abs(reward).sum() or 1.0
+    found: Floats = most_reward(rate, held, need, reward / whole, np.full(kinds, 1.0 / kinds))
     return found
+
+
+def suffices_alone(rate: Floats, held: Floats, need: Floats) -> bool:
+    """Whether the cluster suffices for what all jobs need.
+
+    Parameters
+    ----------
+    rate, held, need : as for `rewarded_alone`.
+    """
+    if (need > rate.max(axis=1) * (1 + ENOUGH)).any():
+        return False
+    kinds = rate.shape[1]
+    part: float = least_part(rate, held, need, np.full(kinds, 1.0 / kinds), ALL)[0]
+    return part <= ALL
 
 
 @compiled
