@@ -216,6 +216,7 @@ def test_gangs_have_all_their_devices_or_none(
     wait_for(lambda: _free_gpus() == 4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gangs_in_the_queue_have_all_their_devices_or_none(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]

@@ -112,6 +112,14 @@ def start(folder: Path, *options: str) -> Running:
             time.sleep(0.02)
 
 
+def wait_for_steps(home: JobHome, steps: int) -> None:
+    """Wait until a job has done some steps; a daemon hears of them later, when it may have ended."""
+    limit_s = time.monotonic() + PATIENCE_S
+    while not (home.logs / "metrics.jsonl").exists() or len(home.losses()) < steps:
+        assert time.monotonic() < limit_s, f"waited for {steps} steps of {home.path.name}"
+        time.sleep(0.02)
+
+
 def kill_job(home: JobHome, whom: str) -> bool:
     """Kill one of a job's ranks, or "its node process", or "its group"; whether there was one."""
     for group in home.groups():  # led by the node process
