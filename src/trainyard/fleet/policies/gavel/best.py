@@ -38,10 +38,11 @@ def can_have(problem: Problem, need: Floats) -> bool:
     ----------
     need : of every job, at least; minus infinity for none.
     """
+    rate, need = problem.spare, need / problem.equal_speed
     if problem.pairs is None:
-        first, _, _, held = alike(problem, problem.speed, need)
-        return suffices_alone(problem.speed[first], held, np.maximum(need[first], 0.0))
-    return solve(problem, problem.speed, need=need) is not None
+        first, _, _, held = alike(problem, rate, need)
+        return suffices_alone(rate[first], held, np.maximum(need[first], 0.0))
+    return solve(problem, rate, need=need) is not None
 
 
 def with_most_reward(
@@ -55,17 +56,17 @@ def with_most_reward(
     cost : of every job's devices on every type, all the time; once for all who share them.
     need : speed that every job needs at least, which all can have; minus infinity for none.
     """
-    if problem.pairs is None:
-        gain = reward if cost is None else reward - cost
-        if need is None:
-            # What only costs is as good as what a job cannot run on.
-            rate = gain = np.maximum(gain, 0.0)
-            needed = np.zeros(problem.num_jobs)
-        else:
-            rate, needed = problem.speed, np.maximum(need, 0.0)
-        first, member, count, held = alike(problem, rate, gain, needed)
-        found = rewarded_alone(rate[first], held, needed[first], gain[first] * count[:, None])
-        return Fractions.without_pairs(found[member])
-    solved = solve(problem, problem.speed, reward=reward, cost=cost, need=need)
-    assert solved is not None, "what all jobs need they can have"
-    return solved[0]
+    # What is needed is seen in parts of equal shares, as solvers take small numbers for none.
+    rate, need = (reward, None) if need is None else (problem.spare, need / problem.equal_speed)
+    if problem.pairs is not None:
+        found = solve(problem, rate, reward=reward, cost=cost, need=need)
+        assert found is not None, "what all jobs need they can have"
+        return found[0]
+    gain = reward if cost is None else reward - cost
+    if need is None:
+        # What only costs is as good as what a job cannot run on.
+        rate = gain = np.maximum(gain, 0.0)
+    needed = np.zeros(problem.num_jobs) if need is None else np.maximum(need, 0.0)
+    first, member, count, held = alike(problem, rate, gain, needed)
+    fraction = rewarded_alone(rate[first], held, needed[first], gain[first] * count[:, None])
+    return Fractions.without_pairs(fraction[member])

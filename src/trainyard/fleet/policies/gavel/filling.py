@@ -87,9 +87,9 @@ def rewarded_alone(rate: Floats, held: Floats, need: Floats, reward: Floats) -> 
     rate, held, reward : as for `raised_alone`; what a job loses where it runs is a reward below 0.
     need : rate of every job, which all can have.
     """
-    kinds = rate.shape[1]
+    # All that there can be, or, where all only lose, what they lose.
     whole = np.maximum(reward, 0.0).max(axis=1).sum() or np.abs(reward).sum() or 1.0
-    found: Floats = most_reward(rate, held, need, reward / whole, np.full(kinds, 1.0 / kinds))
+    found: Floats = most_reward(rate, held, need, reward / whole, _even(rate.shape[1]))
     return found
 
 
@@ -102,9 +102,14 @@ def suffices_alone(rate: Floats, held: Floats, need: Floats) -> bool:
     """
     if (need > rate.max(axis=1) * (1 + ENOUGH)).any():
         return False
-    kinds = rate.shape[1]
-    part: float = least_part(rate, held, need, np.full(kinds, 1.0 / kinds), ALL)[0]
+    part: float = least_part(rate, held, need, _even(rate.shape[1]), ALL)[0]
     return part <= ALL
+
+
+@compiled
+def _even(kinds):  # type: ignore[no-untyped-def]
+    """Prices to begin with."""
+    return np.full(kinds, 1.0 / kinds)
 
 
 @compiled
@@ -113,7 +118,7 @@ def _raised_alone(rate, held, reward):  # type: ignore[no-untyped-def]
     most = np.zeros(jobs)
     for job in range(jobs):
         most[job] = rate[job].max()
-    price = np.full(kinds, 1.0 / kinds)
+    price = _even(kinds)
     level, price, _ = _raised(rate, held, most, np.zeros(jobs), np.ones(jobs), price, most.min())
     return most_reward(rate, held, np.full(jobs, level), reward, price)
 
@@ -144,7 +149,7 @@ def _filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  
     most, level = np.zeros(jobs), np.zeros(jobs)
     for job in range(jobs):
         most[job] = rate[job].max()
-    grows, price, fraction = np.ones(jobs, np.bool_), np.full(kinds, 1.0 / kinds), np.zeros(rate.shape)
+    grows, price, fraction = np.ones(jobs, np.bool_), _even(kinds), np.zeros(rate.shape)
     while grows.any():
         share = _split(grows, weight, count, order, entity, entity_weight, is_fifo)
         top = np.inf
