@@ -17,9 +17,9 @@ _PRICE = np.array([dict(CLOUD_PRICES)[kind] for kind in TYPES])
 
 def _without(given: Problem, kind: int) -> Problem:
     """The same with no devices of a type."""
-    room = given.room.copy()
-    room[kind] = 0
-    return replace(given, room=room)
+    room, speed = given.room.copy(), given.speed.copy()
+    room[kind], speed[:, kind] = 0, 0.0
+    return replace(given, room=room, speed=speed, able=speed > 0)
 
 
 def _rows() -> Iterator[Row]:
@@ -31,7 +31,7 @@ def _rows() -> Iterator[Row]:
         gained = given.speed / given.equal_speed[:, None]
         fraction = fractions(least_cost(), given)
         reached = (gained * fraction).sum() / (fraction.sum(axis=0) @ _PRICE)
-        yield Row(label, float((gained / _PRICE)[:, given.room > 0].max()), float(reached))
+        yield Row(label, float((gained / _PRICE).max()), float(reached))
 
 
 TABLES = (

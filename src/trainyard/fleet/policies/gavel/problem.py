@@ -22,7 +22,7 @@ class Problem:
 
     Attributes
     ----------
-    speed : work per second of every job's gang, 0 where it cannot run (T in the paper).
+    speed : work per second of every job's gang, 0 where it cannot run, as on a type without devices (T in the paper).
     gang : devices of every job (scale_factor).
     room : devices of every type (num_workers).
     weight : of every job.
@@ -49,6 +49,9 @@ class Problem:
     entity: tuple[str, ...] = ()
     pairs: Pairs | None = None
     waiting: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        assert not self.speed[:, self.room == 0].any(), "nothing runs on no devices"
 
     @property
     def num_jobs(self) -> int:
