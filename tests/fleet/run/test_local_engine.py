@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -63,13 +64,14 @@ def test_trainings_are_measured_alone_on_a_node_beside_others(
     local.warm_up()
     start = local.start
     monkeypatch.setattr(local, "start", lambda job, grant: (started.append(grant.devices), start(job, grant)))
-    jobs = [training_job(name, 0.0, 1, TRAINING, max_devices=2) for name in "ab"]
+    other = replace(TRAINING, steps=7, seed=1)
+    jobs = [training_job(name, 0.0, 1, t, max_devices=2) for name, t in (("a", TRAINING), ("b", other))]
     told: list[str] = []
     found, costs = measured_alone(jobs, local, seconds=0.5, tell=told.append)
     *speeds, starts = told
     assert [line.split(":")[0] for line in speeds] == ["gpt-tiny on 1 devices", "gpt-tiny on 2 devices"]
     assert starts.startswith(f"a start takes {costs.start_s:.1f} s, and {costs.together_s:.1f} s more")
-    assert [training_of(job) for job in found] == [TRAINING, TRAINING]
+    assert [training_of(job) for job in found] == [TRAINING, other]
     assert all(
         profile.steps_per_s.keys() == {1, 2} for job in found if isinstance(profile := job.profile, Predicted)
     )

@@ -45,21 +45,19 @@ def asked(model: ty.Model, cluster: str, strategies: str = "data_parallel") -> f
     return 1.0 / ty.simulate(ty.plan(model, cluster, strategies).plan, model, cluster).step_s
 
 
-def test_the_table_is_what_level_1_says_of_every_place() -> None:
+@pytest.mark.slow
+def test_the_table_and_trainings_are_what_level_1_says_of_every_place() -> None:
     model = ty.load_model("gpt-tiny", 4)
+    says = {place: pytest.approx(asked(model, text), rel=1e-9) for place, text in PLACES.items()}
     found = {(t.spot.device_type, t.spot.per_node): t.steps_per_s for t in throughput_table(model, SITE)}
-    assert found == {place: pytest.approx(asked(model, text), rel=1e-9) for place, text in PLACES.items()}
+    assert found == says
     assert found["V100-32G", (1, 1)] < found["V100-32G", (2,)], "over the network it is slower"
     assert len({round(rate, 6) for rate in found.values()}) == len(found)
-
-
-@pytest.mark.slow
-def test_a_training_runs_as_fast_as_level_1_says() -> None:
-    model = ty.load_model("gpt-tiny", 4)
     profile = Predicted(Training("gpt-tiny", 4, 100))
-    for (kind, per_node), text in PLACES.items():
-        grant = Grant(tuple(range(sum(per_node))))
-        assert profile.work_per_s(spot_of(kind, per_node), grant) == pytest.approx(asked(model, text))
+    assert says == {
+        (kind, per_node): profile.work_per_s(spot_of(kind, per_node), Grant(tuple(range(sum(per_node)))))
+        for kind, per_node in PLACES
+    }
 
 
 def test_ones_own_module_becomes_a_job() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trainyard as ty
@@ -43,6 +45,23 @@ def test_the_speed_is_that_of_level_1(tmp_path: Path) -> None:
     one_s, all_s = 100 * step_s[0], 50 * step_s[1]
     assert dict(zip(run.names, run.finish_s, strict=True)) == pytest.approx(
         {"one": one_s, "all": one_s + all_s}
+    )
+
+
+def test_trainings_of_one_speed_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Training] = []
+    plain = Training.task
+    monkeypatch.setattr(Training, "task", lambda self: (planned.append(self), plain(self))[1])
+    first = Training("gpt-tiny", 6, 100)
+    others = [replace(first, steps=7), replace(first, seed=1), replace(first, learning_rate=0.1)]
+    jobs = [training_job(str(number), 0.0, 1, training) for number, training in enumerate([first, *others])]
+    run = simulate_fleet(jobs, Site.parse("1x1xV100-32G"), fifo())
+    assert len(planned) == 1
+    assert run.finish_s.tolist() == pytest.approx(
+        (run.finish_s[0] * np.array([1.0, 1.07, 2.07, 3.07])).tolist()
+    )
+    assert (
+        len({replace(first, rows=8).as_fast, replace(first, checkpoint_every=2).as_fast, first.as_fast}) == 3
     )
 
 

@@ -51,9 +51,9 @@ def measured_alone(
 ) -> tuple[tuple[Job, ...], Costs]:
     """Jobs with speeds as they are on an engine, and what starting costs there.
 
-    Every training runs on every number of devices that any of its jobs may get, on the first ones of the site. Where the
-    nodes are parts of one machine, the other parts run it meanwhile: beside idle cores, with all of the caches, memory
-    and clock for its own, a process is faster than it will be.
+    Of those that differ in steps, seed or learning rate, one runs on every number of devices that any of them may get,
+    on the first ones of the site. Where the nodes are parts of one machine, the other parts run it meanwhile: beside idle
+    cores, with all of the caches, memory and clock for its own, a process is faster than it will be.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def measured_document(jobs: Sequence[Job], costs: Costs) -> dict[str, Any]:
 
 
 def _endless(job: Job) -> Training:
-    return replace(training_of(job), steps=_ENDLESS)
+    return replace(training_of(job).as_fast, steps=_ENDLESS)
 
 
 def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,11 @@ class Training:
     learning_rate: float = 1e-3
     seed: int = 0
     checkpoint_every: int = 5
+
+    @property
+    def as_fast(self) -> Training:
+        """One step of it, without what changes losses and not speed: of trainings that are equally fast it is equal."""
+        return Training(self.model, self.rows, 1, self.strategies, checkpoint_every=self.checkpoint_every)
 
     @property
     def source(self) -> ModelSource:
@@ -192,7 +197,7 @@ class Predicted(Adaptive):
         if self.training.rows % spot.num_devices:
             return 0.0
         shape = spot.device_type, spot.per_node, self.core_part < 1.0
-        return grant.share * self.core_part * _steps_per_s(self.training, *shape)
+        return grant.share * self.core_part * _steps_per_s(self.training.as_fast, *shape)
 
 
 @cache
@@ -206,7 +211,13 @@ def _steps_per_s(
         cluster = cluster_of_profile(replace(local_profile(), num_cores=num_devices), num_devices)
     else:
         cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
-    return predicted_steps_per_s(training.task(), cluster, training.strategies)[0]
+    return predicted_steps_per_s(_task(training), cluster, training.strategies)[0]
+
+
+@lru_cache(maxsize=4)  # programs of large models are large
+def _task(training: Training) -> Task:
+    """One for all places, so that each program is captured once."""
+    return training.task()
 
 
 def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tuple[float, str]:
