@@ -38,8 +38,8 @@ class Block:
 
     Attributes
     ----------
-    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``local`` too and its output depends on
-        the machine (of it is compared what `same_anywhere` says), ``make`` is only checked with ``make -n``.
+    mark : the HTML comment above it: ``slow`` runs with the slow tests, ``local`` with the long ones and its output
+        depends on the machine (of it is compared what `same_anywhere` says), ``make`` is only checked with ``make -n``.
     commands : pairs of command and expected output.
     """
 

@@ -51,9 +51,16 @@ def test_commands(page, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", with_marks("slow", "local"), ids=name)
+@pytest.mark.parametrize("page", with_marks("slow"), ids=name)
 def test_slow_commands(page, tmp_path):
-    follow([block for block in BLOCKS[page] if block.mark != "make"], tmp_path)
+    follow([block for block in BLOCKS[page] if block.mark in ("", "slow")], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("page", with_marks("local"), ids=name)
+def test_commands_on_this_machine(page, tmp_path):
+    follow([block for block in BLOCKS[page] if block.mark in ("", "local")], tmp_path)
 
 
 @pytest.mark.parametrize("page", with_marks("make"), ids=name)

@@ -18,6 +18,8 @@ from trainyard.report.systems import LEVELS, Level, find, options
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / ".." / "shared" / "data" / "cluster"
 SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
+# Simulations that take minutes, of a thousand layers.
+LONG = {"sublinear"}
 # Packages of tables, and the modules in them that several tables use.
 PACKAGES = {1: (job_reproduce, {"simulated"}), 2: (fleet_reproduce, {"queueing", "priorities"})}
 # Where the authors' files lie here, by the folder that fetching makes.
@@ -48,7 +50,8 @@ def tables(*, slow: bool = False, files: bool = False) -> list[object]:
         for system in level.systems:
             for table in level.tables(system.name) if system.name in modules else ():
                 if (table.files is not None) == files and (files or table.is_slow == slow):
-                    found.append(pytest.param(table, id=f"{system.name}: {table.source}"))
+                    marks = (pytest.mark.long,) if slow and system.name in LONG else ()
+                    found.append(pytest.param(table, id=f"{system.name}: {table.source}", marks=marks))
     return found
 
 

@@ -98,7 +98,7 @@ def shares(done: Done) -> bool:
         pytest.param(Gandiva(quantum_s=30.0, pack=False), 30.0, 0.0, slices_time, id="gandiva"),
         pytest.param(Pollux(interval_s=20.0, restart_s=1.0), 20.0, 30.0, resizes, id="pollux"),
         pytest.param(AntMan(), None, 0.0, shares, id="antman"),
-        pytest.param(Lending(30.0), None, 0.0, slices_time, id="leases"),
+        pytest.param(Lending(30.0), None, 0.0, slices_time, id="leases", marks=pytest.mark.long),
     ],
 )
 def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(

@@ -208,6 +208,7 @@ def test_a_job_grows_and_shrinks(cluster: str, tmp_path: Path, undisturbed: dict
     wait_for(lambda: _free_gpus() == 4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gangs_have_all_their_devices_or_none(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]

@@ -181,6 +181,7 @@ def test_gangs_have_all_their_devices_or_none(
     check_gangs(SlurmEngine(slurm_site(), tmp_path), undisturbed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gangs_in_the_queue_have_all_their_devices_or_none(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]

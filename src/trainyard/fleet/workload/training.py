@@ -60,10 +60,13 @@ class Training:
         return partial(build, self.model, self.rows)
 
     def task(self) -> Task:
-        """One step of it; keeps the programs that were captured."""
+        """One step of it; keeps the programs that were captured, and its weights take no memory."""
+        import torch
+
         from trainyard.job.task import Task
 
-        return Task(self.source())
+        with torch.device("meta"):
+            return Task(self.source())
 
     def plan(self, cluster: Cluster, task: Task | None = None) -> Plan:
         """How it runs on all devices of a cluster.
