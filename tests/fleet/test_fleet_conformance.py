@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from trainyard.fleet.traits import places_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
+# Each decision of Pollux searches for long; one variant is tested by default.
+SLOW = {("pollux", "as published"), ("pollux", "sum of speedups")}
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 SITE = Site.uniform(3, 4)
 COLUMNS = (
@@ -36,7 +38,16 @@ def name_of(part: Entry | str) -> str:
     return part.name if isinstance(part, Entry) else part or "default"
 
 
-EVERY = pytest.mark.parametrize(("entry", "variant"), CASES, ids=name_of)
+def every(cases: Iterable[tuple[Entry, str]] = CASES) -> pytest.MarkDecorator:
+    """A test of policies and their variants."""
+    marked = [
+        pytest.param(entry, variant, marks=[pytest.mark.slow] if (entry.name, variant) in SLOW else [])
+        for entry, variant in cases
+    ]
+    return pytest.mark.parametrize(("entry", "variant"), marked, ids=name_of)
+
+
+EVERY = every()
 
 
 def text_of(entry: Entry, variant: str) -> str:
@@ -146,7 +157,7 @@ def test_every_job_ends_with_its_work_done(entry: Entry, variant: str, seed: int
         assert worked == pytest.approx({name: jobs[name].work for name in done.names})
 
 
-@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if not shares(*case)], ids=name_of)
+@every(case for case in CASES if not shares(*case))
 @SEEDS
 def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None:
     text = text_of(entry, variant)

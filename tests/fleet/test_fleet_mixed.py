@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from test_fleet_conformance import CASES, Watched, name_of, shares, works_all_the_time
+from test_fleet_conformance import EVERY, Watched, name_of, shares, works_all_the_time
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.policy import Policy
@@ -19,7 +19,6 @@ from trainyard.fleet.workload.application import Application, SelfTuned
 from trainyard.fleet.workload.goodput import Limits
 from trainyard.fleet.workload.job import Adaptive, Job, declared_job
 
-EVERY = pytest.mark.parametrize(("entry", "variant"), CASES, ids=name_of)
 SEEDS = pytest.mark.parametrize("seed", [0, 1])
 TYPES = ("V100", "K80")
 MIXED = Site.of_pools((("V100", 2, 4), ("K80", 3, 2)))

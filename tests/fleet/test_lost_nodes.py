@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from probe import Probe
-from test_fleet_conformance import CASES, SITE, name_of, text_of, workload
+from test_fleet_conformance import CASES, SITE, every, text_of, workload
 
 from trainyard.fleet.catalog import Entry
 from trainyard.fleet.place.buddies import buddies
@@ -46,7 +45,7 @@ def knows_failures(entry: Entry, variant: str) -> bool:
     return rounds is None or not rounds.only_simulated
 
 
-@pytest.mark.parametrize(("entry", "variant"), [case for case in CASES if knows_failures(*case)], ids=name_of)
+@every(case for case in CASES if knows_failures(*case))
 def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, variant: str) -> None:
     """Those that it does not refuse without that, but for jobs with deadlines; and it uses no node that is away."""
     text = text_of(entry, variant)
