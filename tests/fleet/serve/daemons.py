@@ -66,7 +66,8 @@ class Running:
         """Wait until a job is in a state, or one of several, and has done some steps."""
         limit_s = time.monotonic() + PATIENCE_S
         while True:
-            _, job = self.ask("GET", f"/jobs/{name}", token=token)
+            status, job = self.ask("GET", f"/jobs/{name}", token=token)
+            assert status == 200, job
             if job["state"] in what.split() and job["steps_done"] >= steps:
                 return job
             assert time.monotonic() < limit_s, f"waited for {what}: {job}"
@@ -196,8 +197,8 @@ def check_kills(
     daemon = start(folder, *options)
     try:
         for _ in range(num_kills):
-            for each in coming[:1]:
-                assert daemon.ask("POST", "/jobs", coming.pop(0) and each)[0] == 201
+            if coming:
+                assert daemon.ask("POST", "/jobs", coming.pop(0))[0] == 201
             time.sleep(chance.uniform(0.0, 8.0))
             daemon.kill()
             killed_s, running = time.time(), _running(folder)
@@ -205,6 +206,8 @@ def check_kills(
             assert daemon.ask("GET", "/healthz") == (200, "ok\n")
             daemon.wait_for_news(running, killed_s)
             back_s.append(time.time() - killed_s - _without_core_s(daemon.process.pid))
+        for each in coming:
+            assert daemon.ask("POST", "/jobs", each)[0] == 201
         for name in names:
             assert daemon.wait(name, "ended failed")["state"] == "ended"
         _, found = daemon.ask("GET", "/events?last=10000")
