@@ -134,6 +134,14 @@ def test_elasticflow(tmp_path: Path) -> None:
 
 
 @needs_data
+def test_elasticflow_jobs_ask_for_the_types_they_were_measured_on() -> None:
+    trace = DATA / "elasticflow/traces/resnet_cifar_trace.csv"
+    jobs = [*read_workload(trace, None, DATA / "elasticflow")]
+    assert {job.device_types for job in jobs} == {("A100",)}
+    assert {job.device_types for job in read_workload(trace)} == {()}
+
+
+@needs_data
 def test_elasticflow_tables() -> None:
     tables = read_scalings(DATA / "elasticflow")
     assert {kind: len(models) for kind, models in tables.items()} == {"A100": 7, "T4": 6}

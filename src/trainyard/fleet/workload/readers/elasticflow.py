@@ -9,8 +9,8 @@ deadlines are moments, not spans. Three layouts of CSV:
   and at times best_effort: such jobs have no deadline and run on what the others leave.
 
 ``throughputs_<DEVICE>/<model>.csv`` gives iterations per second by global batch size (rows) and devices (columns); empty,
-``nan`` and 0 stand for what does not run. With them, jobs count iterations and can be resized; without, they are jobs of
-their duration.
+``nan`` and 0 stand for what does not run. With them, jobs count iterations, can be resized, and ask for the types they
+were measured on; without, they are jobs of their duration.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def _with_scaling(job: Job, row: Row, tables: Mapping[str, Mapping[str, Scaling]
         job.name, job.arrival_s, job.num_devices, float(row.count("iteration", 1)),
         ElasticFlowProfile(scaling, job.batch_size), min_devices=1, max_devices=max(most, job.num_devices),
         deadline_s=job.deadline_s, guaranteed=job.guaranteed, model=job.model, batch_size=job.batch_size,
+        device_types=tuple(scaling),
     )  # fmt: skip
 
 
