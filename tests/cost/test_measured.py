@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -80,6 +86,19 @@ def test_other_conditions_are_measured_by_themselves(cache, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", _refuse)
     with pytest.raises(_RefusedError):
         measure_ops(groups, Conditions(2, 1))
+
+
+def test_what_two_processes_measure_at_once_is_all_remembered(cache):
+    code = (
+        "import sys; from test_measured import small_graph; from trainyard.cost.measured import *;"
+        "from trainyard.cost.trace import trace_graph; trace = trace_graph(small_graph(), ['x', 'w'], ['y']);"
+        "measure_ops([[trace]], Conditions(1, int(sys.argv[1])), budget_s=0.1)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    both = [subprocess.Popen([sys.executable, "-c", code, num], env=environment) for num in ("1", "2")]
+    assert [one.wait() for one in both] == [0, 0]
+    (path,) = cache.glob("ops-*.json")
+    assert set(json.loads(path.read_text())["conditions"]) == {"1x1", "1x2"}
 
 
 def test_processes_beyond_the_cores_take_turns():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(
     monkeypatch.setattr(local, "measure_machine", measure)
     assert local_profile().op_s == 1.0
     assert local_profile().op_s == 1.0
-    (path,) = (tmp_path / "cache").iterdir()
+    (path,) = (tmp_path / "cache").glob("*.json")
     path.write_text(path.read_text()[:100])
     assert local_profile().op_s == 2.0
     path.write_bytes(b"\xff\xfe")
@@ -116,9 +117,32 @@ def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(
     forget_measurements()
     assert not path.exists()
     assert local_profile().op_s == 5.0
-    assert [p.name for p in (tmp_path / "cache").iterdir()] == [path.name]
+    assert list((tmp_path / "cache").glob("*.json")) == [path]
     with pytest.raises(HardwareError, match="local:4"):
         local_cluster(0)
+
+
+def test_two_that_need_measurements_measure_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    said: list[str] = []
+    waits = threading.Event()
+
+    def measure(progress: object) -> MachineProfile:
+        other.start()
+        assert waits.wait(60)
+        return _profile(op_s=1.0)
+
+    def hear(what: str, done: float) -> None:
+        said.append(what)
+        waits.set()
+
+    found: list[MachineProfile] = []
+    other = threading.Thread(target=lambda: found.append(local_profile(hear)))
+    monkeypatch.setattr(local, "measure_machine", measure)
+    assert local_profile() == _profile(op_s=1.0)
+    other.join()
+    assert found == [_profile(op_s=1.0)]
+    assert said == ["another process measures this machine"]
 
 
 def test_importing_hardware_does_not_import_torch() -> None:

@@ -22,7 +22,7 @@ from trainyard.cost.trace import Trace
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.heap import heap_environment
-from trainyard.hardware.remembered import measurements_file, write_whole
+from trainyard.hardware.remembered import measurements_file, measuring, write_whole
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
@@ -30,6 +30,7 @@ _VERSION = 3
 _LIMIT_S = 600.0
 
 Points = tuple[tuple[int, float], ...]
+_Group = tuple[Trace, ...]
 
 
 @dataclass(frozen=True)
@@ -140,26 +141,41 @@ def measure_ops(
     HardwareError
         If a worker fails.
     """
-    cache = _Cache.read()
-    entry = cache.of(conditions)
-    known: set[str] = set() if again else set(entry["seconds"])
+    asked = [tuple(group) for group in groups]
+    entry = _Cache.read().of(conditions)
+    if again or any(_missing(asked, entry)):
+        with measuring():
+            entry = _measured(asked, conditions, budget_s, again)
+    return MeasuredOps(entry["seconds"], entry["passes"])
+
+
+def _missing(groups: Iterable[_Group], entry: Mapping[str, Any]) -> tuple[list[_Group], list[str]]:
+    """Groups with an op that is not known, and passes that are not."""
+    known = set(entry["seconds"])
     missing = []
     for group in groups:
         wanted = frozenset().union(*(t.signatures for t in group))
         if not wanted <= known:
-            missing.append(tuple(group))
+            missing.append(group)
             known |= wanted
-    passes = [] if entry["passes"] and not again else list(PASSES)
+    return missing, [] if entry["passes"] else list(PASSES)
+
+
+def _measured(groups: list[_Group], conditions: Conditions, budget_s: float, again: bool) -> dict[str, Any]:
+    """What the cache has, with what another process has put there since it was read, and what it lacks."""
+    cache = _Cache.read()
+    entry = cache.of(conditions)
+    missing, passes = _missing(groups, {"seconds": {}, "passes": {}} if again else entry)
     if missing or passes:
         found = _run_workers(missing, passes, conditions, budget_s)
         entry["seconds"] |= found["seconds"]
         entry["passes"] |= {k: tuple((int(n), float(s)) for n, s in v) for k, v in found["passes"].items()}
         cache.write()
-    return MeasuredOps(entry["seconds"], entry["passes"])
+    return entry
 
 
 def _run_workers(
-    groups: list[tuple[Trace, ...]], passes: list[str], conditions: Conditions, budget_s: float
+    groups: list[_Group], passes: list[str], conditions: Conditions, budget_s: float
 ) -> dict[str, Any]:
     request = {
         "groups": groups,

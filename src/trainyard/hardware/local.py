@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.measure import Progress, machine_identity, measure_machine
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
-from trainyard.hardware.remembered import measurements_file, write_whole
+from trainyard.hardware.remembered import measurements_file, measuring, write_whole
 
 __all__ = ["cluster_of_profile", "local_cluster", "local_profile"]
 
@@ -19,7 +21,8 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
     Parameters
     ----------
     progress
-        Called with what is being measured and the fraction done; not called where the cache has it.
+        Called with what is being measured and the fraction done, or while another process measures; not called
+        where the cache has it.
 
     Returns
     -------
@@ -27,16 +30,22 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
         The measurements. A cache file that cannot be read, or belongs to another machine, is replaced.
     """
     path = measurements_file("machine")
-    if path.exists():
-        try:
-            profile = MachineProfile.from_json(path.read_text())
-        except (HardwareError, UnicodeDecodeError):
-            profile = None
-        if profile is not None and _belongs(profile):
-            return profile
-    profile = measure_machine(progress)
-    write_whole(path, profile.to_json())
+    profile = _remembered(path)
+    if profile is None:
+        with measuring(lambda: progress and progress("another process measures this machine", 0.0)):
+            profile = _remembered(path)
+            if profile is None:
+                profile = measure_machine(progress)
+                write_whole(path, profile.to_json())
     return profile
+
+
+def _remembered(path: Path) -> MachineProfile | None:
+    try:
+        profile = MachineProfile.from_json(path.read_text())
+    except (FileNotFoundError, HardwareError, UnicodeDecodeError):
+        return None
+    return profile if _belongs(profile) else None
 
 
 def _belongs(profile: MachineProfile) -> bool:
