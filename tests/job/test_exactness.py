@@ -7,14 +7,11 @@ RELATIVE = 1e-5
 
 FAST = [
     Cell("gpt-tiny", microbatches=4, recompute=True, clip_norm=0.3),
-    Cell("gpt-tiny", data=2, zero=2, microbatches=2),
     Cell("bert-tiny", data=2, zero=3, microbatches=2, clip_norm=0.3),
-    Cell("llama-tiny", tensor=2, tensor_style="sequence"),
     Cell("gpt-tiny", tensor=2, tensor_style="vocabulary"),
     Cell("moe-tiny", data=2, zero=1, data_style="experts"),
     Cell("dlrm-tiny", data=2, data_style="embedding rows"),
     Cell("resnet-tiny", data=2, zero=1, microbatches=2),
-    Cell("gpt-tiny", pipeline=2, schedule="one_f_one_b", microbatches=4),
     Cell("dlrm-tiny", pipeline=2, schedule="zero_bubble_h1", microbatches=4),
     Cell("llama-tiny", pipeline=2, schedule="zb_v", per_rank=2, microbatches=4),
     Cell("gpt-tiny", data=2, pipeline=2, schedule="one_f_one_b", zero=3, microbatches=4, recompute=True),
@@ -67,6 +64,8 @@ MIXED = [
     Cell("llama-tiny", pipeline=4, schedule="zb_v", per_rank=2, microbatches=8),
 ]
 SLOW = [
+    Cell("gpt-tiny", data=2, zero=2, microbatches=2),
+    Cell("llama-tiny", tensor=2, tensor_style="sequence"),
     *(Cell(m, microbatches=2, recompute=True) for m in MODELS),
     *(Cell(m, data=2, zero=z, microbatches=2) for m in MODELS for z in (0, 3)),
     *(Cell("gpt-tiny", data=2, zero=z, clip_norm=0.3) for z in (0, 1, 2, 3)),

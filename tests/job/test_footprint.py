@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -18,6 +19,11 @@ from trainyard.zoo import build
 TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
 
 
+@cache
+def task_of(name: str) -> Task:
+    return Task(build(name, 8))
+
+
 @pytest.mark.parametrize("kind", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     ("name", "strategies"),
@@ -30,7 +36,7 @@ TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
     ],
 )
 def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
-    setting = Setting(Task(build(name, 8)), parse_cluster("1x4xA100-80G"))
+    setting = Setting(task_of(name), parse_cluster("1x4xA100-80G"))
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)

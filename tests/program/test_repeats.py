@@ -58,7 +58,9 @@ def num_replaced(model: Model) -> int:
     return len(seen[0].placed)
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "bert", pytest.param("moe", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "bert", "moe"))]
+)
 def test_graph_is_that_of_tracing_every_block(name: str) -> None:
     model = MODELS[name]()
     randomise(model.module)

@@ -81,13 +81,19 @@ def _train(rank: int, unlike: str) -> list[float]:
     ("unlike", "message"),
     [
         ("values", "InitialValueError: tokens.weight has other values on some ranks .* torch.manual_seed"),
-        ("one number", r"InitialValueError: blocks\.1\.norm_1\.bias has other values"),
+        pytest.param(
+            "one number",
+            r"InitialValueError: blocks\.1\.norm_1\.bias has other values",
+            marks=pytest.mark.slow,
+        ),
         ("data", "DataError: batch.tokens of step 0 is another on some ranks .* Seed random numbers"),
         ("a constant", r"InitialValueError: constant\._tensor_constant0 has other values"),
         ("seed", "PlanError: the ranks differ in their seed"),
         ("plan", "PlanError: the ranks differ in their plan"),
-        ("steps", "PlanError: the ranks differ in their number of steps"),
-        ("learning rate", "PlanError: the ranks differ in their optimizer"),
+        pytest.param("steps", "PlanError: the ranks differ in their number of steps", marks=pytest.mark.slow),
+        pytest.param(
+            "learning rate", "PlanError: the ranks differ in their optimizer", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_ranks_that_begin_with_something_else_are_refused(unlike: str, message: str) -> None:

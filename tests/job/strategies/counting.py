@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
@@ -12,17 +13,30 @@ from trainyard.job.task import Setting, Task, apply
 from trainyard.program import spmd
 from trainyard.program.model import Model
 from trainyard.zoo import gpt
+from trainyard.zoo.registry import build
 
 
+@cache
+def tiny(name: str, rows: int | None = None) -> Model:
+    """A model of the zoo; plans of the same one share what is captured of it."""
+    return build(f"{name}-tiny", rows)
+
+
+@cache
 def small_gpt(layers: int, rows: int = 2, context: int = 64, hidden: int = 128, heads: int = 4) -> Model:
     """A GPT whose sizes are far enough apart to tell them in a count."""
     config = gpt.GPTConfig(vocab=512, context=context, layers=layers, hidden=hidden, heads=heads)
     return gpt.build(f"gpt-{layers}", config, rows)
 
 
+@cache
+def _task(model: Model, dtype: str) -> Task:
+    return Task(model, dtype)
+
+
 def planned(model: Model, strategies: str, cluster: str, dtype: str = "float32") -> tuple[Plan, Lowered]:
     """The plan that strategies make, and what is run."""
-    setting = Setting(Task(model, dtype), parse_cluster(cluster))
+    setting = Setting(_task(model, dtype), parse_cluster(cluster))
     plan = apply(parse_strategies(strategies) if strategies else (), setting)
     return plan, lower(setting.task.program(plan.rows_per_microbatch), plan)
 

@@ -1,30 +1,29 @@
 """GShard (arXiv 2006.16668): experts dealt out over devices, two all-to-alls around them."""
 
 import pytest
-from counting import collectives, planned
+from counting import collectives, planned, tiny
 
 from trainyard.job.plan import PlanError
-from trainyard.zoo.registry import build
 
 
 def test_two_all_to_alls_forward() -> None:
     # Section 3.2, algorithm 2: dispatch and combine reshard between groups and experts.
-    _, lowered = planned(build("moe-tiny"), "expert_parallel", "1x2xA100-80G")
+    _, lowered = planned(tiny("moe"), "expert_parallel", "1x2xA100-80G")
     assert collectives(lowered, "data", at_least=64)["all_to_all", "F"] == 2
 
 
 def test_memory_per_device_is_constant_in_the_number_of_experts() -> None:
     # Section 2.2: every device holds E / D experts; everything else is replicated.
-    _, whole = planned(build("moe-tiny"), "", "1x1xA100-80G")
+    _, whole = planned(tiny("moe"), "", "1x1xA100-80G")
     for degree in (2, 4):
-        _, lowered = planned(build("moe-tiny"), f"expert_parallel(degree={degree})", "1x4xA100-80G")
+        _, lowered = planned(tiny("moe"), f"expert_parallel(degree={degree})", "1x4xA100-80G")
         for path, param in whole.params.items():
             share = degree if path.startswith("blocks.1.experts.") and "router" not in path else 1
             assert lowered.params[path].numel == param.numel // share
 
 
 def test_experts_are_not_reduced() -> None:
-    _, lowered = planned(build("moe-tiny"), "expert_parallel", "1x2xA100-80G")
+    _, lowered = planned(tiny("moe"), "expert_parallel", "1x2xA100-80G")
     (stage,) = lowered.stages
     for bucket in stage.buckets:
         experts = [p for p in bucket.paths if p in ("blocks.1.experts.up", "blocks.1.experts.down")]
@@ -41,12 +40,12 @@ def test_experts_are_not_reduced() -> None:
     ],
 )
 def test_experts_stay_dealt_out_on_the_mesh_of_a_later_strategy(later: str, share: int) -> None:
-    _, whole = planned(build("moe-tiny", 8), "", "1x1xA100-80G")
-    _, lowered = planned(build("moe-tiny", 8), f"expert_parallel(degree=2) + {later}", "1x4xA100-80G")
+    _, whole = planned(tiny("moe", 8), "", "1x1xA100-80G")
+    _, lowered = planned(tiny("moe", 8), f"expert_parallel(degree=2) + {later}", "1x4xA100-80G")
     for path in ("blocks.1.experts.up", "blocks.1.experts.down"):
         assert lowered.params[path].numel == whole.params[path].numel // share
 
 
 def test_experts_that_do_not_divide_over_a_later_mesh_are_refused() -> None:
     with pytest.raises(PlanError, match=r"experts.up .* cannot lie as S0 on the 8 ranks of axis 'data'"):
-        planned(build("moe-tiny", 8), "expert_parallel(degree=2) + data_parallel(degree=8)", "1x8xA100-80G")
+        planned(tiny("moe", 8), "expert_parallel(degree=2) + data_parallel(degree=8)", "1x8xA100-80G")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from counting import collectives, planned, small_gpt
+from counting import collectives, planned, small_gpt, tiny
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
@@ -34,10 +34,10 @@ def test_logits_are_not_gathered() -> None:
     assert names == set()
 
 
-@pytest.mark.parametrize("model", ["gpt-tiny", "llama-tiny"])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_parameters_per_rank(model: str) -> None:
-    _, whole = planned(build(model), "", "1x1xA100-80G")
-    _, cut = planned(build(model), "megatron(tensor=2, pipeline=1)", "1x2xA100-80G")
+    _, whole = planned(tiny(model), "", "1x1xA100-80G")
+    _, cut = planned(tiny(model), "megatron(tensor=2, pipeline=1)", "1x2xA100-80G")
     for path, param in whole.params.items():
         # All matrices are halved, but learned positions; norms and the biases of row products are whole.
         halved = len(param.shape) == 2 and "positions" not in path

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ WIDTH, ROWS = 8, 64
 LAYER_BYTES = 2 * WIDTH * ROWS * 4  # a product and a tanh
 
 
+@cache
 def chain(layers: int) -> Model:
     """Equal layers, as in the paper's analysis."""
     parts = [m for _ in range(layers) for m in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())]
