@@ -73,6 +73,7 @@ def cluster(ray_cluster: Any) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_jobs_end_with_the_losses_of_undisturbed_ones(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
