@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from record import write_record
+from record import TRAINYARD, write_record
 
 _REPEATS = 7
-_TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 COMMANDS = {
-    "help_s": [_TRAINYARD, "--help"],
-    "help_of_train_s": [_TRAINYARD, "train", "--help"],
-    "describe_cluster_s": [_TRAINYARD, "hardware", "4x8xA100-80G"],
+    "help_s": [TRAINYARD, "--help"],
+    "help_of_train_s": [TRAINYARD, "train", "--help"],
+    "describe_cluster_s": [TRAINYARD, "hardware", "4x8xA100-80G"],
     "import_s": [sys.executable, "-c", "import trainyard"],
     "bare_python_s": [sys.executable, "-c", "pass"],
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from record import write_record
+from record import TRAINYARD, write_record
 
 from trainyard.fleet.run.home import JobHome
 
@@ -77,7 +77,7 @@ def undisturbed(folder: Path) -> dict[int, float]:
     """Losses by step of a job that has one device of this machine for itself; all jobs train the same, some longer."""
     most = max(steps for jobs, _ in _POLICIES.values() for _, _, steps in jobs)
     write_workload(folder / "one.csv", [(0.0, 1, most)])
-    command = ["trainyard", "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
+    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
     command += ["--policy", "fifo", "--folder", str(folder / "one"), "--json"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return JobHome(folder / "one" / "job0").losses()
@@ -88,7 +88,7 @@ def run(policy: str, engine: str, folder: Path, jobs: Arrivals | None = None) ->
     folder.mkdir(parents=True)
     its_jobs, options = _POLICIES[policy]
     write_workload(folder / "jobs.csv", jobs or its_jobs)
-    command = ["trainyard", "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
+    command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
     command += [
         "--policy",
         policy,

@@ -8,11 +8,15 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
+TRAINYARD = str(Path(sys.executable).parent / "trainyard")
+"""The command that lies beside this Python."""
+
 _PACKAGES = ("trainyard", "torch", "numba", "numpy", "scipy", "highspy")
 
 
