@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from trainyard.cost.ops import Roofline
@@ -71,19 +69,19 @@ def test_probes_stand_for_all_blocks():
     assert short.blocks(sharding, "none") == whole.blocks(sharding, "none")
 
 
-@cache
-def gpt2_in_half() -> Task:
+@pytest.fixture(scope="module")
+def gpt2_in_half():
     return Task(load_model("gpt2", 32), "bfloat16")
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_estimate_agrees_with_the_simulation(recompute):
+def test_estimate_agrees_with_the_simulation(gpt2_in_half, recompute):
     """Closed form against the simulated task graph, for a pipeline of four with data parallelism."""
     from trainyard.job.auto.build import build
     from trainyard.job.lower.lower import lower
     from trainyard.job.simulate import simulate_plan
 
-    setting = Setting(gpt2_in_half(), parse_cluster("1x8xA100-80G"))
+    setting = Setting(gpt2_in_half, parse_cluster("1x8xA100-80G"))
     sharding = Sharding(1, False, False, 1, 2)
     point = Point(sharding, 4, 2, 8, "one_f_one_b", 1, recompute, 1)
     probes = Probes(setting, Roofline())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
+from captured import task_of, tiny
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
@@ -13,30 +13,24 @@ from trainyard.job.catalog import parse_strategies
 from trainyard.job.footprint import kept_bytes
 from trainyard.job.lower.lower import lower
 from trainyard.job.simulation.memory import stage_memory
-from trainyard.job.task import Setting, Task, apply
-from trainyard.zoo import build
+from trainyard.job.task import Setting, apply
 
 TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
-
-
-@cache
-def task_of(name: str) -> Task:
-    return Task(build(name, 8))
 
 
 @pytest.mark.parametrize("kind", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     ("name", "strategies"),
     [
-        ("llama-tiny", "data_parallel"),
-        ("bert-tiny", TENSOR),
-        ("gpt-tiny", f"{TENSOR} + sequence_parallel"),
-        ("moe-tiny", "expert_parallel"),
-        ("resnet-tiny", "zero(stage=3)"),
+        ("llama", "data_parallel"),
+        ("bert", TENSOR),
+        ("gpt", f"{TENSOR} + sequence_parallel"),
+        ("moe", "expert_parallel"),
+        ("resnet", "zero(stage=3)"),
     ],
 )
 def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
-    setting = Setting(task_of(name), parse_cluster("1x4xA100-80G"))
+    setting = Setting(task_of(tiny(name, 8)), parse_cluster("1x4xA100-80G"))
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)

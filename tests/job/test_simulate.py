@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
+from captured import task_of, tiny
 from torch import nn
 
 from trainyard.cost.ops import OpSeconds, is_free
@@ -18,14 +18,10 @@ from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan
 from trainyard.job.schedules import dry_run
 from trainyard.job.simulate import simulate_plan
-from trainyard.job.task import Setting, Task, first_plan, with_mesh
+from trainyard.job.task import Setting, first_plan, with_mesh
 from trainyard.program.model import Model
-from trainyard.zoo import build
 
 CLUSTER = parse_cluster("1x8xA100-80G")
-
-# What several tests simulate is captured once.
-gpt, task_of = cache(partial(build, "gpt-tiny")), cache(Task)
 
 
 class Constant(OpSeconds):
@@ -90,7 +86,7 @@ def test_a_pipeline_takes_what_the_dry_run_of_its_schedule_says(schedule, microb
 
 
 def test_parts_of_the_time_add_up():
-    found = simulate_plan(lowered_of(gpt(), stages=2, num_microbatches=2), CLUSTER)
+    found = simulate_plan(lowered_of(tiny("gpt"), stages=2, num_microbatches=2), CLUSTER)
     assert sum(found.breakdown.values()) == pytest.approx(found.step_s)
     assert found.breakdown["communication"] == pytest.approx(sum(found.exposed.values()))
     assert 0 < found.mfu < 1
@@ -126,7 +122,7 @@ def test_memory_of_a_two_layer_mlp_is_the_hand_count():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zero_bubble_h1"])
 def test_all_memory_of_a_step_is_given_back(zero_stage, dtype, schedule):
-    setting = Setting(task_of(gpt(16), dtype), CLUSTER)
+    setting = Setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
     program = setting.task.program(4)
     start = next(
         n.name for n in program.graph.nodes
@@ -147,7 +143,7 @@ def test_all_memory_of_a_step_is_given_back(zero_stage, dtype, schedule):
 
 
 def test_sharing_state_saves_what_zero_says():
-    model = gpt(8)
+    model = tiny("gpt", 8)
     states = []
     for stage in (0, 1, 2, 3):
         memory = simulate_plan(lowered_of(model, data=4, zero_stage=stage), CLUSTER).memory[0]
@@ -158,7 +154,7 @@ def test_sharing_state_saves_what_zero_says():
 
 
 def test_gradients_that_are_shared_are_never_whole_on_one_rank():
-    model = gpt(8)
+    model = tiny("gpt", 8)
     peaks = []
     for stage in (1, 2):
         lowered = lowered_of(model, data=4, zero_stage=stage, bucket_bytes=100_000)
@@ -171,7 +167,7 @@ def test_gradients_that_are_shared_are_never_whole_on_one_rank():
 
 
 def test_recomputing_costs_time_and_saves_memory():
-    lowered = lowered_of(gpt(16))
+    lowered = lowered_of(tiny("gpt", 16))
     forward = [
         n for n in lowered.program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"
     ]
@@ -188,11 +184,11 @@ def test_a_plan_that_does_not_fit_says_what_is_short():
     cluster = parse_cluster("1x8xA100-80G")
     small = tuple(replace(d, memory_bytes=10**6) for d in cluster.nodes[0].devices)
     cluster = Cluster("small", (replace(cluster.nodes[0], devices=small),))
-    found = simulate_plan(lowered_of(gpt(16), cluster), cluster)
+    found = simulate_plan(lowered_of(tiny("gpt", 16), cluster), cluster)
     assert not found.fits
     assert found.shortage_bytes[0] == found.peak_bytes[0] - 10**6
     assert "does not fit: pipeline rank 0 is short of" in found.explain()
-    assert simulate_plan(lowered_of(gpt(16)), CLUSTER).fits
+    assert simulate_plan(lowered_of(tiny("gpt", 16)), CLUSTER).fits
 
 
 def test_a_cluster_that_is_too_small_is_refused():

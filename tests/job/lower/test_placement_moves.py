@@ -1,15 +1,11 @@
 """Which collectives a plan's graphs hold: what the papers say, and no more."""
 
-import sys
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
-from torch import fx
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from exactness import Cell, make_plan
+from torch import fx
 
 from trainyard.job.lower.lower import shard_axes
 from trainyard.program import spmd

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
+from captured import task_of
+
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.task import Setting, apply
 from trainyard.program import spmd
 from trainyard.program.model import Model
 from trainyard.zoo import gpt
-from trainyard.zoo.registry import build
-
-
-@cache
-def tiny(name: str, rows: int | None = None) -> Model:
-    """A model of the zoo; plans of the same one share what is captured of it."""
-    return build(f"{name}-tiny", rows)
 
 
 @cache
@@ -29,14 +24,9 @@ def small_gpt(layers: int, rows: int = 2, context: int = 64, hidden: int = 128, 
     return gpt.build(f"gpt-{layers}", config, rows)
 
 
-@cache
-def _task(model: Model, dtype: str) -> Task:
-    return Task(model, dtype)
-
-
 def planned(model: Model, strategies: str, cluster: str, dtype: str = "float32") -> tuple[Plan, Lowered]:
     """The plan that strategies make, and what is run."""
-    setting = Setting(_task(model, dtype), parse_cluster(cluster))
+    setting = Setting(task_of(model, dtype), parse_cluster(cluster))
     plan = apply(parse_strategies(strategies) if strategies else (), setting)
     return plan, lower(setting.task.program(plan.rows_per_microbatch), plan)
 

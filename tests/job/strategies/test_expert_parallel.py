@@ -1,7 +1,8 @@
 """GShard (arXiv 2006.16668): experts dealt out over devices, two all-to-alls around them."""
 
 import pytest
-from counting import collectives, planned, tiny
+from captured import tiny
+from counting import collectives, planned
 
 from trainyard.job.plan import PlanError
 

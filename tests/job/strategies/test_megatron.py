@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from counting import collectives, planned, small_gpt, tiny
+from captured import tiny
+from counting import collectives, planned, small_gpt
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
