@@ -3,9 +3,9 @@
 Run `python benchmarks/fleet_real.py [ENGINE [FOLDER [POLICY]]]`; ENGINE is local (the default), slurm or ray, and of the
 last two a cluster with two nodes of two devices of type local must be there, with at least four processors on a node:
 four jobs may be on its devices, and each asks for one. FOLDER, of the jobs, must be seen by all nodes. It is
-`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that; afterwards it runs
-alone once more, as machines change their speed. The losses of all steps are compared with those of a run that nothing
-disturbs. With POLICY only those run whose text begins so.
+`trainyard fleet run --measure`: every training runs alone first, and the prediction is made from that. Once before that,
+it is measured how many steps the jobs must have to be as long on this machine as on any other. The losses of all steps
+are compared with those of a run that nothing disturbs. With POLICY only those run whose text begins so.
 """
 
 from __future__ import annotations
@@ -16,44 +16,49 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from record import TRAINYARD, write_record
 
 from trainyard.fleet.run.home import JobHome
 
-Arrivals = Sequence[tuple[float, int, int]]
-"""When each job comes, its devices, and its steps."""
+Arrivals = Sequence[tuple[float, int, float]]
+"""When each job comes, its devices, and for how many seconds it trains if it has these for itself."""
 
-# Narrow and wide, long and short. Every other one may be put second. None comes at a moment at which rounds begin, and
-# none ends when it has had about as much as the threshold of Tiresias: by how much starts differ, 6 to 20 s on a cluster
-# manager, would decide what comes next: five end well below it, three far above.
+Arrival = tuple[float, int, int]
+"""The same of one job, with steps for seconds."""
+
 # A step takes 0.1 to 0.4 s: of steps of a few milliseconds, most is how fast cores wake up for messages, which differs by
 # three times with what runs beside.
 _BATCH_SIZE = 256
-_CROWD: Arrivals = (
-    (1.0, 2, 400), (2.0, 1, 400), (5.0, 1, 120), (10.0, 2, 70),
-    (20.0, 1, 280), (31.0, 2, 60), (40.0, 1, 150), (61.0, 1, 110),
-)  # fmt: skip
-# Pollux resizes jobs where there are devices to spare, so fewer are there at once: a second one as the first is well
-# under way, then a third, for which one of them shrinks. Of jobs of one age, a moment would decide who grows.
-_FEW: Arrivals = (
-    (4.0, 2, 400), (49.0, 1, 400), (73.0, 1, 120), (130.0, 2, 170),
-    (190.0, 1, 280), (214.0, 2, 160), (268.0, 1, 250), (325.0, 1, 210),
-)  # fmt: skip
-# Jobs and options. Times are as much shorter than in the papers as trainings are. Rounds of Pollux are short against
-# every job, as there: where they take 30 s, one that ends a second late costs the next job a quarter of its time. It
-# expects restarts to take about twice as long as they do, so that it resizes only where that gains beyond doubt.
-_POLICIES: dict[str, tuple[Arrivals, tuple[str, ...]]] = {
-    "tiresias(thresholds=(80.0,))": (_CROWD, ()),
-    "gandiva(quantum_s=60.0)": (_CROWD, ("--round-s", "60")),
-    "pollux(interval_s=3.0, restart_s=12.0)": (_FEW, ("--round-s", "3")),
-    "antman": (_CROWD, ()),
-}
+# Options, and jobs: narrow and wide, short and long; every other one may be put second. How fast a shared machine is
+# differs by a tenth from minute to minute, and what a start takes, 2 to 8 s, by a fifth. So that this does not decide
+# what a policy does next, no job comes or ends, as predicted, about when a quantum or another job does, or has had about
+# as much as the threshold of Tiresias. Times are as much shorter than in the papers as trainings are.
+_POLICIES: dict[str, tuple[tuple[str, ...], Arrivals]] = {
+    "tiresias(thresholds=(80.0,))": (
+        (),
+        ((1, 2, 132), (2, 1, 140), (5, 1, 32), (10, 2, 21), (12, 1, 120), (15, 2, 23), (30, 1, 56), (64, 1, 55)),
+    ),
+    "gandiva(quantum_s=60.0)": (
+        ("--round-s", "60"),
+        ((1, 2, 90), (2, 1, 109), (5, 1, 25), (10, 2, 25), (11, 1, 65), (17, 2, 34), (43, 1, 66), (82, 1, 41)),
+    ),
+    # Rounds are short against every job: where they take 30 s, one that ends a second late costs the next job a quarter
+    # of its time. Restarts are expected to take longer than they do, so that it resizes only where that gains beyond
+    # doubt; and fewer jobs are there at once, so that there are devices to grow to.
+    "pollux(interval_s=3.0, restart_s=12.0)": (
+        ("--round-s", "3"),
+        ((1, 2, 61), (53, 1, 75), (70, 1, 40), (137, 2, 56), (190, 1, 58), (206, 2, 51), (271, 1, 52), (329, 1, 56)),
+    ),
+    "antman": (
+        (),
+        ((1, 2, 107), (2, 1, 140), (5, 1, 116), (10, 2, 51), (20, 1, 68), (36, 2, 140), (49, 1, 136), (97, 1, 38)),
+    ),
+}  # fmt: skip
 
 
-def write_workload(file: Path, jobs: Arrivals) -> None:
+def write_workload(file: Path, jobs: Sequence[Arrival]) -> None:
     """Jobs, in Trainyard's own form."""
     lines = [
         "name,arrival_s,num_devices,steps,guaranteed,busy,min_devices,max_devices,model,batch_size,checkpoint_every"
@@ -73,42 +78,38 @@ def concordance(jobs: Sequence[dict[str, Any]]) -> float:
     return sum(a < b for a, b in pairs) / len(pairs)
 
 
-def undisturbed(folder: Path) -> dict[int, float]:
+def in_steps(jobs: Arrivals, steps_per_s: dict[str, float]) -> list[Arrival]:
+    """Jobs with steps for seconds, of which so many are done on so many devices."""
+    return [
+        (arrival_s, count, round(alone_s * steps_per_s[str(count)])) for arrival_s, count, alone_s in jobs
+    ]
+
+
+def undisturbed(folder: Path, steps: int) -> dict[int, float]:
     """Losses by step of a job that has one device of this machine for itself; all jobs train the same, some longer."""
-    most = max(steps for jobs, _ in _POLICIES.values() for _, _, steps in jobs)
-    write_workload(folder / "one.csv", [(0.0, 1, most)])
+    write_workload(folder / "one.csv", [(0.0, 1, steps)])
     command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
     command += ["--policy", "fifo", "--folder", str(folder / "one"), "--json"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return JobHome(folder / "one" / "job0").losses()
 
 
-def run(policy: str, engine: str, folder: Path, jobs: Arrivals | None = None) -> Any:
-    """What `fleet run --measure` says of jobs, by default the policy's."""
+def run(policy: str, engine: str, folder: Path, jobs: Sequence[Arrival]) -> Any:
+    """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
-    its_jobs, options = _POLICIES[policy]
-    write_workload(folder / "jobs.csv", jobs or its_jobs)
+    write_workload(folder / "jobs.csv", jobs)
     command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
-    command += [
-        "--policy",
-        policy,
-        "--engine",
-        engine,
-        "--folder",
-        str(folder / "jobs"),
-        "--measure",
-        "--json",
-    ]
-    done = subprocess.run([*command, *options], stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
+    command += ["--policy", policy, "--engine", engine, "--folder", str(folder / "jobs")]
+    command += ["--measure", "--json", *_POLICIES[policy][0]]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, float]:
+def summary(found: Any, folder: Path, losses: dict[int, float]) -> dict[str, Any]:
     """One policy, predicted and run.
 
     Parameters
     ----------
-    alone : losses by step of an undisturbed job.
+    losses : by step, of an undisturbed job.
     """
     *each, all_jobs = found["jobs"]
     errors = [job["measured_jct_s"] / job["predicted_jct_s"] - 1.0 for job in each]
@@ -116,6 +117,10 @@ def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, floa
         times = f"predicted {job['predicted_jct_s']:.1f} s, measured {job['measured_jct_s']:.1f} s"
         print(f"  {job['job']}: {times}, {error:+.0%}")
     return {
+        "alone": found["alone"] | {"steps_per_s": found["alone"]["steps_per_s"]["job0"]},
+        "jct_s": {
+            job["job"]: {how: job[f"{how}_jct_s"] for how in ("predicted", "measured")} for job in each
+        },
         "predicted_mean_jct_s": all_jobs["predicted_jct_s"],
         "measured_mean_jct_s": all_jobs["measured_jct_s"],
         "predicted_num_starts": sum(job["predicted_num_starts"] for job in each),
@@ -127,17 +132,19 @@ def summary(found: Any, folder: Path, alone: dict[int, float]) -> dict[str, floa
         "within_15_percent": sum(abs(error) <= 0.15 for error in errors),
         "pairs_in_order": concordance(each),
         "worst_loss_error": max(
-            abs(loss / alone[step] - 1.0)
+            abs(loss / losses[step] - 1.0)
             for job in each
             for step, loss in JobHome(folder / "jobs" / job["job"]).losses().items()
         ),
     }
 
 
-def speed_after(before: Any, after: Any) -> float:
-    """How fast the machine is when a policy's jobs are done: steps per second of a training alone, over those before."""
-    first, second = (next(iter(found["alone"]["steps_per_s"].values())) for found in (before, after))
-    return mean(second[count] / first[count] for count in first)
+def predicted_and_run(policy: str, engine: str, base: Path) -> dict[str, Any]:
+    """A policy's jobs, in a new folder."""
+    before = run(policy, engine, base / "before", [(0.0, 1, 1)])
+    jobs = in_steps(_POLICIES[policy][1], before["alone"]["steps_per_s"]["job0"])
+    losses = undisturbed(base, max(steps for _, _, steps in jobs))
+    return summary(run(policy, engine, base / "run", jobs), base / "run", losses)
 
 
 def main(engine: str = "local", folder: str = "", only: str = "") -> None:
@@ -146,16 +153,13 @@ def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     if not chosen:
         raise SystemExit(f"no policy begins with {only!r}; the policies are {', '.join(_POLICIES)}")
     with tempfile.TemporaryDirectory() as own:
-        results, alone = {}, undisturbed(Path(own))
+        results = {}
         for policy in chosen:
             print(f"{policy} on {engine}")
-            base = Path(folder or own) / policy.partition("(")[0]
-            before = run(policy, engine, base)
-            after = run(policy, engine, base / "after", [(0.0, 1, 1)])
-            results[policy] = summary(before, base, alone) | {"speed_after": speed_after(before, after)}
-            print(
-                "  " + ", ".join(f"{key} {value:.3g}" for key, value in results[policy].items()), flush=True
-            )
+            found = predicted_and_run(policy, engine, Path(folder or own) / policy.partition("(")[0])
+            numbers = [f"{key} {value:.3g}" for key, value in found.items() if not isinstance(value, dict)]
+            print("  " + ", ".join(numbers), flush=True)
+            results[policy] = found
     print(write_record(f"fleet_real_{engine}", results))
 
 

@@ -57,7 +57,7 @@ def test_the_command_of_the_guide(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_trainings_are_measured_alone_on_a_node_beside_others(
+def test_trainings_are_measured_while_the_other_devices_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local, started = LocalEngine(SITE, tmp_path), []
@@ -80,7 +80,7 @@ def test_trainings_are_measured_alone_on_a_node_beside_others(
     assert all(min(speeds.values()) > 0 for speeds in document["steps_per_s"].values())
     assert document["start_s"] == costs.start_s
     one_each = [(0,), (1,), (2,), (3,)]
-    assert started == [(2,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3, *one_each]
+    assert started == [(1,), (2,), (3,), *[(0,)] * 3, (2, 3), *[(0, 1)] * 3, *one_each]
     assert not list(local.folder.glob("measured-*"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,8 @@ _LIMIT_S = 300.0
 _ENDLESS = 10**9
 # What starting takes differs by half from one time to the next, and how fast a machine is by a tenth within a minute.
 _STARTS = 3
-_STARTS_AT_ONCE = 8
+# As many as keep the cores busy; more would only take long to start.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def measured_alone(
     """Jobs with speeds as they are on an engine, and what starting costs there.
 
     Of those that differ in steps, seed or learning rate, one runs on every number of devices that any of them may get,
-    on the first ones of the site. Where the nodes are parts of one machine, the other parts run it meanwhile: beside idle
-    cores, with all of the caches, memory and clock for its own, a process is faster than it will be.
+    on the first ones of the site. Where all devices are of one machine, the others run it meanwhile: beside idle cores,
+    with all of the caches, memory and clock for its own, a process is faster than it will be, and sooner started.
 
     Parameters
     ----------
@@ -112,17 +112,15 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
 
 
 def _busy_elsewhere(job: Job, engine: HomeEngine) -> AbstractContextManager[object]:
-    """Within it, a job that fits in the first part of a machine runs on every other part."""
+    """Within it, copies of a job run on the devices that it leaves free, where all are of one machine."""
     site, size = engine.site, job.num_devices
-    # As many as keep the cores busy; where there are many nodes on few cores, more would only take long to start.
-    few = len(site.hosts) <= len(os.sched_getaffinity(0))
-    fits = engine.is_one_machine and few and size <= site.hosts[0].num_devices
-    beside = {
-        f"{job.name}-beside-{node}": int(site.first_device[node])
+    groups = [
+        int(site.first_device[node]) + taken
         for node, host in enumerate(site.hosts)
-        if fits and node > 0 and host.num_devices >= size
-    }
-    return _running(job, beside, engine)
+        for taken in range(0, host.num_devices - size + 1, size)
+    ]
+    free = [first for first in groups if first >= size] if engine.is_one_machine else []
+    return _running(job, {f"{job.name}-beside-{first}": first for first in free[: _AT_ONCE - 1]}, engine)
 
 
 @contextmanager
@@ -149,7 +147,7 @@ def _together(trials: Mapping[Training, Mapping[int, Trial]], engine: HomeEngine
     size, training = min(
         ((min(by_size), training) for training, by_size in trials.items()), key=itemgetter(0)
     )
-    count = min(engine.site.num_devices // size, _STARTS_AT_ONCE)
+    count = min(engine.site.num_devices // size, _AT_ONCE)
     if count < 2:
         return 0.0
     places = {f"measured-at-once-{number}": number * size for number in range(count)}
