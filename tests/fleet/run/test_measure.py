@@ -11,6 +11,7 @@ import pytest
 from trainyard.fleet.run import measure
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job
 
 
@@ -36,6 +37,8 @@ def test_a_measurement_ends_with_a_step(
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))
     (tmp_path / "a").mkdir()
     engine: Any = SimpleNamespace(
+        site=Site.uniform(1, 1, "local"),
+        jobs_per_device=lambda node: 1,
         home=lambda name: JobHome(tmp_path / name),
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
         stop=lambda names: None,

@@ -22,6 +22,8 @@ _LIMIT_S = 300.0
 _ENDLESS = 10**9
 # What starting takes differs by half from one time to the next, and how fast a machine is by a tenth within a minute.
 _STARTS = 3
+# Steps, of which the first are slower.
+_WARM = 3
 # As many as keep the cores busy; more would only take long to start.
 _AT_ONCE = 8
 
@@ -33,8 +35,8 @@ class Trial:
     Attributes
     ----------
     steps_per_s : once it runs; the mean of several times.
-    start_s, stop_s : from the order to start to the beginning of the first step, and from that to stop until its
-        devices are free; the median of several times.
+    start_s, stop_s : from the order to start until its first steps are done, without what these take later on, and from
+        that to stop until its devices are free; the median of several times.
     """
 
     steps_per_s: float
@@ -112,34 +114,43 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
 
 
 def _busy_elsewhere(job: Job, engine: HomeEngine) -> AbstractContextManager[object]:
-    """Within it, copies of a job run on the devices that it leaves free, where all are of one machine."""
-    site, size = engine.site, job.num_devices
-    groups = [
-        int(site.first_device[node]) + taken
-        for node, host in enumerate(site.hosts)
+    """Within it, copies of a job run on the places that it leaves free, where all are of one machine."""
+    size, first_device = job.num_devices, engine.site.first_device
+    # Second ones on devices that may be shared come last.
+    places = sorted(
+        (turn, int(first_device[node]) + taken)
+        for node, host in enumerate(engine.site.hosts)
+        for turn in range(engine.jobs_per_device(node))
         for taken in range(0, host.num_devices - size + 1, size)
-    ]
-    free = [first for first in groups if first >= size] if engine.is_one_machine else []
-    return _running(job, {f"{job.name}-beside-{first}": first for first in free[: _AT_ONCE - 1]}, engine)
+    )
+    free = [(turn, first) for turn, first in places if turn or first >= size] if engine.is_one_machine else []
+    names = {f"{job.name}-beside-{first}-{turn}": first for turn, first in free[: _AT_ONCE - 1]}
+    return _running(job, names, engine)
 
 
 @contextmanager
-def _running(job: Job, places: Mapping[str, int], engine: HomeEngine) -> Iterator[list[float]]:
+def _running(job: Job, places: Mapping[str, int], engine: HomeEngine) -> Iterator[list[tuple[int, float]]]:
     """Within it, copies of a job run, by name on its devices from the one given on.
 
-    Yields how long each of them took until its first step was done; all started at once.
+    Yields how many steps each of them had done, and after how long, when it was warm; all started at once.
     """
     try:
         for name in places:
             shutil.rmtree(engine.home(name).path, ignore_errors=True)
         began_s = time.monotonic()
         for name, first in places.items():
-            engine.start(replace(job, name=name), Grant(tuple(range(first, first + job.num_devices))))
-        yield [seen_s - began_s for _, seen_s in _reach(engine, list(places), 1)]
+            engine.start(replace(job, name=name), _grant(job, first, engine))
+        yield [(steps, seen_s - began_s) for steps, seen_s in _reach(engine, list(places), _WARM)]
     finally:
         engine.stop(list(places))
         for name in places:
             shutil.rmtree(engine.home(name).path, ignore_errors=True)
+
+
+def _grant(job: Job, first: int, engine: HomeEngine) -> Grant:
+    """A job's devices from one on, with room for as many others as may have them, too."""
+    node = int(engine.site.node_of[first])
+    return Grant(tuple(range(first, first + job.num_devices)), 1.0 / engine.jobs_per_device(node))
 
 
 def _together(trials: Mapping[Training, Mapping[int, Trial]], engine: HomeEngine) -> float:
@@ -152,8 +163,8 @@ def _together(trials: Mapping[Training, Mapping[int, Trial]], engine: HomeEngine
         return 0.0
     places = {f"measured-at-once-{number}": number * size for number in range(count)}
     alone = trials[training][size]
-    with _running(training_job("measured-at-once", 0.0, size, training), places, engine) as first_s:
-        longer_s = mean(first_s) - 1.0 / alone.steps_per_s - alone.start_s
+    with _running(training_job("measured-at-once", 0.0, size, training), places, engine) as warm:
+        longer_s = mean(after_s - steps / alone.steps_per_s for steps, after_s in warm) - alone.start_s
     return max(0.0, longer_s / (count - 1))
 
 
@@ -162,11 +173,9 @@ def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
     name, home = job.name, engine.home(job.name).path
     shutil.rmtree(home, ignore_errors=True)
     began_s = time.monotonic()
-    engine.start(job, Grant(tuple(range(job.num_devices))))
+    engine.start(job, _grant(job, 0, engine))
     try:
-        ((_, first_s),) = _reach(engine, [name], 1)
-        # The first steps are slower.
-        ((warm, warm_s),) = _reach(engine, [name], 3)
+        ((warm, warm_s),) = _reach(engine, [name], _WARM)
         time.sleep(seconds)
         # Until a step ends: of slow steps, part of one would be much of the time.
         ((before, _),) = _reach(engine, [name], warm)
@@ -177,7 +186,7 @@ def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
         engine.stop([name])
         over_s = time.monotonic()
     shutil.rmtree(home)
-    return Trial(1.0 / step_s, max(0.0, first_s - began_s - step_s), over_s - asked_s)
+    return Trial(1.0 / step_s, max(0.0, warm_s - began_s - warm * step_s), over_s - asked_s)
 
 
 def _reach(engine: HomeEngine, names: Sequence[str], steps: int) -> list[tuple[int, float]]:
