@@ -22,10 +22,10 @@ from record import TRAINYARD, write_record
 
 from trainyard.fleet.run.home import JobHome
 
-Arrivals = Sequence[tuple[float, int, float]]
+JobsInSeconds = Sequence[tuple[float, int, float]]
 """When each job comes, its devices, and for how many seconds it trains if it has these for itself."""
 
-Arrival = tuple[float, int, int]
+JobInSteps = tuple[float, int, int]
 """The same of one job, with steps for seconds."""
 
 # A step takes 0.1 to 0.4 s: of steps of a few milliseconds, most is how fast cores wake up for messages, which differs by
@@ -35,7 +35,7 @@ _BATCH_SIZE = 256
 # differs by a tenth from minute to minute, and what a start takes, 2 to 8 s, by a fifth. So that this does not decide
 # what a policy does next, no job comes or ends, as predicted, about when a quantum or another job does, or has had about
 # as much as the threshold of Tiresias. Times are as much shorter than in the papers as trainings are.
-_POLICIES: dict[str, tuple[tuple[str, ...], Arrivals]] = {
+_POLICIES: dict[str, tuple[tuple[str, ...], JobsInSeconds]] = {
     "tiresias(thresholds=(80.0,))": (
         (),
         ((1, 2, 132), (2, 1, 140), (5, 1, 32), (10, 2, 21), (12, 1, 120), (15, 2, 23), (30, 1, 56), (64, 1, 55)),
@@ -58,7 +58,7 @@ _POLICIES: dict[str, tuple[tuple[str, ...], Arrivals]] = {
 }  # fmt: skip
 
 
-def write_workload(file: Path, jobs: Sequence[Arrival]) -> None:
+def write_workload(file: Path, jobs: Sequence[JobInSteps]) -> None:
     """Jobs, in Trainyard's own form."""
     lines = [
         "name,arrival_s,num_devices,steps,guaranteed,busy,min_devices,max_devices,model,batch_size,checkpoint_every"
@@ -78,7 +78,7 @@ def concordance(jobs: Sequence[dict[str, Any]]) -> float:
     return sum(a < b for a, b in pairs) / len(pairs)
 
 
-def in_steps(jobs: Arrivals, steps_per_s: dict[str, float]) -> list[Arrival]:
+def in_steps(jobs: JobsInSeconds, steps_per_s: dict[str, float]) -> list[JobInSteps]:
     """Jobs with steps for seconds, of which so many are done on so many devices."""
     return [
         (arrival_s, count, round(alone_s * steps_per_s[str(count)])) for arrival_s, count, alone_s in jobs
@@ -94,7 +94,7 @@ def undisturbed(folder: Path, steps: int) -> dict[int, float]:
     return JobHome(folder / "one" / "job0").losses()
 
 
-def run(policy: str, engine: str, folder: Path, jobs: Sequence[Arrival]) -> Any:
+def run(policy: str, engine: str, folder: Path, jobs: Sequence[JobInSteps]) -> Any:
     """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
     write_workload(folder / "jobs.csv", jobs)
