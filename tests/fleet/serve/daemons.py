@@ -22,6 +22,7 @@ import pytest
 from checkpoints_kept import check_done_again
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.serve.tables import FINAL
 
 PATIENCE_S = 1200.0
 BACK_S = 5.0
@@ -70,7 +71,8 @@ class Running:
             assert status == 200, job
             if job["state"] in what.split() and job["steps_done"] >= steps:
                 return job
-            assert time.monotonic() < limit_s, f"waited for {what}: {job}"
+            assert job["state"] not in FINAL, f"waited for {what} and {steps} steps: {job}"
+            assert time.monotonic() < limit_s, f"waited for {what} and {steps} steps: {job}"
             time.sleep(0.1)
 
     def wait_for_news(self, names: Set[str], since_s: float) -> None:
