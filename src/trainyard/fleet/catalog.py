@@ -136,6 +136,7 @@ def _of_gavel(
             "as published": {"as_published": True},
             "space sharing": {"space_sharing": True},
             "estimated": {"space_sharing": "estimated"},
+            "HiGHS": {"solver": "highs"},
             **named,
         },
     )

@@ -6,7 +6,9 @@ where no two jobs share devices.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +17,19 @@ from scipy.optimize import linprog
 
 from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
-from trainyard.fleet.policies.gavel.cost import _cheapest
+from trainyard.fleet.policies.gavel.cost import _cheapest, least_cost, most_throughput
+from trainyard.fleet.policies.gavel.fifo import gavel_fifo
 from trainyard.fleet.policies.gavel.filling import Entities
-from trainyard.fleet.policies.gavel.finish_time import _fractions, _fractions_with_pairs
-from trainyard.fleet.policies.gavel.hierarchical import _filled_with_pairs, filled
-from trainyard.fleet.policies.gavel.max_min import normalised
+from trainyard.fleet.policies.gavel.finish_time import _by_prices, _in_highs, finish_time_fairness
+from trainyard.fleet.policies.gavel.hierarchical import _filled_in_highs, filled, hierarchical, water_filling
+from trainyard.fleet.policies.gavel.makespan import makespan
+from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
+from trainyard.fleet.policies.gavel.pairs import Fractions
+from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Grant, Job, Spot
 
 Floats = NDArray[np.float64]
 
@@ -168,7 +177,7 @@ def test_water_comes_to_the_levels_of_the_linear_programs(seed: int) -> None:
     scaled = normalised(given)
     found = filled(given, entities)
     assert_feasible(given, found.alone)
-    programs = _filled_with_pairs(given, scaled, entities)
+    programs = _filled_in_highs(given, scaled, entities)
     ours, theirs = ((scaled * x.alone).sum(axis=1) for x in (found, programs))
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * theirs.max())
 
@@ -177,13 +186,14 @@ def test_water_comes_to_the_levels_of_the_linear_programs(seed: int) -> None:
 def test_nobody_is_slowed_more_than_by_the_linear_programs(seed: int) -> None:
     given = drawn(seed)
     whole_s = given.left / given.isolated_speed
-    (ours, rho), (theirs, near) = _fractions(given, whole_s), _fractions_with_pairs(given, whole_s)
+    (ours, rho), (theirs, near) = _by_prices(given, whole_s), _in_highs(given, whole_s)
     assert_feasible(given, ours.alone)
     reached = ((given.age_s + given.left / given.throughput(ours)) / whole_s).max()
     assert reached == pytest.approx(rho, rel=1e-8)
     # Theirs is known to a hundred thousandth.
     assert near * (1 - 1e-5) <= rho <= near * (1 + 1e-8)
-    assert theirs.alone.shape == ours.alone.shape
+    throughputs = [(given.spare * x.alone).sum() for x in (ours, theirs)]
+    assert throughputs[0] == pytest.approx(throughputs[1], rel=1e-4)
 
 
 def test_a_job_with_next_to_nothing_left_after_a_long_time_does_not_hold_up_the_search() -> None:
@@ -192,6 +202,53 @@ def test_a_job_with_next_to_nothing_left_after_a_long_time_does_not_hold_up_the_
         np.ones((3, 1)), ones, np.array([1]), ones, np.arange(3), ("a",), np.ones((3, 1), np.bool_),
         left=np.array([1e-9, 1e3, 1e9]), age_s=np.array([1e9, 1e9, 0.0]),
     )  # fmt: skip
-    found, rho = _fractions(given, np.array([2e8, 1e3, 3e9]))
+    found, rho = _by_prices(given, np.array([2e8, 1e3, 3e9]))
     assert_feasible(given, found.alone)
     assert np.isfinite(rho)
+
+
+@dataclass(frozen=True)
+class OnTypes:
+    """A job whose speed is one of three."""
+
+    v100: float
+    p100: float
+    k80: float
+
+    def work_per_s(self, spot: Spot, grant: Grant) -> float:
+        found: float = getattr(self, spot.device_type)
+        return found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(max_min_fairness, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput),
+        *(water_filling, hierarchical),
+    ],
+)
+def test_highs_may_solve_what_prices_do(make: Callable[..., Gavel]) -> None:
+    by_prices, in_highs, asked = make(), make(solver="highs"), list[bool]()
+
+    def both(problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        found, following = in_highs.objective(problem, kept)
+        same, _ = by_prices.objective(replace(problem, in_highs=False), kept)
+        reward = problem.spare
+        if make is gavel_fifo:
+            places = np.arange(problem.num_jobs, 0, -1)
+            reward = problem.speed / problem.speed.max(axis=1, keepdims=True) * places[:, None]
+        throughputs = [(reward * x.alone).sum() for x in (found, same)]
+        assert throughputs[0] == pytest.approx(throughputs[1], rel=1e-4)
+        asked.append(problem.in_highs)
+        return found, following
+
+    rng = np.random.default_rng(0)
+    jobs = [
+        Job(str(i), 200.0 * i, int(rng.choice([1, 1, 2])), work, OnTypes(*rng.uniform(0.5, 4.0, 3)))
+        for i, work in enumerate(rng.uniform(500.0, 10_000.0, 24))
+    ]
+    site = Site.of_pools([("v100", 1, 2), ("p100", 1, 3), ("k80", 1, 4)])
+    run = simulate_fleet(jobs, site, replace(in_highs, objective=both))
+    assert len(run.names) == len(jobs)
+    assert len(asked) > 20
+    assert all(asked)

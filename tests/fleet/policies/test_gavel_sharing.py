@@ -222,8 +222,12 @@ def test_what_is_not_known_is_refused() -> None:
     for make in (max_min_fairness, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput):
         with pytest.raises(FleetError, match="as_published knows no pairs"):
             make(as_published=True, space_sharing=True)
+        with pytest.raises(FleetError, match=r'give solver="highs" without it'):
+            make(as_published=True, solver="highs")
     with pytest.raises(FleetError, match="space_sharing needs the speeds"):
         max_min_fairness(aware=False, space_sharing=True)
+    with pytest.raises(FleetError, match=r'solver is "prices" or "highs", got \'ecos\''):
+        max_min_fairness(solver="ecos")  # type: ignore[arg-type]
 
 
 # Rounds

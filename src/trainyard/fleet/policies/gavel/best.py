@@ -1,6 +1,7 @@
 """Best fractions where the aim is one number: the least rate of all jobs, or a reward.
 
-Where no two jobs share devices, they follow from prices of the types (`burden`); else from a linear program.
+Where no two jobs share devices, they follow from prices of the types (`burden`); else, or if that is asked for, from a
+linear program in HiGHS.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def with_highest_level(problem: Problem, rate: Floats) -> Fractions:
     ----------
     rate : of every job on every type, alone.
     """
-    if problem.pairs is None:
+    if problem.by_prices:
         first, member, count, held = alike(problem, rate, problem.spare)
         reward = problem.spare[first] * count[:, None]
         return Fractions.without_pairs(raised_alone(rate[first], held, reward)[member])
@@ -39,7 +40,7 @@ def can_have(problem: Problem, need: Floats) -> bool:
     need : of every job, at least; minus infinity for none.
     """
     rate, need = problem.spare, need / problem.equal_speed
-    if problem.pairs is None:
+    if problem.by_prices:
         first, _, _, held = alike(problem, rate, need)
         return suffices_alone(rate[first], held, np.maximum(need[first], 0.0))
     return solve(problem, rate, need=need) is not None
@@ -58,7 +59,7 @@ def with_most_reward(
     """
     # What is needed is seen in parts of equal shares, as solvers take small numbers for none.
     rate, need = (reward, None) if need is None else (problem.spare, need / problem.equal_speed)
-    if problem.pairs is not None:
+    if not problem.by_prices:
         found = solve(problem, rate, reward=reward, cost=cost, need=need)
         assert found is not None, "what all jobs need they can have"
         return found[0]

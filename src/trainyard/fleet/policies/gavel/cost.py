@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.best import can_have, with_most_reward
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
@@ -44,6 +44,7 @@ def least_cost(
     slo: bool = False,
     as_published: bool = False,
     space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Most throughput per dollar.
 
@@ -52,25 +53,32 @@ def least_cost(
     prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
     as_published : the objective and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`, which are paid for once.
+    space_sharing : two jobs may have the same devices at once, which are paid for once; "estimated" if only some of their
+        speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     needs: frozenset[Need] = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
     objective = partial(_cheapest, prices=prices, as_published=as_published)
     published = Published() if as_published else None
-    return Gavel(objective, needs, published=published, space_sharing=space_sharing)
+    return Gavel(objective, needs, published=published, space_sharing=space_sharing, solver=solver)
 
 
-def most_throughput(as_published: bool = False, space_sharing: SpaceSharing = False) -> Gavel:
+def most_throughput(
+    as_published: bool = False, space_sharing: SpaceSharing = False, solver: SolverName = "prices"
+) -> Gavel:
     """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster.
 
     Parameters
     ----------
     as_published : each in its own unit instead, and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     published = Published() if as_published else None
     objective = partial(_fastest, as_published=as_published)
-    return Gavel(objective, frozenset({"speed"}), published=published, space_sharing=space_sharing)
+    return Gavel(
+        objective, frozenset({"speed"}), published=published, space_sharing=space_sharing, solver=solver
+    )
 
 
 def _fastest(problem: Problem, kept: Any, as_published: bool) -> tuple[Fractions, None]:

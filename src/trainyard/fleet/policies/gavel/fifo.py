@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.best import with_most_reward
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
@@ -32,7 +32,11 @@ Floats = NDArray[np.float64]
 
 
 def gavel_fifo(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+    space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """First in, first out.
 
@@ -41,16 +45,26 @@ def gavel_fifo(
     aware : False takes all types for alike.
     as_published : keep to the authors' program: its rules of rounds, and types dealt out.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     needs: frozenset[Need] = frozenset({"speed"})
     if not as_published:
-        return Gavel(_earliest, needs, aware, leftovers=False, space_sharing=space_sharing)
+        return Gavel(_earliest, needs, aware, leftovers=False, space_sharing=space_sharing, solver=solver)
     published = Published(shuffle=not aware, seed=seed)
     if aware:
-        return Gavel(_dealt_fastest, needs, leftovers=False, published=published, space_sharing=space_sharing)
+        return Gavel(
+            _dealt_fastest,
+            needs,
+            leftovers=False,
+            published=published,
+            space_sharing=space_sharing,
+            solver=solver,
+        )
     start = _Dealt({}, random.Random(seed).getstate())
-    return Gavel(_dealt_blindly, needs, False, False, published, start, space_sharing=space_sharing)
+    return Gavel(
+        _dealt_blindly, needs, False, False, published, start, space_sharing=space_sharing, solver=solver
+    )
 
 
 def _earliest(problem: Problem, kept: Any) -> tuple[Fractions, None]:

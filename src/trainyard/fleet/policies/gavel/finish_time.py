@@ -7,8 +7,8 @@ Narayanan et al., OSDI 2020, section 4.2, after Themis (NSDI 2020)::
 where t_m is the time since the job came and T_m the time that it would take on its own part of the cluster, 1 of n:
 what its steps so far would have taken on the parts that it had, and the rest on the part of now. For a given rho every
 job needs ``num_steps_m / (rho T_m - t_m)``; a linear program says whether all can have that, and if not, leads to the
-next rho: by what its devices are worth, or, where jobs may share devices, by how far from it they are. Then, of the best
-fractions, those with most throughput are taken.
+next rho: by what its devices are worth, or, in HiGHS, by how far from it they are. Then, of the best fractions, those
+with most throughput are taken.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 """
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.burden import ALL, costs, least_part
 from trainyard.fleet.policies.gavel.centre import centre
+from trainyard.fleet.policies.gavel.filling import rewarded_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
-from trainyard.fleet.policies.gavel.program import Optimum
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
@@ -55,7 +55,11 @@ class _Alone:
 
 
 def finish_time_fairness(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+    space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Least worst slowdown.
 
@@ -64,21 +68,30 @@ def finish_time_fairness(
     aware : False takes all types for the first one.
     as_published : keep to the authors' program: its rules of rounds, and solutions inside their set. It solves a cone
         program in one, and so comes to others of the many best fractions.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     seed : of the program.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     nobody = _Alone(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     objective = partial(_least_slowed, inner=as_published)
     needs: frozenset[Need] = frozenset({"speed", "length"})
-    return Gavel(objective, needs, aware, published=published, start_with=nobody, space_sharing=space_sharing)
+    return Gavel(
+        objective,
+        needs,
+        aware,
+        published=published,
+        start_with=nobody,
+        space_sharing=space_sharing,
+        solver=solver,
+    )
 
 
 def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Fractions, _Alone]:
     alone = _reckoned(problem, kept)
     own = slice(problem.num_jobs)
     whole_s = alone.past_s[own] + problem.left / alone.speed[own]
-    search = _fractions if problem.pairs is None else _fractions_with_pairs
+    search = _by_prices if problem.by_prices else _in_highs
     fraction, rho = search(problem, whole_s)
     if inner:
         found = centre(
@@ -101,7 +114,7 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
     return _Alone(serial, left, speed, np.concatenate((past_s, kept.past_s[others])))
 
 
-def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
+def _by_prices(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
     """Best fractions and their rho, where no two jobs share devices.
 
     At prices of the types, what all need costs at most as much as there is. That is convex in rho, so Newton's method
@@ -109,7 +122,7 @@ def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
     allow only more (`burden`).
     """
     seen = problem.speed, problem.left, problem.age_s, whole_s
-    first, member, _, held = alike(problem, *seen)
+    first, member, count, held = alike(problem, *seen)
     speed, left, age_s, whole_s = (v[first] for v in seen)
     least_s = left / speed.max(axis=1)
 
@@ -136,19 +149,21 @@ def _fractions(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             # By rounding errors, prices allow what is a little too much.
             break
         before = rho
-        part, price, fraction = least_part(speed, held, need(rho), price, ALL)
+        part, price, _ = least_part(speed, held, need(rho), price, ALL)
+    reward = problem.spare[first] * count[:, None]
+    fraction = rewarded_alone(speed, held, need(rho), reward)
     return Fractions.without_pairs(fraction[member] / max(1.0, part)), rho
 
 
-def _fractions_with_pairs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
-    """The same where two jobs may share devices: regula falsi between a rho that is too small and one that all can have.
+def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
+    """The same, also where two jobs share devices: regula falsi between a rho that is too small and one that is not.
 
     What a solution that is not enough comes to is one that all can have, and often the least: so there it looks next.
     """
     best_s = problem.age_s + problem.left / problem.fastest
     low, high = float((best_s / whole_s).max()), float("inf")
     rho, under, above = low * (1 + _EXACT), 0.0, (0.0, 0.0)
-    found, near = Fractions.without_pairs(np.zeros_like(problem.speed)), None
+    near = None
     while True:
         rate = _rate(problem, whole_s, rho)
         solution = solve(problem, rate, share=np.ones(problem.num_jobs), near=near)
@@ -161,10 +176,12 @@ def _fractions_with_pairs(problem: Problem, whole_s: Floats) -> tuple[Fractions,
             low, under = rho, level - 1
         else:
             above, reached = (rho, level - 1), min(reached, rho)
-        if reached < high:
-            high, found = reached, fraction
+        high = min(high, reached)
         if high - low <= _EXACT * high:
-            return _with_most_throughput(problem, whole_s, high, near) or found, high
+            rate = _rate(problem, whole_s, high)
+            solution = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare, near=near)
+            assert solution is not None, "no time at all for anybody is a solution"
+            return solution[0], high
         if not above[0]:
             rho = high * (1 - _EXACT / 2)
         else:
@@ -174,21 +191,8 @@ def _fractions_with_pairs(problem: Problem, whole_s: Floats) -> tuple[Fractions,
             rho = min(max(chord, low + margin), high - margin)
 
 
-def _with_most_throughput(problem: Problem, whole_s: Floats, rho: float, near: Optimum) -> Fractions | None:
-    """Of the fractions that slow nobody down by more, the ones with most throughput; None where that decides nothing."""
-    if problem.pairs is None:
-        return None
-    solution = solve(
-        problem,
-        _rate(problem, whole_s, rho),
-        share=np.ones(problem.num_jobs),
-        reward=problem.spare,
-        near=near,
-    )
-    return None if solution is None else solution[0]
-
-
 def _rate(problem: Problem, whole_s: Floats, rho: float) -> Floats:
     """Speeds in parts of what every job needs for a rho."""
-    found: Floats = problem.speed * ((rho * whole_s - problem.age_s) / problem.left)[:, None]
+    left_s = np.maximum(rho * whole_s - problem.age_s, problem.left / problem.fastest)
+    found: Floats = problem.speed * (left_s / problem.left)[:, None]
     return found

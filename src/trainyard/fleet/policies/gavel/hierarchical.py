@@ -27,7 +27,7 @@ from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policies.gavel.filling import Entities, filled_alone
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
@@ -43,7 +43,11 @@ _PRICED = 1e-9
 
 
 def water_filling(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+    space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Water filling on one level: max-min fairness that nobody can be better off under unless somebody poorer is worse.
 
@@ -52,11 +56,12 @@ def water_filling(
     aware : False takes all types for alike.
     as_published : keep to the rules of rounds of the authors' program.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     needs: frozenset[Need] = frozenset({"speed"})
-    return Gavel(_one_level, needs, aware, published=published, space_sharing=space_sharing)
+    return Gavel(_one_level, needs, aware, published=published, space_sharing=space_sharing, solver=solver)
 
 
 def hierarchical(
@@ -67,6 +72,7 @@ def hierarchical(
     as_published: bool = False,
     seed: int = 0,
     space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Weighted fairness among virtual clusters, and fairness or first in, first out within each.
 
@@ -74,7 +80,7 @@ def hierarchical(
     ----------
     inner : what holds within virtual clusters that ``inners`` does not name.
     inners, weights : by virtual cluster; a weight is above 0, and 1 where nothing is said.
-    aware, as_published, seed, space_sharing : as in `water_filling`.
+    aware, as_published, seed, space_sharing, solver : as in `water_filling`.
 
     Raises
     ------
@@ -88,7 +94,15 @@ def hierarchical(
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = partial(_two_levels, inner=inner, inners=dict(inners), weights=dict(weights))
     needs: frozenset[Need] = frozenset({"speed"})
-    return Gavel(objective, needs, aware, published=published, by_entity=True, space_sharing=space_sharing)
+    return Gavel(
+        objective,
+        needs,
+        aware,
+        published=published,
+        by_entity=True,
+        space_sharing=space_sharing,
+        solver=solver,
+    )
 
 
 def _is_weight(value: Any) -> bool:
@@ -117,8 +131,8 @@ def _two_levels(
 def filled(problem: Problem, entities: Entities) -> Fractions:
     """Water filling (algorithm 1 of the appendix)."""
     rate = normalised(problem)
-    if problem.pairs is not None:
-        return _filled_with_pairs(problem, rate, entities)
+    if not problem.by_prices:
+        return _filled_in_highs(problem, rate, entities)
     order = np.arange(problem.num_jobs)
     first_come = entities.is_fifo[entities.entity]
     # Jobs are one where all else is equal, unless the first of them comes first.
@@ -129,8 +143,8 @@ def filled(problem: Problem, entities: Entities) -> Fractions:
     return Fractions.without_pairs(found[member])
 
 
-def _filled_with_pairs(problem: Problem, rate: Floats, entities: Entities) -> Fractions:
-    """The same where two jobs may share devices: a linear program for every bottleneck."""
+def _filled_in_highs(problem: Problem, rate: Floats, entities: Entities) -> Fractions:
+    """The same also where two jobs may share devices: a linear program for every bottleneck."""
     level, grows = np.zeros(problem.num_jobs), np.ones(problem.num_jobs, np.bool_)
     fraction = Fractions.without_pairs(np.zeros_like(problem.speed))
     while True:

@@ -22,7 +22,7 @@ from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import ALL, least_part
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
@@ -31,7 +31,11 @@ Floats = NDArray[np.float64]
 
 
 def makespan(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+    space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Least makespan.
 
@@ -40,12 +44,13 @@ def makespan(
     aware : False takes all types for the first one.
     as_published : keep to the authors' program: its rules of rounds, and its bisection.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = _bisected if as_published else _shortest
     needs: frozenset[Need] = frozenset({"speed", "length"})
-    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing)
+    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing, solver=solver)
 
 
 def _shortest(problem: Problem, kept: Any) -> tuple[Fractions, None]:

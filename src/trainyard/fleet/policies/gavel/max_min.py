@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
@@ -30,7 +30,11 @@ Floats = NDArray[np.float64]
 
 
 def max_min_fairness(
-    aware: bool = True, as_published: bool = False, seed: int = 0, space_sharing: SpaceSharing = False
+    aware: bool = True,
+    as_published: bool = False,
+    seed: int = 0,
+    space_sharing: SpaceSharing = False,
+    solver: SolverName = "prices",
 ) -> Gavel:
     """Max-min fairness, by weights.
 
@@ -39,12 +43,13 @@ def max_min_fairness(
     aware : False takes all types for alike, as the policies do that the paper compares with.
     as_published : keep to the authors' program: its rules of rounds, and the solutions to which its solver comes.
     seed : of the program.
-    space_sharing : two jobs may have the same devices at once; see `Gavel`.
+    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
+    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
     published = Published(shuffle=not aware, seed=seed) if as_published else None
     objective = _inner if as_published else _fairest
     needs: frozenset[Need] = frozenset({"speed"})
-    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing)
+    return Gavel(objective, needs, aware, published=published, space_sharing=space_sharing, solver=solver)
 
 
 def normalised(problem: Problem) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 
 SpaceSharing = bool | Literal["estimated"]
 """Whether two jobs may have the same devices, and whether their speeds then are estimated."""
+
+SolverName = Literal["prices", "highs"]
+"""Who solves programs where no two jobs share devices; where they may, it is HiGHS."""
 
 Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
 """Fractions of combinations of jobs, from what is known and what the last decision left to remember."""
@@ -66,11 +69,14 @@ class Gavel:
     by_entity : whether it looks at virtual clusters.
     space_sharing : whether two jobs may have the same devices at once; "estimated" if what is known of their speeds then
         are measurements of some (section 6).
+    solver : "highs" solves every program as one linear program; "prices", which is faster, comes to as good fractions by
+        prices of the types, and asks HiGHS only where two jobs may have the same devices.
 
     Raises
     ------
     FleetError
-        If it is to share devices by rules of which that is not known.
+        If it is to share devices by rules of which that is not known, or HiGHS to solve what the authors' program does
+        otherwise.
     """
 
     objective: Objective
@@ -82,6 +88,7 @@ class Gavel:
     by_entity: bool = False
     preempts: bool = True
     space_sharing: SpaceSharing = False
+    solver: SolverName = "prices"
 
     def __post_init__(self) -> None:
         if self.space_sharing not in (False, True, "estimated"):
@@ -89,6 +96,12 @@ class Gavel:
         if self.space_sharing and self.published is not None:
             raise FleetError(
                 "as_published knows no pairs of jobs: give space_sharing=True without it, for the paper's own rounds"
+            )
+        if self.solver not in get_args(SolverName):
+            raise FleetError(f'solver is "prices" or "highs", got {self.solver!r}')
+        if self.solver == "highs" and self.published is not None:
+            raise FleetError(
+                'as_published solves as the authors\' program does: give solver="highs" without it'
             )
         if self.space_sharing and not self.aware:
             raise FleetError(
@@ -194,6 +207,7 @@ class Gavel:
             entity=entity,
             pairs=pairs,
             waiting=np.delete(snapshot.serial, runs),
+            in_highs=self.solver == "highs",
         )
 
 

@@ -34,6 +34,7 @@ class Problem:
     entity : name of the virtual cluster of every job.
     pairs : how fast jobs are beside others, where they may share devices.
     waiting : serial numbers of jobs that cannot run now, and will.
+    in_highs : whether HiGHS solves all programs, also those that prices solve.
     """
 
     speed: Floats
@@ -49,6 +50,7 @@ class Problem:
     entity: tuple[str, ...] = ()
     pairs: Pairs | None = None
     waiting: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    in_highs: bool = False
 
     def __post_init__(self) -> None:
         assert not self.speed[:, self.room == 0].any(), "nothing runs on no devices"
@@ -56,6 +58,11 @@ class Problem:
     @property
     def num_jobs(self) -> int:
         return len(self.speed)
+
+    @property
+    def by_prices(self) -> bool:
+        """Whether programs are solved by prices of the types: that takes that only devices couple jobs (`burden`)."""
+        return self.pairs is None and not self.in_highs
 
     @property
     def equal_speed(self) -> Floats:
