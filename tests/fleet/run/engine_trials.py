@@ -44,7 +44,7 @@ def five_jobs(longer: int = 1) -> list[Job]:
     ----------
     longer : by how many times all are; at most three.
     """
-    shape = [(0.0, 4, 24), (2.0, 2, 8), (2.0, 1, 8), (4.0, 1, 12), (4.0, 2, 16)]
+    shape = [(0.0, 4, 24), (1.0, 2, 8), (1.0, 1, 8), (2.0, 1, 12), (2.0, 2, 16)]
     jobs = []
     for number, (arrival_s, num_devices, steps) in enumerate(shape):
         training = trial_training(longer * steps)
@@ -200,7 +200,7 @@ def check_sharing(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
     first = int(engine.site.first_device[int(engine.site.devices_per_node.argmax())])
     devices = (first, first + 1)
     engine.start(training_job("long", 0.0, 2, trial_training(400)), Grant(devices, 0.6, partners=("short",)))
-    engine.start(training_job("short", 0.0, 2, trial_training(40)), Grant(devices, 0.4, partners=("long",)))
+    engine.start(training_job("short", 0.0, 2, trial_training(100)), Grant(devices, 0.4, partners=("long",)))
     wait_for(lambda: min(engine.progress(name).steps for name in ("long", "short")) >= 2)
     seen = engine.progress("long").steps
     wait_for(lambda: engine.progress("long").steps > seen)
@@ -216,7 +216,7 @@ def check_sharing(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
 def check_shares_change(engine: HomeEngine, undisturbed: Mapping[int, float]) -> None:
     """Under AntMan on one device, a guaranteed job comes to an opportunistic one, which runs on with a smaller share."""
     jobs = [
-        training_job("rest", 0.0, 1, trial_training(40), guaranteed=False, busy=0.9),
+        training_job("rest", 0.0, 1, trial_training(400), guaranteed=False, busy=0.9),
         training_job("first", 2.0, 1, trial_training(24), guaranteed=True, busy=0.5),
     ]
     told: list[Event] = []
