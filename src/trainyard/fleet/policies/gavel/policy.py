@@ -69,7 +69,7 @@ class Gavel:
     by_entity : whether it looks at virtual clusters.
     space_sharing : whether two jobs may have the same devices at once; "estimated" if what is known of their speeds then
         are measurements of some (section 6).
-    solver : "highs" solves every program as one linear program; "prices", which is faster, comes to as good fractions by
+    solver : "highs" solves every program by linear programs; "prices", which is faster, comes to as good fractions by
         prices of the types, and asks HiGHS only where two jobs may have the same devices.
 
     Raises
