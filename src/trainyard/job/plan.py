@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -20,6 +20,15 @@ from trainyard.program.placement import Placement, parse_placement
 PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
 AXES = (PIPELINE, DATA, TENSOR)
 DTYPES = ("float32", "bfloat16", "float16")
+Statistics = Literal["batch", "microbatch"]
+STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
+
+
+_MEANING: dict[Statistics, str] = {
+    "batch": "Same loss as one device.",
+    "microbatch": "Another loss than one device: the rows of a batch depend on each other, each microbatch is computed "
+    "by itself, and the step's loss is the mean of their losses.",
+}
 
 
 class PlanError(ValueError):
@@ -35,8 +44,7 @@ class Plan:
     model : name of the captured model.
     fingerprint : of the program of one microbatch, on all data-parallel ranks together.
     cluster : text form of the cluster that it was made for.
-    num_rows : rows of the batch in one step. The step's loss is the mean of its microbatches' losses; so another
-        number of microbatches trains the same only with a loss that weighs rows equally (see ``Model.loss``).
+    num_rows : rows of the batch in one step.
     data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
         ``data``, then ``pipeline``.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
@@ -50,6 +58,9 @@ class Plan:
     bucket_bytes : gradients and parameters travel in buckets of about this size.
     dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
         running statistics, are kept in this precision, as ``module.to(dtype)`` keeps them.
+    statistics : of what rows that depend on each other (batch statistics, pairs of rows, places of experts) are
+        computed: of the whole ``batch``, so that loss and gradients are those of one device, or of each ``microbatch``
+        by itself, so that the step's loss is the mean of the microbatches' losses.
     made_by : the strategies, in the order in which they were applied.
     reasons : why, one sentence each.
     """
@@ -67,6 +78,7 @@ class Plan:
     zero_stage: int = 0
     bucket_bytes: int = 25 * 2**20
     dtype: str = "float32"
+    statistics: Statistics = "batch"
     made_by: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -78,6 +90,10 @@ class Plan:
         _require(self.zero_stage in (0, 1, 2, 3), f"ZeRO has stages 0 to 3, got {self.zero_stage}")
         _require(
             self.dtype in DTYPES, f"unknown dtype {self.dtype!r}; the known ones are {', '.join(DTYPES)}"
+        )
+        _require(
+            self.statistics in STATISTICS,
+            f"unknown statistics {self.statistics!r}; the known ones are {', '.join(STATISTICS)}",
         )
         _require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
         for axis in self.placements:
@@ -141,6 +157,7 @@ class Plan:
             parts.append(
                 f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
             )
+        parts.append(_MEANING[self.statistics])
         if self.recompute:
             parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
         return "\n".join((*parts, *self.reasons))
@@ -166,6 +183,7 @@ class Plan:
             "zero_stage": self.zero_stage,
             "bucket_bytes": self.bucket_bytes,
             "dtype": self.dtype,
+            "statistics": self.statistics,
             "made_by": list(self.made_by),
             "reasons": list(self.reasons),
         }

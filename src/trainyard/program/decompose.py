@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import decompositions as torch_decompositions
 from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -24,23 +25,44 @@ from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
 
-_MEAN, _SUM = 1, 2
+_NONE, _MEAN, _SUM = 0, 1, 2
 
 
 def _nll_loss_forward(scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
-    """A mean is a sum over a count: sums over a cut batch add up, means over unequal counts do not."""
-    if reduction != _MEAN:
+    """A mean is a sum over a count: sums over a cut batch add up, means over unequal counts do not.
+
+    The count is written as what it is, a sum over targets: no score, and so no parameter, reaches it.
+    """
+    if reduction == _NONE:
+        return torch_decompositions._nll_loss_forward(scores, target, weight, reduction, ignore_index)
+    if reduction == _SUM:
         return NotImplemented
-    total, count = aten.nll_loss_forward.default(scores, target, weight, _SUM, ignore_index)
-    return total / count, count
+    total, _ = aten.nll_loss_forward.default(scores, target, weight, _SUM, ignore_index)
+    count = _wide_count(scores, target, weight, ignore_index)
+    return (total / count).to(scores.dtype), count
+
+
+def _wide_count(scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """The weight of the targets that are not ignored; in float32 at least, as half precision cannot count."""
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    known = target != ignore_index
+    if weight is None:
+        return known.sum().to(dtype)
+    looked_up = aten.embedding.default(weight.to(dtype).unsqueeze(1), torch.where(known, target, 0))
+    return torch.where(known, looked_up.squeeze(-1), 0).sum()
 
 
 def _nll_loss_backward(
     grad: Any, scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int, count: Any
 ) -> Any:
-    if reduction != _MEAN:
+    if reduction == _NONE:
+        return torch_decompositions._nll_loss_backward(
+            grad, scores, target, weight, reduction, ignore_index, count
+        )
+    if reduction == _SUM:
         return NotImplemented
-    return aten.nll_loss_backward.default(grad / count, scores, target, weight, _SUM, ignore_index, count)
+    share = (grad / count).to(grad.dtype)
+    return aten.nll_loss_backward.default(share, scores, target, weight, _SUM, ignore_index, count)
 
 
 def mean_losses() -> dict[Any, Callable[..., Any]]:
@@ -58,6 +80,8 @@ def mean_losses() -> dict[Any, Callable[..., Any]]:
                 aten.binary_cross_entropy,
                 aten.binary_cross_entropy_backward,
                 aten.binary_cross_entropy_with_logits,
+                aten.nll_loss2d_forward,
+                aten.nll_loss2d_backward,
             ]
         )
     )
@@ -149,7 +173,15 @@ def _batch_norm_backward(
     return tuple(g if wanted else None for g, wanted in zip(found, asked, strict=True))
 
 
+def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    wide = _wide(x) if dtype is None else x.to(dtype)
+    total = wide.sum() if dim is None else wide.sum(dim, keepdim)
+    return total / (x.numel() // max(1, total.numel()))
+
+
 EXPANSIONS: dict[Any, Callable[..., Any]] = {
+    aten.mean.default: _mean,
+    aten.mean.dim: _mean,
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
@@ -157,7 +189,7 @@ EXPANSIONS: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }
-"""Ops that ``expand`` can write as reductions over the dimension that they need whole."""
+"""Ops that ``expand`` can write as reductions over the dimension that they need whole, or as plain sums."""
 
 _RESULT_OF_FORWARD: dict[Any, int] = {
     aten._softmax_backward_data.default: 1,

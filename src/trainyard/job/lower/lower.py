@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import fx
@@ -84,6 +84,7 @@ class Lowered:
     transfers : values between stages.
     params : every parameter by path.
     inputs : placements of batch and buffer inputs, by path and axis.
+    totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     """
 
@@ -94,6 +95,7 @@ class Lowered:
     params: Mapping[str, Param]
     inputs: Mapping[str, Mapping[str, Placement]]
     results: Mapping[str, Mapping[str, Placement]]
+    totals: Segment | None = None
 
 
 def lower(program: Program, plan: Plan) -> Lowered:
@@ -131,7 +133,25 @@ def lower(program: Program, plan: Plan) -> Lowered:
         params,
         {i.path: inputs[i.path] for i in program.inputs},
         {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
+        None if program.totals is None else _totals(program.totals, plan),
     )
+
+
+def _totals(program: Program, plan: Plan) -> Segment:
+    """What a rank computes before the first microbatch, on its part of the whole batch."""
+    paths = {i.path for i in program.inputs}
+    own = {axis: {n: p for n, p in wanted.items() if n in paths} for axis, wanted in plan.placements.items()}
+    local, _, _ = shard_axes(program, replace(plan, placements=own))
+    parts = cut(local, ())
+    writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
+    for node in local.graph.nodes:
+        if node in parts.live:
+            writer.emit(node)
+    results = list(zip(output_args(local.graph), (o.path for o in local.outputs), strict=True))
+    found = [(n, path) for n, path in results if n is not None]
+    for node, _ in found:
+        writer.argument(node)
+    return writer.finish([n for n, _ in found], found)
 
 
 def shard_axes(

@@ -184,7 +184,7 @@ class State:
 
         Returns
         -------
-        The gradient of every bucket's ``master``, averaged over the microbatches.
+        The gradient of every bucket's ``master``, summed over the microbatches.
 
         Raises
         ------
@@ -206,8 +206,6 @@ class State:
             if work is not None:
                 work.wait()
             grads.append(state.grads if part is None else part)
-        if grads and self.num_microbatches > 1:
-            torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
         return grads
 
     def _sum_over_stages(self) -> None:

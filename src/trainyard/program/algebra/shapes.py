@@ -8,8 +8,18 @@ import operator
 import torch
 from torch import fx
 
+from trainyard.program import spmd
 from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
-from trainyard.program.algebra.rules import args_of, first_index, named, result_shapes, rule, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    args_of,
+    first_index,
+    named,
+    result_shapes,
+    rule,
+    same_dims,
+    shapes,
+    sizes_of,
+)
 
 aten = torch.ops.aten
 
@@ -220,6 +230,20 @@ def repeat(node: fx.Node) -> OpAxes:
     sizes = {f"d{d}": n for d, n in enumerate(target) if same[d] and n > 1}
     assert math.prod(target) % max(1, math.prod(shape)) == 0
     return OpAxes((dims[lead:],), (dims,), sizes, linear=_FIRST)
+
+
+@rule(spmd.keep_on_first)
+def keep_on_first(node: fx.Node) -> OpAxes:
+    """The tensor itself on one rank of another axis, and zeros on the others."""
+    return same_dims(node, (), linear=_FIRST)
+
+
+@rule(spmd.take_part)
+def take_part(node: fx.Node) -> OpAxes:
+    """A part of one dimension, which is whole, on each rank of another axis."""
+    (shape,), at = shapes(node), args_of(node)[2]
+    dims: Dims = tuple(() if d == at else f for d, f in enumerate(named("d", shape)))
+    return OpAxes((dims,), (dims,), sizes_of("d", shape), linear=_FIRST)
 
 
 @rule(operator.getitem)
