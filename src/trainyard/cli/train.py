@@ -9,6 +9,7 @@ import tyro
 
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.splitting import SplittingOptions
 from trainyard.cli.training import TrainingOptions, train_and_report
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(SplittingOptions, TrainingOptions):
     """Plan for this machine, say why, and train: a model by name, or a Python file with model() and data(step)."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -69,6 +70,7 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
                 options.strategies,
                 options.dtype,
                 lambda what, done: change(f"{what} ({done:.0%})"),
+                options.statistics,
             )
         found.append(planned)
     best = min(found, key=lambda each: (not each.simulation.fits, each.simulation.step_s))

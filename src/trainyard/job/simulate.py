@@ -22,6 +22,7 @@ from trainyard.job.simulation.memory import (
     StageMemory,
     stage_memory,
     state_bytes,
+    totals_memory,
     transfer_bytes,
 )
 from trainyard.job.simulation.prices import Prices
@@ -123,7 +124,21 @@ def _add_rank(
             known[key] = make_template(works[place], prices, key[2], key[3])
             _between_actions(known[key], memory[action.stage].actions[action.kind])
         templates.append(known[key])
-    assembly.add_actions(rank, actions, templates)
+    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank))
+
+
+def _totals_template(lowered: Lowered, prices: Prices, rank: int) -> Template | None:
+    """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
+    segment = lowered.totals
+    if segment is None:
+        return None
+    memory = totals_memory(segment)
+    op_s = op_seconds_of(segment, rank, prices)
+    template = make_template(Work(segment, rank, {}, op_s, memory), prices, is_first=False, is_last=False)
+    template.label = ["totals of the batch"] * len(template.label)
+    left = int(memory.after_bytes[-1])
+    template.effects.append(Effect(template.last_compute, "temporaries", 0, -left))
+    return template
 
 
 def _between_actions(template: Template, memory: ActionMemory) -> None:

@@ -82,6 +82,15 @@ class Task:
             return str(error)
         return None
 
+    @property
+    def splits(self) -> bool:
+        """Whether the batch may be split into microbatches."""
+        return self.statistics == "microbatch" or self.coupling is None
+
+    def statistics_in(self, num_microbatches: int) -> Statistics:
+        """What a plan of so many microbatches has to say of rows that depend on each other."""
+        return "microbatch" if num_microbatches > 1 and self.coupling is not None else "batch"
+
 
 def program_of(plan: Plan, model: Model) -> Program:
     """The program of a microbatch of a plan.
@@ -162,11 +171,10 @@ def with_mesh(
     program = task.program(task.num_rows // num_microbatches)
     batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
     along_data = {**plan.placements.get(DATA, {}), **batch}
-    splits_coupled_rows = num_microbatches > 1 and task.coupling is not None
     return replace(
         plan,
         fingerprint=program.fingerprint,
-        statistics="microbatch" if splits_coupled_rows else "batch",
+        statistics=task.statistics_in(num_microbatches),
         data=data,
         tensor=tensor,
         schedule=make_schedule(schedule, pipeline, num_microbatches, num_stages_per_rank),

@@ -175,7 +175,7 @@ def _batch_norm_backward(
 
 def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     wide = _wide(x) if dtype is None else x.to(dtype)
-    total = wide.sum() if dim is None else wide.sum(dim, keepdim)
+    total = wide.sum() if dim is None else wide.sum(list(dim), keepdim)
     return total / (x.numel() // max(1, total.numel()))
 
 

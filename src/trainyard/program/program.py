@@ -110,7 +110,11 @@ class Program:
         lines = [str(self.inputs), str(self.outputs), self.totals.fingerprint if self.totals else ""]
         for node in self.graph.nodes:
             shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]
-            lines.append(f"{node.name} {node.target} {_text(node.args)} {_text(node.kwargs)} {shapes}")
+            # A Python function shows its address.
+            target = (
+                f"{node.target.__module__}.{node.target.__name__}" if callable(node.target) else node.target
+            )
+            lines.append(f"{node.name} {target} {_text(node.args)} {_text(node.kwargs)} {shapes}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -53,9 +53,7 @@ def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Shar
     return emit(whole, assignment, wanted)
 
 
-def complete(
-    program: Program, axis: Axis, wanted: Mapping[str, Placement]
-) -> tuple[Program, Assignment]:
+def complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
     """Decide how every op runs; the program comes back with those ops written out that are cut apart."""
     assignment = propagate(program, axis, wanted)
     while assignment.expand:

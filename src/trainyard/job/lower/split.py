@@ -62,9 +62,7 @@ def split(program: Program, num_microbatches: int) -> Program:
     )
 
 
-def _complete(
-    program: Program, axis: Axis, wanted: Mapping[str, Placement]
-) -> tuple[Program, Assignment]:
+def _complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
     """Decide how every op runs; means over the rows are written as sums, which add up."""
     whole, assignment = complete(program, axis, wanted)
     means = [n for n, made in assignment.made.items() if made and made[0] == Partial("avg")]
@@ -122,7 +120,11 @@ def _exchanged(program: Program) -> dict[fx.Node, str]:
 
 def _why(node: fx.Node, program: Program) -> str:
     """What needs rows of other microbatches, in words."""
-    metrics = {n: o.path for o, n in zip(program.outputs, output_args(program.graph), strict=True) if o.kind == "metric"}
+    metrics = {
+        n: o.path
+        for o, n in zip(program.outputs, output_args(program.graph), strict=True)
+        if o.kind == "metric"
+    }
     if node in metrics:
         return f"the metric {metrics[node]!r} is no sum or mean over rows"
     user = next((u for u in node.users if u.op == "call_function"), node)

@@ -104,7 +104,15 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
     }
     nodes = {i.path: lowered.program.nodes[i.node] for i in lowered.program.inputs}
     found["parameters"] += sum(size_bytes(tensor_of(nodes[path])) for path in constants)
+    totals = (i for i in lowered.program.inputs if i.kind == "total")
+    found["activations"] += sum(size_bytes(tensor_of(nodes[i.path])) for i in totals)
     return found
+
+
+def totals_memory(segment: Segment) -> GraphMemory:
+    """Memory of what is computed of the whole batch before the first microbatch."""
+    placeholders = (n for n in segment.graph.nodes if n.op == "placeholder")
+    return graph_memory(segment.graph, dict.fromkeys(placeholders, _NOT_OWNED), {})
 
 
 def stage_memory(lowered: Lowered, stage: StageProgram, over_gloo: bool = False) -> StageMemory:
