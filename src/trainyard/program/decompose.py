@@ -179,9 +179,30 @@ def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, dt
     return total / (x.numel() // max(1, total.numel()))
 
 
-EXPANSIONS: dict[Any, Callable[..., Any]] = {
+def _plus(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return x + torch.full((), number * alpha, dtype=x.dtype)
+
+
+def _minus(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return x - torch.full((), number * alpha, dtype=x.dtype)
+
+
+def _minus_from(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return torch.full((), number, dtype=x.dtype) - x * alpha
+
+
+AS_SUMS: dict[Any, Callable[..., Any]] = {
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
+    aten.add.Tensor: _plus,
+    aten.add.Scalar: _plus,
+    aten.sub.Tensor: _minus,
+    aten.sub.Scalar: _minus,
+    aten.rsub.Scalar: _minus_from,
+}
+"""Ops that ``expand`` can write as sums of tensors, whose terms may be added later: means, and numbers added."""
+
+EXPANSIONS: dict[Any, Callable[..., Any]] = {
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
@@ -189,7 +210,7 @@ EXPANSIONS: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }
-"""Ops that ``expand`` can write as reductions over the dimension that they need whole, or as plain sums."""
+"""Ops that ``expand`` can write as reductions over the dimension that they need whole."""
 
 _RESULT_OF_FORWARD: dict[Any, int] = {
     aten._softmax_backward_data.default: 1,
@@ -211,7 +232,7 @@ def forward_of(node: fx.Node) -> fx.Node | None:
 
 
 def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
-    """The program with some ops written as in ``EXPANSIONS``.
+    """The program with some ops written as in ``EXPANSIONS`` or ``AS_SUMS``.
 
     The nodes that compute the results have the names of those that they replace, and all of an expansion have
     the phase, layer and position of the op; ``meta["part_of"]`` is its name.
@@ -240,7 +261,8 @@ def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> An
         args, kwargs = pytree.tree_unflatten(
             [next(rest) if isinstance(leaf, fx.Node) else leaf for leaf in leaves], structure
         )
-        results = _as_tuple(EXPANSIONS[node.target](*args, **kwargs))
+        written = EXPANSIONS.get(node.target) or AS_SUMS[node.target]
+        results = _as_tuple(written(*args, **kwargs))
         return [None if r is None else r.to(d) for r, d in zip(results, dtypes, strict=True)]
 
     trace = make_fx(run)(*values).graph

@@ -16,7 +16,8 @@ from torch import fx
 from trainyard.job.lower.cut import ancestors
 from trainyard.job.lower.shard import Sharded, complete, emit
 from trainyard.program import spmd
-from trainyard.program.decompose import EXPANSIONS, expand
+from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.decompose import AS_SUMS, expand
 from trainyard.program.nodes import add_op, copy_node, remove_dead
 from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
 from trainyard.program.program import Input, Output, Program, output_args
@@ -50,7 +51,7 @@ def split(program: Program, num_microbatches: int) -> Program:
             raise CoupledRowsError(f"a step writes the buffer {output.path!r}, once for the whole batch")
     wanted: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
     wanted |= {f"grad:{o.path}": PARTIAL for o in program.outputs if o.kind == "grad"}
-    whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches), wanted)
+    whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches, in_turns=True), wanted)
     local = _summed(emit(whole, assignment, wanted))
     exchanged = _exchanged(local)
     rows = program.num_rows // num_microbatches
@@ -63,19 +64,24 @@ def split(program: Program, num_microbatches: int) -> Program:
 
 
 def _complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
-    """Decide how every op runs; means over the rows are written as sums, which add up."""
+    """Decide how every op runs; means over the rows, and numbers added to sums over them, are written as sums."""
     whole, assignment = complete(program, axis, wanted)
-    means = [n for n, made in assignment.made.items() if made and made[0] == Partial("avg")]
-    means = [n for n in means if n.target in EXPANSIONS]
-    if not means:
-        return whole, assignment
-    whole = expand(whole, means)
-    names = {n.name for n in means}
-    for node in whole.graph.nodes:
-        if node.meta.get("part_of") in names:
-            # Not a statistic that is needed whole at once: the terms of a mean may be added up later.
-            del node.meta["part_of"]
-    return complete(whole, axis, wanted)
+    while nodes := {n.name for n in assignment.choice if _is_written_as_sum(n, assignment)}:
+        whole = expand(whole, {n for n in whole.graph.nodes if n.name in nodes})
+        for node in whole.graph.nodes:
+            if node.meta.get("part_of") in nodes:
+                # Not a statistic that is needed whole at once: its terms may be added up later.
+                del node.meta["part_of"]
+        whole, assignment = complete(whole, axis, wanted)
+    return whole, assignment
+
+
+def _is_written_as_sum(node: fx.Node, assignment: Assignment) -> bool:
+    if node.target not in AS_SUMS:
+        return False
+    sources = tensor_args(node)
+    is_over_rows = len(sources) == 1 and isinstance(assignment.made[sources[0]][0], Partial)
+    return assignment.made[node][0] == Partial("avg") or is_over_rows
 
 
 def _summed(sharded: Sharded) -> Program:
@@ -120,13 +126,10 @@ def _exchanged(program: Program) -> dict[fx.Node, str]:
 
 def _why(node: fx.Node, program: Program) -> str:
     """What needs rows of other microbatches, in words."""
-    metrics = {
-        n: o.path
-        for o, n in zip(program.outputs, output_args(program.graph), strict=True)
-        if o.kind == "metric"
-    }
-    if node in metrics:
-        return f"the metric {metrics[node]!r} is no sum or mean over rows"
+    made = list(zip(output_args(program.graph), program.outputs, strict=True))
+    reached = [output for result, output in made if result is not None and node in ancestors([result])]
+    if reached and all(output.kind == "metric" for output in reached):
+        return f"the metric {reached[0].path!r} is no sum or mean over rows"
     user = next((u for u in node.users if u.op == "call_function"), node)
     where = f"layer {user.meta['layer']!r}" if user.meta["layer"] else "the loss"
     phase = "" if user.meta["phase"] == "forward" else "the backward pass of "
