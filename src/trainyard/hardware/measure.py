@@ -17,7 +17,7 @@ import psutil
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
 
-__all__ = ["Progress", "machine_identity", "measure_machine"]
+__all__ = ["Progress", "free_memory_bytes", "machine_identity", "measure_machine"]
 
 Progress = Callable[[str, float], None]
 """Called with what is being measured and the fraction that is done."""
@@ -56,6 +56,15 @@ def _memory_bytes() -> int:
         if text.isdigit():
             return min(total, int(text))
     return total
+
+
+def free_memory_bytes() -> int:
+    """Memory that a process could still take, of the machine or of the control group."""
+    free = int(psutil.virtual_memory().available)
+    used = Path("/sys/fs/cgroup/memory.current")
+    if used.exists() and used.read_text().strip().isdigit():
+        free = min(free, max(0, _memory_bytes() - int(used.read_text())))
+    return free
 
 
 def machine_identity() -> dict[str, str | int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
+from trainyard.cost.ops import Sources
 from trainyard.job.auto.search import RunnerUp
 from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
@@ -26,6 +29,7 @@ __all__ = [
 ]
 
 _SHOWN_RANKS = 8
+_SHOWN_REASONS = 3
 
 
 def mesh_text(plan: Plan) -> str:
@@ -53,7 +57,25 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
         ("of which", time),
         ("MFU", percent_text(simulation.mfu)),
         *_memory_facts(simulation),
+        *_source_facts(simulation.sources),
     )
+
+
+def _source_facts(sources: Sources | None) -> list[tuple[str, str]]:
+    """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
+    facts = []
+    if sources is not None and sources.estimated:
+        count, reasons = len(sources.estimated), Counter[tuple[str, str]]()
+        for signature, why in sources.estimated.items():
+            reasons[signature.partition("(")[0], why] += 1
+        shown = "; ".join(f"{name}: {why}" for (name, why), _ in reasons.most_common(_SHOWN_REASONS))
+        more = "; ..." if len(reasons) > _SHOWN_REASONS else ""
+        total = count + sources.num_measured
+        facts.append(("estimated", f"{count} of {total} ops instead of measured: {shown}{more}"))
+    if sources is not None and sources.num_disturbed:
+        text = f"{sources.num_disturbed} of {sources.num_measured} ops while other work had the cores; they are measured "
+        facts.append(("measured", text + "again when the machine is quiet"))
+    return facts
 
 
 def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
@@ -112,6 +134,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "memory_limit_bytes": simulation.memory_limit_bytes,
         "num_bytes": simulation.num_bytes,
         "model_flops": simulation.model_flops,
+        "ops": None if simulation.sources is None else asdict(simulation.sources),
     }
 
 
