@@ -145,7 +145,8 @@ def _take(results: Sequence[dict[str, Any]], found: Found) -> None:
     for name in {name for result in results for name in result["passes"]}:
         curves = [result["passes"][name] for result in results if name in result["passes"]]
         found.passes[name] = tuple(
-            (int(points[0][0]), over_processes([float(s) for _, s in points])) for points in zip(*curves, strict=True)
+            (int(points[0][0]), over_processes([float(s) for _, s in points]))
+            for points in zip(*curves, strict=True)
         )
 
 

@@ -103,7 +103,9 @@ class MeasuredOps(OpSeconds):
         return max(0.0, small_s + slope * (words - small)) if words else 0.0
 
     def sources(self) -> Sources:
-        estimated = {s: self.reasons.get(s, "not among the ops that were measured") for s in sorted(self.estimated)}
+        estimated = {
+            s: self.reasons.get(s, "not among the ops that were measured") for s in sorted(self.estimated)
+        }
         return Sources(len(self.measured), estimated, len(self.measured & self.busy))
 
 
@@ -123,7 +125,9 @@ def measure_ops(
     limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
     whole = [tuple(group) for group in groups]
     asked = [traces_within(group, limit_bytes) for group in whole]
-    left_out = {signature for group in whole for signature in _signatures(group)}.difference(*map(_signatures, asked))
+    left_out = {signature for group in whole for signature in _signatures(group)}.difference(
+        *map(_signatures, asked)
+    )
     entry, rest = Measurements.read().of(conditions.key), ""
     if again or any(_missing(asked, entry, _to_repeat(asked, entry))):
         with measuring():
@@ -131,7 +135,9 @@ def measure_ops(
     reasons = {signature: failure.why for signature, failure in entry.failed.items()}
     if rest:
         reasons = dict.fromkeys(frozenset().union(*map(_signatures, asked)), rest) | reasons
-    reasons |= dict.fromkeys(left_out, f"needs more than the {limit_bytes / 2**30:.3g} GiB that measuring may use")
+    reasons |= dict.fromkeys(
+        left_out, f"needs more than the {limit_bytes / 2**30:.3g} GiB that measuring may use"
+    )
     return MeasuredOps({s: m.seconds for s, m in entry.ops.items()}, entry.passes, reasons, entry.busy())
 
 
@@ -203,7 +209,10 @@ def _entry(found: Found, groups: Iterable[_Group], known: Entry, others: float) 
     when_s = time.time()
     work = {s: w for group in groups for trace in group for s, w in trace.work.items()}
     return Entry(
-        {s: Measurement(seconds, spread, work[s], when_s, others) for s, (seconds, spread) in found.seconds.items()},
+        {
+            s: Measurement(seconds, spread, work[s], when_s, others)
+            for s, (seconds, spread) in found.seconds.items()
+        },
         {s: Failure(why, when_s) for s, why in found.failed.items() if s not in known.failed},
         found.passes,
         others,

@@ -16,7 +16,15 @@ from typing import Any
 from trainyard.hardware.busy import BUSY
 from trainyard.hardware.remembered import measurements_file, write_whole
 
-__all__ = ["Entry", "Failure", "Measurement", "Measurements", "contradicting", "over_processes", "over_repeats"]
+__all__ = [
+    "Entry",
+    "Failure",
+    "Measurement",
+    "Measurements",
+    "contradicting",
+    "over_processes",
+    "over_repeats",
+]
 
 _VERSION = 4
 _MOST_S = 3600.0
@@ -218,9 +226,8 @@ def contradicting(points: Mapping[str, tuple[float, float]]) -> frozenset[str]:
     found = set()
     for signature, (work, seconds) in points.items():
         larger = [s for w, s in kinds[_kind(signature)] if w > work]
-        if larger and seconds > _FACTOR_OF_KIND * median(larger):
-            found.add(signature)
-        elif seconds > _FACTOR_OF_ANY * medians.get(work, math.inf):
+        most_of_kind = _FACTOR_OF_KIND * median(larger) if larger else math.inf
+        if seconds > min(most_of_kind, _FACTOR_OF_ANY * medians.get(work, math.inf)):
             found.add(signature)
     return frozenset(found)
 
@@ -243,4 +250,3 @@ _SIZES = re.compile(r"\[[\d, -]*\]")
 def _kind(signature: str) -> str:
     """A signature without sizes."""
     return _SIZES.sub("[]", signature)
-

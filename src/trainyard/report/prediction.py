@@ -26,6 +26,7 @@ __all__ = [
     "runners_up_table",
     "simulation_document",
     "simulation_facts",
+    "source_facts",
 ]
 
 _SHOWN_RANKS = 8
@@ -57,11 +58,11 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
         ("of which", time),
         ("MFU", percent_text(simulation.mfu)),
         *_memory_facts(simulation),
-        *_source_facts(simulation.sources),
+        *source_facts(simulation.sources),
     )
 
 
-def _source_facts(sources: Sources | None) -> list[tuple[str, str]]:
+def source_facts(sources: Sources | None) -> list[tuple[str, str]]:
     """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
     facts = []
     if sources is not None and sources.estimated:
