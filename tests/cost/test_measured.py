@@ -17,7 +17,7 @@ from trainyard.cost.measure_worker import _Worker
 from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
 from trainyard.cost.measurements import Measurement, Measurements
 from trainyard.cost.ops import Roofline, is_free
-from trainyard.cost.trace import Instruction, Notes, Trace, run_trace, trace_graph
+from trainyard.cost.trace import Instruction, Notes, Trace, elapsed, read, run_trace, trace_graph
 from trainyard.hardware.presets import device_named
 from trainyard.program.capture import capture
 from trainyard.zoo import build
@@ -118,6 +118,23 @@ def measured_by_worker(folder, trace, limit_s):
     request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "passes": []}
     _Worker(folder, 0, request).measure_group(0, [trace])
     return json.loads((folder / "result0.json").read_text())
+
+
+def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
+    shown = []
+
+    def clock(name, *times):
+        readings = iter(times)
+
+        def now():
+            shown.append(name)
+            return next(readings)
+
+        return now
+
+    clocks = clock("processor", 5.0, 5.5), clock("wall", 100.0, 129.0)
+    assert elapsed(clocks, read(clocks)) == 0.5
+    assert shown == ["processor", "wall", "wall", "processor"]
 
 
 def test_when_the_time_is_over_nothing_more_is_run(tmp_path):
@@ -258,6 +275,20 @@ def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
     assert measure_ops([[trace]], Conditions(1, 1)).seconds[relu] == 1e-6
     measure_ops([[trace]], Conditions(1, 1))
     assert runs == [1, 1]
+
+
+def test_what_contradicts_others_and_was_disturbed_is_not_believed(cache):
+    small, large = "aten.relu.default(float32[8])", "aten.relu.default(float32[64])"
+    store = Measurements.read()
+    for key, others in (("1x1", 0.5), ("1x2", 0.0)):
+        store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, others, times=2)
+        store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, others, times=2)
+        store.of(key).passes["copy"] = ((1, 0.1), (2, 0.2))
+    store.write()
+    disturbed, quiet = (measure_ops([], Conditions(1, n)) for n in (1, 2))
+    assert set(disturbed.seconds) == {large}
+    assert "other work" in disturbed.reasons[small]
+    assert set(quiet.seconds) == {small, large}
 
 
 def test_what_another_process_measures_meanwhile_is_kept(cache, monkeypatch):

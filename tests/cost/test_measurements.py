@@ -53,6 +53,16 @@ def test_what_contradicts_others_is_measured_twice_and_then_believed():
     assert entry.doubtful() == frozenset()
 
 
+def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
+    entry = Entry({"a": Measurement(1.0, 0.1, 1.0, 1.0, others=0.6)})
+    for _ in range(4):
+        assert entry.disturbed() == {"a"}
+        entry.add(Entry(failed={"a": Failure("late", 2.0), "b": Failure("late", 2.0)}))
+    assert entry.disturbed() == frozenset()
+    assert entry.ops.keys() == {"a"}
+    assert entry.failed.keys() == {"b"}
+
+
 def test_the_quieter_and_quicker_measurement_counts():
     entry = Entry({"a": Measurement(2.0, 0.1, 1.0, 1.0, others=0.6)}, passes={"copy": ((1, 2.0), (2, 5.0))})
     assert entry.busy() == {"a"}

@@ -82,8 +82,10 @@ class _Worker:
     def __init__(self, folder: Path, rank: int, request: dict[str, Any]) -> None:
         self.folder, self.rank, self.request = folder, rank, request
         self.end = time.monotonic() + request["limit_s"]
-        # One thread's own time does not run while the system runs something else.
-        self.clock = time.thread_time if request["num_threads"] == 1 else time.perf_counter
+        # The time of one thread, or of all of a process, does not run while the system runs something else. That of
+        # all is longer than what passes, if they run.
+        one = request["num_threads"] == 1
+        self.clocks = (time.thread_time,) if one else (time.process_time, time.perf_counter)
         self.seconds: dict[str, tuple[float, float]] = {}
         self.failed: dict[str, str] = dict(request["failed"])
         self.passes: dict[str, list[tuple[int, float]]] = {}
@@ -92,7 +94,7 @@ class _Worker:
     def measure_passes(self) -> None:
         """The passes over flat buffers."""
         for name in self.request["passes"]:
-            self.passes[name] = _measure_pass(name, self.clock)
+            self.passes[name] = _measure_pass(name, self.clocks)
         self._write()
 
     def measure_group(self, index: int, traces: Any) -> None:
@@ -115,7 +117,7 @@ class _Worker:
             while len(runs) <= _MIN_RUNS or (
                 time.monotonic() - begin < self.request["group_limit_s"] and len(runs) < _MAX_RUNS
             ):
-                notes = Notes({}, self.failed, before, self.clock)
+                notes = Notes({}, self.failed, before, self.clocks)
                 if not runs:
                     partial = notes
                 for trace in traces:
@@ -141,17 +143,19 @@ class _Worker:
         part.rename(self.folder / f"result{self.rank}.json")
 
 
-def _measure_pass(name: str, clock: Callable[[], float]) -> list[tuple[int, float]]:
+def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
     """Least seconds of a pass over float32 buffers of two sizes."""
+    from trainyard.cost.trace import elapsed, read
+
     points = []
     for num_elements in PASS_ELEMENTS:
         call = _pass(name, num_elements)
         call()
         laps = []
         for _ in range(_PASS_RUNS):
-            start = clock()
+            start = read(clocks)
             call()
-            laps.append(clock() - start)
+            laps.append(elapsed(clocks, start))
         points.append((num_elements, min(laps)))
     return points
 

@@ -125,20 +125,25 @@ def measure_ops(
     limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
     whole = [tuple(group) for group in groups]
     asked = [traces_within(group, limit_bytes) for group in whole]
-    left_out = {signature for group in whole for signature in _signatures(group)}.difference(
-        *map(_signatures, asked)
-    )
+    left_out = _all_signatures(whole) - _all_signatures(asked)
     entry, rest = Measurements.read().of(conditions.key), ""
     if again or any(_missing(asked, entry, _to_repeat(asked, entry))):
         with measuring():
             entry, rest = _measured(asked, conditions, budget_s, again)
     reasons = {signature: failure.why for signature, failure in entry.failed.items()}
     if rest:
-        reasons = dict.fromkeys(frozenset().union(*map(_signatures, asked)), rest) | reasons
+        reasons = dict.fromkeys(_all_signatures(asked), rest) | reasons
     reasons |= dict.fromkeys(
         left_out, f"needs more than the {limit_bytes / 2**30:.3g} GiB that measuring may use"
     )
-    return MeasuredOps({s: m.seconds for s, m in entry.ops.items()}, entry.passes, reasons, entry.busy())
+    wrong = entry.contradicting() & entry.busy()
+    reasons |= dict.fromkeys(wrong, "was slower than larger ops, while other work had the cores")
+    seconds = {s: m.seconds for s, m in entry.ops.items() if s not in wrong}
+    return MeasuredOps(seconds, entry.passes, reasons, entry.busy())
+
+
+def _all_signatures(groups: Iterable[_Group]) -> frozenset[str]:
+    return frozenset().union(*map(_signatures, groups))
 
 
 def _signatures(group: _Group) -> frozenset[str]:
@@ -147,11 +152,11 @@ def _signatures(group: _Group) -> frozenset[str]:
 
 def _to_repeat(groups: Iterable[_Group], entry: Entry) -> frozenset[str]:
     """Which of the ops to measure again: what contradicts others, and, if it is quiet now, what other work disturbed."""
-    asked = frozenset().union(*map(_signatures, groups))
-    busy = entry.busy() & asked
-    if busy and others_now() > BUSY:
-        busy = frozenset()
-    return busy | entry.doubtful() & asked
+    asked = _all_signatures(groups)
+    disturbed = entry.disturbed() & asked
+    if disturbed and others_now() > BUSY:
+        disturbed = frozenset()
+    return disturbed | entry.doubtful() & asked
 
 
 def _missing(
@@ -181,7 +186,7 @@ def _measured(
     cache = Measurements.read()
     entry = cache.of(conditions.key)
     if again:
-        asked = frozenset().union(*map(_signatures, groups))
+        asked = _all_signatures(groups)
         entry.ops = {s: m for s, m in entry.ops.items() if s not in asked}
         entry.failed = {s: f for s, f in entry.failed.items() if s not in asked}
         entry.passes = {}
@@ -200,7 +205,7 @@ def _measured(
         entry.add(_entry(found, missing, entry, watch.share()))
         cache.write()
         rest = found.rest
-        repeat = entry.doubtful() & frozenset().union(*map(_signatures, groups))
+        repeat = entry.doubtful() & _all_signatures(groups)
     return entry, rest
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ __all__ = [
 _VERSION = 4
 _MOST_S = 3600.0
 _ENOUGH_TIMES = 2
+_MOST_TIMES = 5
 # How many times as long as larger ones an op may take: of its own kind, and of any.
 _FACTOR_OF_KIND = 4.0
 _FACTOR_OF_ANY = 50.0
@@ -107,27 +108,41 @@ class Entry:
     passes: dict[str, Points] = field(default_factory=dict)
     passes_others: float = 0.0
 
+    def contradicting(self) -> frozenset[str]:
+        """Signatures of ops that take far longer than larger ones."""
+        return contradicting({s: (m.work, m.seconds) for s, m in self.ops.items()})
+
     def doubtful(self) -> frozenset[str]:
         """Signatures to measure again: those that contradict others, if they were measured only once."""
-        points = {s: (m.work, m.seconds) for s, m in self.ops.items()}
-        return frozenset(s for s in contradicting(points) if self.ops[s].times < _ENOUGH_TIMES)
+        return frozenset(s for s in self.contradicting() if self.ops[s].times < _ENOUGH_TIMES)
 
     def busy(self) -> frozenset[str]:
         """Signatures that were measured while other work had the cores."""
         return frozenset(s for s, m in self.ops.items() if m.was_busy)
 
+    def disturbed(self) -> frozenset[str]:
+        """Those of them to measure again on a quiet machine, unless that was in vain too often."""
+        return frozenset(s for s in self.busy() if self.ops[s].times < _MOST_TIMES)
+
     def add(self, found: Entry) -> None:
-        """Take what was measured now."""
+        """Take what was measured now, or failed; what had been measured before and failed now counts as tried again."""
+        for signature, failure in found.failed.items():
+            old = self.ops.get(signature)
+            if old is None:
+                self.failed[signature] = failure
+            else:
+                self.ops[signature] = replace(old, times=old.times + 1)
         for signature, new in found.ops.items():
             old = self.ops.get(signature)
             self.ops[signature] = new if old is None else old.with_another(new)
             self.failed.pop(signature, None)
-        self.failed |= {s: f for s, f in found.failed.items() if s not in self.ops}
-        for name, points in found.passes.items():
-            known = self.passes.get(name, points)
-            self.passes[name] = tuple(min(a, b) for a, b in zip(known, points, strict=True))
         if found.passes:
-            self.passes_others = found.passes_others
+            known = self.passes or found.passes
+            self.passes_others = min(found.passes_others, self.passes_others if self.passes else 1.0)
+            self.passes = {
+                name: tuple(min(a, b) for a, b in zip(known.get(name, points), points, strict=True))
+                for name, points in found.passes.items()
+            }
 
 
 class Measurements:
