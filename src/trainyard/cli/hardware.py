@@ -16,7 +16,7 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(Common):
-    """Describe a cluster; without one, this machine as it was measured and how old that is, and the known devices."""
+    """Describe a cluster; without one, this machine as it was measured, and the known devices."""
 
     cluster: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[CLUSTER]")] = ""
     """Text form such as 4x8xA100-80G or local:2, or a YAML file."""

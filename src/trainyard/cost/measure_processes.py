@@ -23,7 +23,7 @@ from trainyard.hardware.heap import heap_environment
 
 __all__ = ["Found", "measure_in_processes"]
 
-_LIMIT_S = 100.0
+_LIMIT_S = 60.0
 _GRACE_S = 30.0  # to start, and to end an op that runs when the time is over
 _MAX_STARTS = 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 _SHOWN_RANKS = 8
-_SHOWN_REASONS = 3
+_SHOWN_OF_EACH = 3
 
 
 def mesh_text(plan: Plan) -> str:
@@ -62,17 +61,22 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _some(texts: Sequence[str], between: str) -> str:
+    """The first few of them."""
+    return between.join((*texts[:_SHOWN_OF_EACH], *["..."] * (len(texts) > _SHOWN_OF_EACH)))
+
+
 def source_facts(sources: Sources | None) -> list[tuple[str, str]]:
     """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
     facts = []
     if sources is not None and sources.estimated:
-        count, reasons = len(sources.estimated), Counter[tuple[str, str]]()
+        count = len(sources.estimated)
+        reasons: dict[str, dict[str, None]] = {}
         for signature, why in sources.estimated.items():
-            reasons[signature.partition("(")[0], why] += 1
-        shown = "; ".join(f"{name}: {why}" for (name, why), _ in reasons.most_common(_SHOWN_REASONS))
-        more = "; ..." if len(reasons) > _SHOWN_REASONS else ""
+            reasons.setdefault(why, {})[signature.partition("(")[0]] = None
+        shown = [f"{_some(list(names), ', ')}: {why}" for why, names in reasons.items()]
         total = count + sources.num_measured
-        facts.append(("estimated", f"{count} of {total} ops instead of measured: {shown}{more}"))
+        facts.append(("estimated", f"{count} of {total} ops instead of measured: {_some(shown, '; ')}"))
     if sources is not None and sources.num_disturbed:
         text = f"{sources.num_disturbed} of {sources.num_measured} ops while other work had the cores; they are measured "
         facts.append(("measured", text + "again when the machine is quiet"))
