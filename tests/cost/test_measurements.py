@@ -55,7 +55,7 @@ def test_what_contradicts_others_is_measured_twice_and_then_believed():
 
 def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
     entry = Entry({"a": Measurement(1.0, 0.1, 1.0, 1.0, others=0.6)})
-    for _ in range(4):
+    for _ in range(3):
         assert entry.disturbed() == {"a"}
         entry.add(Entry(failed={"a": Failure("late", 2.0), "b": Failure("late", 2.0)}))
     assert entry.disturbed() == frozenset()

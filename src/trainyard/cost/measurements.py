@@ -29,7 +29,7 @@ __all__ = [
 _VERSION = 4
 _MOST_S = 3600.0
 _ENOUGH_TIMES = 2
-_MOST_TIMES = 5
+_MOST_IN_VAIN = 3
 # How many times as long as larger ones an op may take: of its own kind, and of any.
 _FACTOR_OF_KIND = 4.0
 _FACTOR_OF_ANY = 50.0
@@ -51,6 +51,7 @@ class Measurement:
     when_s : since 1970.
     others : the share of the cores that other processes used meanwhile.
     times : how often it was measured.
+    in_vain : how often it failed to be measured again since.
     """
 
     seconds: float
@@ -59,6 +60,7 @@ class Measurement:
     when_s: float
     others: float = 0.0
     times: int = 1
+    in_vain: int = 0
 
     @property
     def is_sound(self) -> bool:
@@ -114,7 +116,9 @@ class Entry:
 
     def doubtful(self) -> frozenset[str]:
         """Signatures to measure again: those that contradict others, if they were measured only once."""
-        return frozenset(s for s in self.contradicting() if self.ops[s].times < _ENOUGH_TIMES)
+        return frozenset(
+            s for s in self.contradicting() if self.ops[s].times + self.ops[s].in_vain < _ENOUGH_TIMES
+        )
 
     def busy(self) -> frozenset[str]:
         """Signatures that were measured while other work had the cores."""
@@ -122,7 +126,7 @@ class Entry:
 
     def disturbed(self) -> frozenset[str]:
         """Those of them to measure again on a quiet machine, unless that was in vain too often."""
-        return frozenset(s for s in self.busy() if self.ops[s].times < _MOST_TIMES)
+        return frozenset(s for s in self.busy() if self.ops[s].in_vain < _MOST_IN_VAIN)
 
     def add(self, found: Entry) -> None:
         """Take what was measured now, or failed; what had been measured before and failed now counts as tried again."""
@@ -131,7 +135,7 @@ class Entry:
             if old is None:
                 self.failed[signature] = failure
             else:
-                self.ops[signature] = replace(old, times=old.times + 1)
+                self.ops[signature] = replace(old, in_vain=old.in_vain + 1)
         for signature, new in found.ops.items():
             old = self.ops.get(signature)
             self.ops[signature] = new if old is None else old.with_another(new)

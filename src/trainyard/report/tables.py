@@ -73,7 +73,10 @@ def machine_facts(profile: MachineProfile, now_s: float) -> tuple[tuple[str, str
         Since 1970, to say how long ago that was.
     """
     threads = profile.num_cores
-    age = f"{duration_text(max(0.0, now_s - profile.when_s))} ago" if profile.when_s else "at an unknown time"
+    when = "at an unknown time"
+    if profile.when_s:
+        age = duration_text(max(0.0, now_s - profile.when_s))
+        when = f"{age} ago, while other work used {percent_text(profile.others)} of the cores"
     dtypes = sorted({sample.dtype for sample in profile.matmul})
     return (
         ("processor", profile.cpu),
@@ -90,7 +93,7 @@ def machine_facts(profile: MachineProfile, now_s: float) -> tuple[tuple[str, str
             (f"all-reduce of {bytes_text(size)}, 2 processes", seconds_text(_all_reduce_s(profile, size)))
             for size in (2.0**10, 2.0**24)
         ),
-        ("measured", f"{age}, while other work used {percent_text(profile.others)} of the cores"),
+        ("measured", when),
     )
 
 
