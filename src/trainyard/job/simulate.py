@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,11 +64,13 @@ def simulate_plan(
             f"the plan has {plan.num_ranks} ranks, and cluster {cluster.name!r} {cluster.num_devices} devices; plan "
             "for fewer ranks or take a larger cluster"
         )
-    assembly = assemble(lowered, cluster, op_seconds or Roofline(), optimizer)
+    op_seconds = op_seconds or Roofline()
+    assembly = assemble(lowered, cluster, op_seconds, optimizer)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
         flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
-    return _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
+    result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
+    return replace(result, sources=op_seconds.sources())
 
 
 def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds, optimizer: Pass) -> Assembly:

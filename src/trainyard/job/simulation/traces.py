@@ -48,7 +48,7 @@ def measured_ops(
     Raises
     ------
     HardwareError
-        If the cluster is not this machine, or measuring fails.
+        If the cluster is not this machine.
     """
     plans = lowered if isinstance(lowered, list) else [lowered]
     if cluster.num_cores is None:
