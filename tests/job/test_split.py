@@ -10,33 +10,18 @@ from typing import Any
 import pytest
 import torch
 from drawn_losses import COUPLED, ROWS, SEPARATE, Drawn, drawn, with_terms
+from one_step import check_equal, plain, trained
 from torch import Tensor, nn
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import DATA, Plan, PlanError, parse_plan
 from trainyard.job.planning import simulate
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import run_ranks
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
-from trainyard.program.random import CounterDropout
 from trainyard.zoo import build
-
-SEED = 3
-
-
-def plain(model: Model) -> tuple[float, dict[str, Tensor]]:
-    """The loss and the gradients of one device, on the whole batch."""
-    model.module.zero_grad()
-    with CounterDropout(torch.tensor([SEED, 0, 0]), ROWS):
-        loss = model.loss(model.module, model.batch)
-        assert isinstance(loss, Tensor)
-        loss.backward()
-    found = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
-    return loss.item(), {n: g.clone() for n, g in found.items()}
 
 
 def plan_of(
@@ -64,29 +49,6 @@ def plan_of(
         zero_stage=zero,
         statistics=task.statistics_in(count),
     )
-
-
-def trained(task: Task, plan: Plan, rank: int = 0) -> tuple[float, dict[str, Tensor]]:
-    """The loss and the gradients that a rank has after one step."""
-    values = {n: v.detach().clone() for n, v in task.model.module.state_dict(keep_vars=True).items()}
-    lowered = lower(task.program(plan.rows_per_microbatch), plan)
-    sgd = OptimizerConfig("sgd", lr=0.0)
-    executor = Executor(lowered, rank, values.__getitem__, sgd, torch.device("cpu"), seed=SEED)
-    batch = {f"batch.{name}": value for name, value in task.model.batch.items()}
-    sums = executor.forward_backward(batch, 0)
-    losses = executor._reduce_losses(sums)()
-    state = executor.state
-    grads = state.local_tensors(dict(zip(state.buckets, state.finish_gradients(), strict=True)))
-    return losses["loss:loss"], {n: g.clone() for n, g in grads.items()}
-
-
-def check_equal(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, Tensor]]) -> None:
-    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
-    largest = max(float(g.abs().max()) for g in wanted[1].values())
-    for name, grad in found[1].items():
-        scale = max(float(wanted[1][name].abs().max()), 0.05 * largest)
-        # Where terms of about one cancel, what is left of a gradient is rounding.
-        assert float((grad - wanted[1][name]).abs().max()) <= 1e-5 * scale + 3e-7, name
 
 
 @cache
