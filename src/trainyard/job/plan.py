@@ -153,7 +153,12 @@ class Plan:
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
         if self.data > 1:
-            shared = ("nothing", "optimizer state", "optimizer state and gradients", "all model state")
+            shared = (
+                "nothing",
+                "optimizer state",
+                "optimizer state and gradients",
+                "optimizer state, gradients and parameters",
+            )
             parts.append(
                 f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
             )
