@@ -151,7 +151,7 @@ def frozen() -> tuple[Net, Any]:
 
 
 def partly_frozen() -> tuple[Net, Any]:
-    """Frozen: a matrix used at the start and at the end, one of integers, a number, and a layer's weight without its bias."""
+    """Frozen: a matrix used at both ends, one of integers, a number, and a layer's weight without its bias."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = torch.tanh(net.a(x @ net.shared) * net.scale)

@@ -128,7 +128,10 @@ def test_bytes_of_frozen_weights_and_what_the_plan_says_of_them(stage: int, shar
     assert state_bytes(lowered, list(lowered.stages), "adamw")["parameters"] == own + 2 * frozen // shards
     assert ("gradients and parameters (ZeRO" in plan.explain()) == (shards > 1)
     kept = "their weights are shared, too" if shards > 1 else "every rank keeps all of their weights"
-    assert f"{frozen:,} parameters are not trained and have neither gradients nor state; {kept}" in plan.explain()
+    assert (
+        f"{frozen:,} parameters are not trained and have neither gradients nor state; {kept}"
+        in plan.explain()
+    )
 
 
 def test_a_layer_is_gathered_by_itself() -> None:
