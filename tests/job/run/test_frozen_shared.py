@@ -94,6 +94,7 @@ def trained_by(rank: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_shared_frozen_weights_give_the_losses_of_one_device_and_take_the_bytes_predicted() -> None:
     model = adapted()
     lowered = lowered_of(model, planned(model, "zero(stage=3)", "1x2xA100-40G"))
