@@ -131,6 +131,10 @@ TOGETHER = {
     ),
     "one gradient, cut and whole": Case(models.one_gradient_of_two, data=2, cut=(("base", Shard(0)),)),
     "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
+    "frozen parameters shared": Case(models.partly_frozen, data=2, zero=3, recompute=True),
+    "frozen parameters shared, in stages": Case(
+        models.partly_frozen, data=2, zero=3, per_rank=2, schedule="interleaved"
+    ),
 }
 
 

@@ -13,6 +13,9 @@ from typing import Any, Literal, get_args
 
 import yaml
 
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.errors import HardwareError
+from trainyard.hardware.files import cluster_from_dict, cluster_to_dict
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import Placement, parse_placement
@@ -43,7 +46,9 @@ class Plan:
     ----------
     model : name of the captured model.
     fingerprint : of the program of one microbatch, on all data-parallel ranks together.
-    cluster : text form of the cluster that it was made for.
+    cluster : name of the cluster that it was made for.
+    place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
+        holds all of it.
     num_rows : rows of the batch in one step.
     data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
         ``data``, then ``pipeline``.
@@ -81,6 +86,7 @@ class Plan:
     statistics: Statistics = "batch"
     made_by: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    place: Cluster | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -144,8 +150,9 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in sentences."""
+        where = self.cluster if self.place is None else f"{self.cluster} as the plan describes it"
         parts = [
-            f"{self.model} on {self.num_ranks} ranks of {self.cluster}: {self.pipeline} pipeline x {self.data} data x "
+            f"{self.model} on {self.num_ranks} ranks of {where}: {self.pipeline} pipeline x {self.data} data x "
             f"{self.tensor} tensor.",
             f"{self.num_rows} rows a step in {self.num_microbatches} microbatches of {self.rows_per_microbatch} rows "
             f"({self.rows_per_microbatch // self.data} on each data-parallel rank), in {self.dtype}.",
@@ -153,7 +160,12 @@ class Plan:
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
         if self.data > 1:
-            shared = ("nothing", "optimizer state", "optimizer state and gradients", "all model state")
+            shared = (
+                "nothing",
+                "optimizer state",
+                "optimizer state and gradients",
+                "optimizer state, gradients and parameters",
+            )
             parts.append(
                 f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
             )
@@ -171,7 +183,7 @@ class Plan:
         return {
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "cluster": self.cluster,
+            "cluster": self.cluster if self.place is None else cluster_to_dict(self.place),
             "num_rows": self.num_rows,
             "mesh": {DATA: self.data, TENSOR: self.tensor},
             "schedule": named or self.schedule.to_text(),
@@ -226,6 +238,7 @@ def parse_plan(text: str) -> Plan:
         raise PlanError(f"this is not a plan: expected a mapping, got {type(given).__name__}")
     mesh = given.pop("mesh", {})
     try:
+        given |= _read_cluster(given["cluster"])
         schedule = _read_schedule(given.pop("schedule"))
         check(schedule)
         placements = {
@@ -241,6 +254,8 @@ def parse_plan(text: str) -> Plan:
         ) from error
     except ScheduleError as error:
         raise PlanError(f"the plan's schedule cannot run: {error}") from error
+    except HardwareError as error:
+        raise PlanError(f"the plan's cluster cannot be read: {error}") from error
 
 
 def load_plan(path: Path) -> Plan:
@@ -259,6 +274,14 @@ def load_plan(path: Path) -> Plan:
         raise PlanError(f"{path} is not a plan: not text") from error
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
+
+
+def _read_cluster(given: Any) -> dict[str, Any]:
+    """A cluster by its name, or all of it."""
+    if isinstance(given, str):
+        return {"cluster": given}
+    place = cluster_from_dict(given)
+    return {"cluster": place.name, "place": place}
 
 
 def _read_schedule(given: Any) -> Schedule:

@@ -123,14 +123,15 @@ def plan_task(
 
 
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
-    """Time a plan on the cluster that it names, or on another of as many devices.
+    """Time a plan on the cluster that it was made for, or on another of as many devices.
 
     Raises
     ------
     PlanError
         If the plan was made for another model, or needs more devices.
     """
-    place = parse_cluster(cluster or plan.cluster) if not isinstance(cluster, Cluster) else cluster
+    given = cluster or plan.place or plan.cluster
+    place = given if isinstance(given, Cluster) else parse_cluster(given)
     if plan.num_ranks > place.num_devices:
         raise PlanError(
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "

@@ -106,7 +106,7 @@ def _add_rank(
         (s.stage, kind): Work(
             segment,
             rank,
-            {b.name: b for b in s.buckets},
+            {b.name: b for b in (*s.buckets, *s.frozen)},
             op_seconds_of(segment, rank, prices),
             memory[s.stage].actions[kind].graph,
         )

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.parse import is_described_by_name
 from trainyard.job.lower.split import CoupledRowsError, split
 from trainyard.job.plan import DATA, Plan, PlanError, Statistics
 from trainyard.job.schedules import make_schedule
@@ -110,6 +111,11 @@ class Setting:
     task: Task
     cluster: Cluster
 
+    @cached_property
+    def place(self) -> Cluster | None:
+        """The cluster as plans carry it: None where its name says what it is."""
+        return None if is_described_by_name(self.cluster) else self.cluster
+
 
 Strategy = Callable[[Setting, Plan], Plan]
 """From a setting and the plan so far to a plan; a pure function. Strategies compose left to right."""
@@ -128,6 +134,7 @@ def first_plan(setting: Setting) -> Plan:
         1,
         make_schedule("gpipe", 1, 1),
         dtype=task.dtype,
+        place=setting.place,
     )
 
 

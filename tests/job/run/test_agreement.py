@@ -24,9 +24,8 @@ def _built(seed: int) -> Model:
 
 
 def _batches_of(seed: int) -> FunctionData:
-    generator = torch.Generator().manual_seed(seed)
-
     def batch(step: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(1000 * seed + step)
         drawn = torch.randint(128, (2, plans.ROWS, 16), generator=generator)
         return {"tokens": drawn[0], "targets": drawn[1]}
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from torch import fx
 
 from trainyard.job.lower.axes import shard_axes
-from trainyard.job.lower.buckets import Bucket, Param, make_buckets
+from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.cut import Cut, ancestors, cut
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
 from trainyard.job.plan import Plan, PlanError
@@ -44,11 +44,15 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """What the ranks of one stage run: one segment per kind of action."""
+    """What the ranks of one stage run: one segment per kind of action.
+
+    ``buckets`` are trained; ``frozen`` are those of which each data-parallel rank keeps a part of the values.
+    """
 
     stage: int
     segments: Mapping[Kind, Segment]
     buckets: tuple[Bucket, ...]
+    frozen: tuple[Bucket, ...]
 
     @cached_property
     def freed(self) -> Mapping[Kind, frozenset[str]]:
@@ -166,6 +170,7 @@ def _params(
             inputs[entry.path],
             tuple(sorted(used)),
             entry.trainable,
+            str(local.nodes[entry.node].meta["val"].dtype).removeprefix("torch."),
         )
     return found
 
@@ -257,8 +262,8 @@ def _stage(
 ) -> StageProgram:
     ops = [n for n in program.graph.nodes if parts.stage_of.get(n) == stage and n in parts.live]
     used = _params_in_order(program, ops, parts, stage, params)
-    buckets = make_buckets(plan, stage, used)
-    gathered = [b for b in buckets if b.num_shards > 1 and plan.zero_stage == 3]
+    buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
+    gathered = [b for b in (*buckets, *frozen) if b.num_shards > 1 and plan.zero_stage == 3]
     split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
     grads = {path: terms[stage] for path, terms in parts.contributions.items() if stage in terms}
 
@@ -286,7 +291,7 @@ def _stage(
         writers.append(write("B", backward))
     for bucket in ready:
         writers[-1].accumulate(bucket, grads)
-    return StageProgram(stage, _close(parts, stage, writers, results), buckets)
+    return StageProgram(stage, _close(parts, stage, writers, results), buckets, frozen)
 
 
 def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:
@@ -300,11 +305,11 @@ def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]
 def _params_in_order(
     program: Program, ops: list[fx.Node], parts: Cut, stage: int, params: Mapping[str, Param]
 ) -> list[Param]:
-    """Trainable parameters of a stage, in the order of their first use."""
+    """Parameters of a stage, in the order of their first use."""
     position = {n: i for i, n in enumerate(ops)}
     first_use = {}
     for entry in program.params:
-        if params[entry.path].trainable and stage in params[entry.path].stages:
+        if stage in params[entry.path].stages:
             users = [position[u] for u in _users_through(program.nodes[entry.node], parts) if u in position]
             first_use[entry.path] = min(users, default=len(ops))
     return [params[path] for path in sorted(first_use, key=first_use.__getitem__)]

@@ -81,6 +81,7 @@ class Executor:
         self.actions = plan.schedule.actions[self.mesh.index(PIPELINE)]
         self.state = State(
             tuple(b for s in self.stages for b in s.buckets),
+            tuple(b for s in self.stages for b in s.frozen),
             lowered.params,
             self.mesh,
             values,
@@ -120,7 +121,7 @@ class Executor:
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
-        """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``).
+        """Buffers, parameters neither trained nor in buckets (``constants``), and what the model made itself (``made``).
 
         Of those that a step does not write, ``exact`` refers to what they were before they were rounded to the plan's
         precision, on the CPU: a checkpoint is read in another one, too.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
-from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes
+from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes, num_trained
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.remesh import microbatch_program
 from trainyard.job.task import Setting, Strategy, with_mesh
@@ -249,7 +249,12 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
     peers = degrees.data if rows * degrees.data == task.num_rows else 1
     program = task.program(rows * peers)
     share = degrees.tensor * degrees.pipeline
+    trained = num_trained(program)
     state = model_state_bytes(
-        program.num_params / share, adam_state(task.dtype), zero_stage=0, num_ranks=degrees.data
+        trained / share,
+        adam_state(task.dtype),
+        zero_stage=0,
+        num_ranks=degrees.data,
+        num_frozen=(program.num_params - trained) / share,
     )
     return state + kept_bytes(program) / (degrees.tensor * peers)
