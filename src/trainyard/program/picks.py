@@ -33,16 +33,17 @@ def write_picks(graph: fx.Graph) -> None:
 
 def _places(node: fx.Node) -> fx.Node | None:
     """The places in dimension 1, [n] or [n, k], if the index of dimension 0 counts all rows in order."""
-    table, indices, *values = node.args
-    if len(indices) != 2 or None in indices:  # type: ignore[arg-type]
+    args: Any = node.args
+    table, indices, *values = args
+    if len(indices) != 2 or None in indices:
         return None
-    rows, at = indices  # type: ignore[misc]
+    rows, at = indices
     num_rows, row_shape, shape = (_shape(table)[0], _shape(rows), _shape(at))
     if row_shape != (num_rows, 1)[: len(shape)] or shape[:1] != (num_rows,) or len(shape) > 2:
         return None
     if values and _shape(values[0]) not in ((), (*shape, *_shape(table)[2:])):
         return None
-    return at if at.meta["val"].dtype == torch.int64 and _counts_up(rows) else None  # type: ignore[no-any-return]
+    return at if at.meta["val"].dtype == torch.int64 and _counts_up(rows) else None
 
 
 def _shape(node: Any) -> tuple[int, ...]:
@@ -66,7 +67,8 @@ def _get(node: fx.Node, places: fx.Node) -> fx.Node:
 
 
 def _put(node: fx.Node, places: fx.Node) -> fx.Node:
-    table, _, values, *_ = node.args
+    args: Any = node.args
+    table, _, values, *_ = args
     where = _spread(node, places)
     if _shape(values) == ():
         values = _write(node, aten.expand.default, values, list(_shape(where)))

@@ -71,19 +71,20 @@ def _make_constant(node: fx.Node) -> None:
 
 def _is_plain_view(node: fx.Node) -> bool:
     """Whether strides say no more than that all elements follow each other, as pools of one element write it."""
+    args: Any = node.args
     if node.target is aten.as_strided.default:
-        source, (size, stride, *offset) = node.args[0], node.args[1:]
+        source, (size, stride, *offset) = args[0], args[1:]
     elif node.target is aten.as_strided_scatter.default:
         # All of a tensor is written over with another one.
-        source, (size, stride, *offset) = node.args[1], node.args[2:]
+        source, (size, stride, *offset) = args[1], args[2:]
     else:
         return False
-    elements, result = source.meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    elements, result = source.meta["val"], node.meta["val"]
     following, step = True, 1
-    for n, s in zip(reversed(size), reversed(stride), strict=True):  # type: ignore[call-overload]
+    for n, s in zip(reversed(size), reversed(stride), strict=True):
         following, step = following and (n == 1 or s == step), step * n
     whole = not any(offset) and elements.numel() == step == result.numel()
-    return following and whole and elements.is_contiguous() and result.is_contiguous()  # type: ignore[no-any-return]
+    return bool(following and whole and elements.is_contiguous() and result.is_contiguous())
 
 
 def _replacement(node: fx.Node) -> fx.Node | None:
