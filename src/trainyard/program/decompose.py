@@ -1,6 +1,6 @@
 """Ops written as others, where the others can be cut and the original cannot.
 
-Losses are written out when a model is captured (``mean_losses``). Ops that need a whole dimension, softmax and
+Losses are written out when a model is captured (``losses_written_out``). Ops that need a whole dimension, softmax and
 batch normalisation, stay fused until a plan cuts that dimension; then ``expand`` writes them as reductions over it,
 whose parts add up.
 """
@@ -65,8 +65,8 @@ def _nll_loss_backward(
     return aten.nll_loss_backward.default(share, scores, target, weight, _SUM, ignore_index, count)
 
 
-def mean_losses() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the losses that capture applies."""
+def losses_written_out() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of losses, which capture applies: their means become sums over counts."""
     found: dict[Any, Callable[..., Any]] = dict(
         get_decompositions(
             [
@@ -82,6 +82,8 @@ def mean_losses() -> dict[Any, Callable[..., Any]]:
                 aten.binary_cross_entropy_with_logits,
                 aten.nll_loss2d_forward,
                 aten.nll_loss2d_backward,
+                aten.soft_margin_loss,
+                aten.soft_margin_loss_backward,
             ]
         )
     )

@@ -42,6 +42,7 @@ _PASS_THROUGH = {
     aten.squeeze.dim,
     aten.add.Tensor,
     aten.clone.default,
+    aten._weight_norm_interface_backward.default,
 }
 
 
@@ -174,7 +175,7 @@ def _push_back(program: Program, result: Assignment) -> None:
             result.wanted.setdefault((node.args[0], _result_index(node)), placement)
         elif node.target in _PASS_THROUGH:
             for choice in _options(axes_of(node), [], {0: placement}, result.axis.size):
-                if choice.results == (placement,):
+                if choice.results == tuple(result.wanted.get((node, i)) for i in range(len(choice.results))):
                     for source, wish in zip(tensor_args(node), choice.operands, strict=True):
                         if source.meta.get("phase") == "backward" and len(source.users) == 1:
                             result.wanted.setdefault((source, 0), wish)

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import fx
 
 from trainyard.job.lower.cut import ancestors
 from trainyard.job.lower.shard import Sharded, complete, emit
 from trainyard.program import spmd
-from trainyard.program.algebra.rules import tensor_args
+from trainyard.program.algebra.rules import has_rule, tensor_args
 from trainyard.program.decompose import AS_SUMS, expand
 from trainyard.program.nodes import add_op, copy_node, remove_dead
 from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
@@ -130,11 +131,21 @@ def _why(node: fx.Node, program: Program) -> str:
     reached = [output for result, output in made if result is not None and node in ancestors([result])]
     if reached and all(output.kind == "metric" for output in reached):
         return f"the metric {reached[0].path!r} is no sum or mean over rows"
-    user = next((u for u in node.users if u.op == "call_function"), node)
+    users = [u for u in node.users if u.op == "call_function"] or [node]
+    user = next(filter(_is_unknown, users), users[0])
     where = f"layer {user.meta['layer']!r}" if user.meta["layer"] else "the loss"
     phase = "" if user.meta["phase"] == "forward" else "the backward pass of "
+    if _is_unknown(user):
+        return (
+            f"in {phase}{where}, nothing says how the rows of the op {_op_name(user)} can be computed apart"
+        )
     needed = "a sum over all rows is" if node.target is spmd.all_reduce else "all rows at once are"
     return f"in {phase}{where}, {needed} needed from the op {_op_name(user)} on"
+
+
+def _is_unknown(node: fx.Node) -> bool:
+    """Whether an op is run whole only because the index algebra does not describe it."""
+    return isinstance(node.target, torch._ops.OpOverload) and not has_rule(node.target)
 
 
 def _op_name(node: fx.Node) -> str:
