@@ -66,10 +66,9 @@ class Task:
             if self.statistics == "microbatch":
                 return capture(self.model, num_rows, dtype, share=1 / count)
             raise PlanError(
-                f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Its rows "
-                "depend on each other, so microbatches would train something else. Use one microbatch, which data- and "
-                "tensor-parallel ranks may share, or accept that each microbatch is computed by itself "
-                "(--statistics microbatch)"
+                f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Microbatches "
+                "could train something else than the whole batch. Use one microbatch, which data- and tensor-parallel "
+                "ranks may share, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
 
     @cached_property

@@ -72,6 +72,9 @@ def capture(
         stack.enter_context(fake)
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
+        # Recurrent layers are captured as the products that they are, which run on any device and can be cut, not as
+        # one kernel of this machine's.
+        stack.enter_context(_without_onednn())
         repeats = find_repeats(model.module, given, step.run)
         try:
             refuse_unsteady(model, given, repeats)
@@ -339,6 +342,16 @@ def _label(graph: fx.Graph) -> None:
             source = origin.get(sequence) or inputs[0]
         before = node
         node.meta |= {"phase": "backward", "layer": source.meta["layer"], "position": source.meta["position"]}
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager
