@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -115,11 +115,19 @@ def plan_task(
         seconds = time.perf_counter() - started
         return Planned(found.plan, found.simulation, setting.task, found.runners_up, seconds)
     tell(f"applying {strategies}", 0.0)
-    chosen = apply(parse_strategies(strategies), setting)
+    chosen = _with_coupling(apply(parse_strategies(strategies), setting), task)
     tell("simulating the plan", 0.5)
     lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
     simulation = _simulate(lowered, setting.task, place)
     return Planned(chosen, simulation, setting.task, (), time.perf_counter() - started)
+
+
+def _with_coupling(plan: Plan, task: Task) -> Plan:
+    """The plan, saying why its batch is not split, if it is not."""
+    if task.coupling is None or plan.statistics == "microbatch":
+        return plan
+    why = f"The batch is not split into microbatches: {task.coupling}."
+    return replace(plan, reasons=(*plan.reasons, why))
 
 
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
