@@ -21,8 +21,8 @@ aten = torch.ops.aten
 HALF = (torch.bfloat16, torch.float16)
 """Types of 16 bits."""
 
-# Ops that compute in float32 from operands of 16 bits, and round their first result only: which operands may be, and which
-# are weights. These are of 16 bits by nature, and converted: the CPU's kernels take weights in the type of statistics.
+# Ops that compute in float32 from operands of 16 bits, and round their first result only: which operands may be of 16
+# bits, and which are weights. These remain conversions of such: the CPU's kernels take them in the type of statistics.
 _ROUND_ONCE: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {
     aten.native_layer_norm.default: ((0,), (2, 3)),
     aten.native_layer_norm_backward.default: ((0, 1), (5, 6)),
@@ -78,6 +78,7 @@ def _round_once(node: fx.Node) -> None:
     if None in types or len(types) != 1 or not results:
         return
     (result,), (dtype,) = results, types
+    assert dtype is not None
     if _narrows_to([*result.users], dtype):
         _take(node, dict(zip(operands, sources, strict=True)))
         _give(result, dtype, [*result.users])

@@ -22,12 +22,18 @@ _KEY = "AutocastCPU"
 
 # Of the ops in PyTorch's list for CUDA alone: those in the lower type, and those in the widest type of their operands.
 # All others are in float32.
-_LOWER = """
-    _convolution convolution einsum mv addmv addr chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
-    rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell _scaled_dot_product_flash_attention
-    cudnn_convolution cudnn_convolution_transpose
-""".split()
-_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot index_put scatter_add tensordot".split()
+_LOWER = frozenset(
+    {
+        "_convolution", "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "einsum", "mv", "addmv",
+        "addr", "chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+        "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "_scaled_dot_product_flash_attention",
+    }
+)  # fmt: skip
+_WIDEST = frozenset(
+    {
+        "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "scatter_add", "tensordot",
+    }
+)  # fmt: skip
 
 
 @contextmanager
@@ -39,7 +45,7 @@ def computed_in(dtype: torch.dtype) -> Iterator[None]:
     if dtype not in HALF:
         yield
         return
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")
     try:
         with catch_warnings():
             simplefilter("ignore")
