@@ -187,6 +187,17 @@ def layer_norm() -> tuple[Net, Any]:
     return _with(net, norm=nn.LayerNorm(WIDTH)), mse
 
 
+def table_of_angles() -> tuple[Net, Any]:
+    """Rounded to 16 bits, the table gives other angles."""
+
+    def run(net: Net, x: Tensor) -> Tensor:
+        return net.b(net.norm(torch.tanh(net.a(x)) * torch.cos(1000 * net.table)))
+
+    net = _with(Net(run), norm=nn.LayerNorm(WIDTH))
+    net.register_buffer("table", torch.linspace(0.1, 1.0, WIDTH))
+    return net, mse
+
+
 def view_of_what_travels() -> tuple[Net, Any]:
     """What is sent arrives in another order in memory than the one in which a view of it could be taken."""
 

@@ -207,9 +207,11 @@ def test_one_rank_equals_eager(name: str) -> None:
     _check(case, [_train(case, 0)])
 
 
-def test_the_batch_is_cast_to_the_compute_type() -> None:
-    case = Case(models.layer_norm, dtype="bfloat16")
-    _check(case, [_train(case, 0)], 0.02)
+def test_in_16_bits_the_batch_and_buffers_keep_their_types() -> None:
+    case = Case(models.table_of_angles, dtype="bfloat16")
+    found = _train(case, 0)
+    _check(case, [found], 0.02)
+    assert found["buffers"]["table"].tolist() == case.model().module.table.tolist()
 
 
 @pytest.mark.parametrize("name", TOGETHER)

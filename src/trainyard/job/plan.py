@@ -62,7 +62,7 @@ class Plan:
         gradients, 3 and parameters (ZeRO, arXiv 1910.02054).
     bucket_bytes : gradients and parameters travel in buckets of about this size.
     dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
-        running statistics, are kept in this precision, as ``module.to(dtype)`` keeps them.
+        running statistics, are kept in their own type.
     statistics : of what rows that depend on each other (batch statistics, pairs of rows, places of experts) are
         computed: of the whole ``batch``, so that loss and gradients are those of one device, or of each ``microbatch``
         by itself, so that the step's loss is the mean of the microbatches' losses.

@@ -23,7 +23,9 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
+from trainyard.program.conversions import HALF, leave_out_conversions
 from trainyard.program.model import CaptureError, Model
+from trainyard.program.precision import computed_in, kept_type
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.running import Given, Watch, running
@@ -44,7 +46,9 @@ def capture(
     ----------
     model : the module, its loss and an example batch; none of its tensors is read.
     num_rows : rows of the batch in one execution; by default all rows of the example batch.
-    dtype : compute precision. Parameters and floating-point inputs are traced in this type.
+    dtype : compute precision. Parameters are traced in this type, buffers and the batch in their own. Ops are in the
+        types of their operands or, if this is a type of 16 bits, as ``torch.autocast`` runs them on a GPU
+        (`trainyard.program.precision`).
     share : by what loss and metrics, and so the gradients, are multiplied.
 
     Raises
@@ -70,6 +74,7 @@ def capture(
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(model.name))
         stack.enter_context(fake)
+        stack.enter_context(computed_in(dtype))
         # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
         stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
         # Recurrent layers are captured as the products that they are, which run on any device and can be cut, not as
@@ -88,6 +93,8 @@ def capture(
     _label(graph)
     inputs = _inputs(graph, params, buffers, batch, {o.path for o in outputs if o.kind == "grad"})
     simplify(graph)
+    if dtype in HALF:
+        leave_out_conversions(graph)
     _refuse_random_ops(model.name, graph)
     constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
@@ -191,15 +198,17 @@ def _check_buffer(name: str, path: str, before: torch.Tensor, after: torch.Tenso
 def _fake_state(
     module: nn.Module, fake: FakeTensorMode, dtype: torch.dtype
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, str]]:
-    def convert(value: torch.Tensor, grad: bool) -> torch.Tensor:
-        kept = dtype if value.is_floating_point() else value.dtype
+    def convert(value: torch.Tensor, kept: torch.dtype, grad: bool) -> torch.Tensor:
         with fake:
             return torch.empty(value.shape, dtype=kept, device="cpu", requires_grad=grad)
 
     for name, p in module.named_parameters():
         _refuse_parameter(name, p)
-    params = {n: convert(p, p.requires_grad) for n, p in module.named_parameters()}
-    buffers = {n: convert(b, False) for n, b in module.named_buffers()}
+    params = {
+        n: convert(p, dtype if p.is_floating_point() else p.dtype, p.requires_grad)
+        for n, p in module.named_parameters()
+    }
+    buffers = {n: convert(b, kept_type(b, dtype), False) for n, b in module.named_buffers()}
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
     for name, p in module.named_parameters(remove_duplicate=False):
@@ -212,6 +221,8 @@ def _refuse_parameter(name: str, p: nn.Parameter) -> None:
     """Refuse what would be trained in another way than PyTorch trains it."""
     if isinstance(p, nn.UninitializedParameter):  # type: ignore[attr-defined]
         why = "has no shape yet; call the model once before"
+    elif p.dtype == torch.float64:
+        why = "is of float64, and weights are kept in float32; call module.float() before"
     elif p.requires_grad and p.is_complex():
         why = "is complex; use a parameter of real numbers with a last dimension of 2, and torch.view_as_complex"
     elif p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -222,8 +233,7 @@ def _refuse_parameter(name: str, p: nn.Parameter) -> None:
 
 
 def _fake_rows(value: torch.Tensor, rows: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
-    kept = dtype if value.is_floating_point() else value.dtype
-    return torch.empty((num_rows, *value.shape[1:]), dtype=kept, device="cpu")
+    return torch.empty((num_rows, *value.shape[1:]), dtype=kept_type(value, dtype), device="cpu")
 
 
 def _paths(tree: Any, root: str) -> list[tuple[str, torch.Tensor]]:

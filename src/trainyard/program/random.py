@@ -104,6 +104,7 @@ def _attention(
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = (query * scale) @ key.transpose(-2, -1)
+    dtype = scores.dtype  # of all products, as in PyTorch's kernel; the softmax itself may be wider
     if is_causal:
         queries, keys = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
         scores = scores.masked_fill(keys > queries[:, None], -math.inf)
@@ -112,7 +113,7 @@ def _attention(
         scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask
     # As PyTorch has it, who may look at nobody sees nothing.
     blind = scores.amax(-1, keepdim=True) == -math.inf if attn_mask is not None else None
-    weights = torch.softmax(scores if blind is None else scores.masked_fill(blind, 0.0), -1)
+    weights = torch.softmax(scores if blind is None else scores.masked_fill(blind, 0.0), -1).to(dtype)
     return mode.drop(weights if blind is None else weights.masked_fill(blind, 0.0), dropout_p) @ value
 
 

@@ -97,7 +97,8 @@ def _gradients(loss: Any, params: Iterable[Tensor]) -> Sequence[Tensor | None]:
     trained = [p for p in params if p.requires_grad]
     if not trained or not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         return ()  # what is wrong with that is said when it is traced
-    return torch.autograd.grad(loss, trained, allow_unused=True)
+    with torch.autocast("cpu", enabled=False):
+        return torch.autograd.grad(loss, trained, allow_unused=True)
 
 
 def _generators() -> Any:

@@ -47,10 +47,14 @@ class _WithoutChecks(TorchDispatchMode):
 def gradients(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """Differentiate while tracing; what is traced from here on is marked as backward."""
+    """Differentiate while tracing; what is traced from here on is marked as backward.
+
+    It is outside of autocast, as it is to be: gradients have the types of what they are gradients of.
+    """
     setup_stacktrace_preservation_hooks([o.grad_fn for o in outputs if o.grad_fn is not None])
     fx_traceback.current_meta["custom"] = {"phase": "backward"}
-    return torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+    with torch.autocast("cpu", enabled=False):
+        return torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
 
 
 def is_backward(node: fx.Node) -> bool:

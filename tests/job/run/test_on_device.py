@@ -27,6 +27,21 @@ def test_the_gradient_of_an_embedding_is_added_in_float32_on_the_cpu() -> None:
     assert found[:, 0].tolist() == [0.0, NUM_LOOKUPS, 0.0]
 
 
+def test_so_are_those_of_the_weights_of_a_norm() -> None:
+    class Backward(torch.nn.Module):
+        def forward(self, grad: torch.Tensor, statistics: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            found = torch.ops.aten.native_layer_norm_backward.default(
+                grad, grad, [2], statistics, statistics, weight, weight, [True] * 3
+            )
+            return found[2]
+
+    grad = torch.ones(NUM_LOOKUPS, 2, dtype=torch.bfloat16)
+    found = on_device(fx.symbolic_trace(Backward()), torch.device("cpu"))(
+        grad, torch.ones(NUM_LOOKUPS, 1), torch.ones(2)
+    )
+    assert found.tolist() == [NUM_LOOKUPS] * 2
+
+
 def test_so_is_that_of_a_part_of_the_table() -> None:
     indices = torch.full((NUM_LOOKUPS,), 5)
     found = embed_part_backward(torch.ones(NUM_LOOKUPS, 2, dtype=torch.bfloat16), indices, 4, 3, -1)

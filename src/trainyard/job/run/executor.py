@@ -133,7 +133,8 @@ class Executor:
         }
         self.made: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
-        dtype = getattr(torch, self.plan.dtype)
+        program = self.lowered.program
+        self.dtypes = {i.path: tensor_of(program.nodes[i.node]).dtype for i in program.inputs}
         segments = [seg for stage in self.stages for seg in stage.segments.values()]
         segments += [self.lowered.totals] if self.lowered.totals is not None else []
         for slot in (s for seg in segments for s in seg.inputs):
@@ -142,7 +143,7 @@ class Executor:
                 self.made[slot.name] = self._part(slot.name, whole).to(self.device)
             if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
                 whole = self._part(slot.name, values(slot.name))
-                part = whole.to(dtype) if whole.is_floating_point() else whole
+                part = whole.to(self.dtypes[slot.name])
                 if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
                     self.exact[slot.name] = whole.detach()
                 (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
@@ -154,9 +155,6 @@ class Executor:
 
     def _index_transfers(self) -> None:
         """Which values go from and to which actions, in the order of the sends."""
-        self.batch_dtypes = {
-            i.path: tensor_of(self.lowered.program.nodes[i.node]).dtype for i in self.lowered.program.inputs
-        }
         self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
         self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
@@ -272,7 +270,7 @@ class Executor:
             self.totals = {path: made[name] for name, path in segment.results}
 
     def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self._part(path, batch[path]).to(self.device, self.batch_dtypes[path])
+        return self._part(path, batch[path]).to(self.device, self.dtypes[path])
 
     def _post_receives(self, action: Action) -> None:
         """Receive what an action needs, and before it all that its sender sends before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -103,11 +103,53 @@ def _embedding_backward(grad: torch.Tensor, *rest: Any) -> torch.Tensor:
     return found.to(grad.dtype)  # type: ignore[no-any-return]
 
 
+def _layer_norm(x: torch.Tensor, shape: Any, *rest: Any) -> Any:
+    """CUDA's kernel takes weights of 16 bits with such values, where the CPU's has float32; these were converted."""
+    *weights, eps = rest
+    return aten.native_layer_norm(x, shape, *_like(x, weights), eps)
+
+
+def _layer_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> list[Any]:
+    shape, mean, rstd, weight, bias, asked = rest
+    weights = _like(x, (weight, bias))
+    found = aten.native_layer_norm_backward(grad, x, shape, mean, rstd, *weights, asked)
+    return [found[0], *(g if g is None or weight is None else g.to(weight.dtype) for g in found[1:])]
+
+
+def _group_norm(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
+    return aten.native_group_norm(x, *_like(x, (weight, bias)), *rest)
+
+
+def _group_norm_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> list[Any]:
+    mean, rstd, weight, *sizes = rest
+    found = aten.native_group_norm_backward(grad, x, mean, rstd, *_like(x, (weight,)), *sizes)
+    return [found[0], *(g if g is None or weight is None else g.to(weight.dtype) for g in found[1:])]
+
+
+def _like(x: torch.Tensor, weights: Sequence[Any]) -> list[Any]:
+    return [None if w is None else w.to(x.dtype) for w in weights]
+
+
+def _layer_norm_backward_on_cpu(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> list[Any]:
+    """PyTorch's CPU kernel adds the gradients of weights in the precision of ``x``; see `_embedding_backward`."""
+    if x.dtype not in _HALF:
+        return aten.native_layer_norm_backward(grad, x, *rest)  # type: ignore[no-any-return]
+    found = aten.native_layer_norm_backward(grad.float(), x.float(), *rest)
+    return [None if found[0] is None else found[0].to(x.dtype), *found[1:]]
+
+
 _EVERYWHERE: dict[Any, Callable[..., Any]] = {aten.view.default: aten.reshape.default}
 
-_CPU_KERNELS: dict[Any, Callable[..., Any]] = {aten.embedding_dense_backward.default: _embedding_backward}
+_CPU_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.native_layer_norm_backward.default: _layer_norm_backward_on_cpu,
+}
 
 _KERNELS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
 }
