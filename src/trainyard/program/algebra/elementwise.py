@@ -81,10 +81,17 @@ def pointwise(node: fx.Node) -> OpAxes:
             if count < 2 or args_of(node)[0] is not args_of(node)[1]
             else ()
         )
-    elif node.target in _LINEAR_IN_FIRST:
+    elif node.target in _LINEAR_IN_FIRST or _keeps_sums(node):
         linear = (frozenset({0}),)
     results = (dims,) * len(result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", shape), linear=linear)
+
+
+def _keeps_sums(node: fx.Node) -> bool:
+    """Whether an op only changes the type of real numbers: terms of a sum may be rounded before they are added."""
+    dtype = node.kwargs.get("dtype")
+    is_real = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+    return node.target is aten._to_copy.default and is_real
 
 
 _REDUCTIONS: dict[Any, Reduction | None] = {
