@@ -55,7 +55,7 @@ Strategy = Callable[[Setting, Plan], Plan]
 
 
 def first_plan(setting: Setting) -> Plan:
-    """Where strategies start: everything on one rank, the whole batch at once, nothing recomputed."""
+    """Where strategies start: everything on one rank, the whole batch at once, recomputed what the model checkpoints."""
     task = setting.task
     program = task.program(task.num_rows)
     return Plan(
@@ -66,6 +66,7 @@ def first_plan(setting: Setting) -> Plan:
         1,
         1,
         make_schedule("gpipe", 1, 1),
+        recompute=program.recompute,
         dtype=task.dtype,
     )
 

@@ -309,7 +309,7 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _label(graph: fx.Graph) -> None:
-    """Give every node its phase, layer and position.
+    """Give every node its phase, layer and position, and the checkpointed region that it lies in, if in one.
 
     The position of a forward node counts the forward nodes before it; a backward node has the position and the
     layer of the op it differentiates, and the sum of two gradients those of the earlier one.
@@ -319,8 +319,10 @@ def _label(graph: fx.Graph) -> None:
     for position, node in enumerate(graph.nodes):
         sequence = node.meta.get("seq_nr", -1)
         if not is_backward(node):
-            layer = (node.meta.get("custom") or {}).get("layer", "")
-            node.meta |= {"phase": "forward", "layer": layer, "position": position}
+            known = node.meta.get("custom") or {}
+            node.meta |= {"phase": "forward", "layer": known.get("layer", ""), "position": position}
+            if "checkpoint" in known:
+                node.meta["checkpoint"] = known["checkpoint"]
             if node.op == "call_function":
                 origin.setdefault(sequence, node)
             before = node

@@ -47,10 +47,11 @@ class Output:
 class Program:
     """One training step of a model on ``num_rows`` rows of its batch.
 
-    The graph holds aten ops and Trainyard's own (counter-based dropout), is functional (no op writes to its
+    The graph holds aten ops and Trainyard's own (random numbers by position), is functional (no op writes to its
     inputs), and every node carries ``meta["val"]`` (a fake tensor or a tuple of them), ``meta["phase"]`` and
     ``meta["layer"]`` (the module path whose forward made it; a backward node has the path of the forward op
-    it differentiates).
+    it differentiates). A forward node inside a function that the user checkpoints has the call's number as
+    ``meta["checkpoint"]``.
 
     Attributes
     ----------
@@ -81,6 +82,21 @@ class Program:
     @cached_property
     def params(self) -> tuple[Input, ...]:
         return tuple(i for i in self.inputs if i.kind == "param")
+
+    @cached_property
+    def recompute(self) -> frozenset[str]:
+        """Forward nodes that the user wants computed again: those in a checkpointed region but what leaves it."""
+
+        def stays(user: fx.Node, region: Any) -> bool:
+            return user.meta.get("phase") == "backward" or user.meta.get("checkpoint") == region
+
+        return frozenset(
+            node.name
+            for node in self.graph.nodes
+            if (region := node.meta.get("checkpoint")) is not None
+            and node.op == "call_function"
+            and all(stays(user, region) for user in node.users)
+        )
 
     @cached_property
     def result_nodes(self) -> tuple[fx.Node | None, ...]:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from trainyard.program.checkpoints import checkpoints_run_once
 from trainyard.program.random import CounterDropout
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers by name, a batch of these ``rows``, what dropout needs."""
+    """What a step is captured on: fake parameters and buffers by name, a batch of these ``rows``, what random numbers need."""
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -39,7 +40,7 @@ class Given:
 
 
 Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
-"""What a module runs within, given the dropout that is on."""
+"""What a module runs within, given the random numbers that are on."""
 
 
 @contextmanager
@@ -55,13 +56,14 @@ def running(
 def stepping(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
 ) -> Iterator[CounterDropout]:
-    """Within it a module has other parameters and buffers, and draws its dropout by position; yields that dropout.
+    """Within it a module has other parameters and buffers, and draws random numbers by position; yields what does.
 
-    The backward pass belongs within it, too: what is checkpointed runs once more there.
+    What is checkpointed runs once.
     """
     with (
         torch.enable_grad(),
         CounterDropout(rng, rows) as mode,
+        checkpoints_run_once(),
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.
         _reparametrize_module(module, dict(state), tie_weights=True, stack_weights=True),

@@ -22,7 +22,8 @@ from trainyard.program.decompose import mean_losses
 def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """Trace a function of pytrees of fake tensors that may write to tensors; the graph does not.
 
-    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) or, after `gradients`, the phase.
+    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) and the region that is checkpointed (see
+    `trainyard.program.checkpoints`) or, after `gradients`, the phase.
     """
 
     def functional(*given: Any) -> Any:
@@ -73,13 +74,13 @@ def layers_recorded(module: nn.Module) -> Iterator[None]:
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             stack.append(path)
-            fx_traceback.current_meta["custom"] = {"layer": path}
+            _in_layer(path)
 
         return hook
 
     def leave(*_: Any) -> None:
         stack.pop()
-        fx_traceback.current_meta["custom"] = {"layer": stack[-1] if stack else ""}
+        _in_layer(stack[-1] if stack else "")
 
     handles = []
     for path, child in module.named_modules():
@@ -90,3 +91,9 @@ def layers_recorded(module: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _in_layer(path: str) -> None:
+    known = fx_traceback.current_meta.get("custom") or {}
+    kept = {"checkpoint": known["checkpoint"]} if "checkpoint" in known else {}
+    fx_traceback.current_meta["custom"] = {"layer": path, **kept}

@@ -31,7 +31,7 @@ class Traced:
     outputs, input_grads : fake tensors like the results, without those of parameters.
     has_grad : of the parameters and buffers, and of what the block is given.
     rebuild : makes what the block returns of its output tensors.
-    num_draws : calls of dropout.
+    num_draws : draws of random numbers.
     """
 
     graph: fx.Graph
