@@ -18,7 +18,7 @@ from torch import fx
 from trainyard.cost.memory import last_uses
 from trainyard.cost.ops import is_free
 from trainyard.cost.signature import op_signature
-from trainyard.program import random_op as _defines_ops  # noqa: F401
+from trainyard.program import draw_op as _defines_ops  # noqa: F401
 from trainyard.program import spmd
 from trainyard.program.program import tensor_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -68,7 +68,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
     model = load_model_file(Path(spec))
     if rows is not None:
         raise ValueError(f"{spec} gives its own batch; change its rows there, not with rows={rows}")
-    return Model(spec, model.module, model.loss, model.batch)
+    return replace(model, name=spec)
 
 
 def plan(

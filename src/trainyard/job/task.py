@@ -10,7 +10,8 @@ import torch
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.plan import DATA, Plan, PlanError
 from trainyard.job.schedules import make_schedule
-from trainyard.program.capture import batch_rows, capture
+from trainyard.program.batch import batch_rows
+from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
 from trainyard.program.program import Program
@@ -33,7 +34,7 @@ class Task:
     @property
     def num_rows(self) -> int:
         """Rows of one step."""
-        return batch_rows(self.model.batch)
+        return batch_rows(self.model.batch, self.model.whole)
 
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows (on all data-parallel ranks together); captured once."""
@@ -109,7 +110,7 @@ def with_mesh(
             f"data-parallel ranks; rows must be a multiple of {share}"
         )
     program = task.program(task.num_rows // num_microbatches)
-    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole}
     along_data = {**plan.placements.get(DATA, {}), **batch}
     return replace(
         plan,

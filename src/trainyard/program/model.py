@@ -29,6 +29,9 @@ class Model:
         same, but not where a microbatch divides by a count of its own, as a loss over unmasked positions does.
         Metrics are means over microbatches too, also those that are a maximum within each.
     batch : an example batch, a pytree (dictionary, tuple) of tensors whose dim 0 counts the rows.
+    whole : names of entries of the batch that are not cut into rows, such as ``edge_index``, the edges of a graph:
+        every rank and every microbatch gets all of such an entry. Its size may be any, but is the same in all steps.
+        The entry of an entry is named with a point, as ``graph.edge_index``; positions in a tuple by their number.
 
     References
     ----------
@@ -39,3 +42,4 @@ class Model:
     module: nn.Module
     loss: Loss
     batch: Any
+    whole: tuple[str, ...] = ()

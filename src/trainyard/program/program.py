@@ -27,12 +27,14 @@ class Input:
     path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``; of a
         constant, its name in ``Program.constants``.
     trainable : a parameter whose gradient is among the outputs.
+    whole : an entry of the batch that is not cut into rows: every rank and microbatch gets all of it.
     """
 
     node: str
     kind: InputKind
     path: str
     trainable: bool = False
+    whole: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Program:
     graph : placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
     constants : tensors that the model made of Python numbers or keeps beside its buffers, by path.
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
+    aliases : names of tied parameters, and the name under which each is an input.
+    unused : parameters that ask for a gradient and have none, because the loss does not use them.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Program:
     outputs: tuple[Output, ...]
     num_rows: int
     aliases: dict[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
     @cached_property
     def graph_module(self) -> fx.GraphModule:
@@ -121,6 +126,7 @@ class Program:
         A plan made for one program is refused for another.
         """
         lines = [str(self.inputs), str(self.outputs)]
+        lines += [f"whole {entry.path}" for entry in self.inputs if entry.whole]
         for node in self.graph.nodes:
             shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]
             lines.append(f"{node.name} {node.target} {_text(node.args)} {_text(node.kwargs)} {shapes}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
@@ -60,15 +60,50 @@ def stepping(
 
     What is checkpointed runs once.
     """
+    _make_parameters(module, state)
     with (
         torch.enable_grad(),
         CounterDropout(rng, rows) as mode,
         checkpoints_run_once(),
+        _shown_where_held(module, state),
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.
         _reparametrize_module(module, dict(state), tie_weights=True, stack_weights=True),
     ):
         yield mode
+
+
+def _make_parameters(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Let what stands for parameters be instances of ``nn.Parameter``, as PyTorch lets tensors of other classes be.
+
+    Else what takes only parameters, such as a slice of ``nn.ParameterList``, would wrap them anew, and the gradient would
+    go to the wrapper.
+    """
+    for name, _ in module.named_parameters():
+        if name in state:
+            state[name]._is_param = True  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within it, the lists and dictionaries in which a module holds its own tensors once more hold the other ones, too."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    other = {id(tensor): state[name] for name, tensor in named if name in state}
+    registers = {id(register) for m in module.modules() for register in (m._parameters, m._buffers)}
+    changed: list[tuple[Any, Any, Tensor]] = []
+    for container, content in _containers([vars(each) for each in module.modules()]):
+        if id(container) in registers or isinstance(container, set):
+            continue
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            if id(value) in other:
+                container[key] = other[id(value)]
+                changed.append((container, key, value))
+    try:
+        yield
+    finally:
+        for container, key, value in changed:
+            with suppress(LookupError):  # the module may have taken it out
+                container[key] = value
 
 
 @contextmanager

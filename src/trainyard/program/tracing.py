@@ -28,12 +28,19 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
 
     def functional(*given: Any) -> Any:
         with FunctionalTensorMode(), _WithoutChecks():
-            results = function(*pytree.tree_map_only(Tensor, to_fun, given))
+            results = function(*pytree.tree_map_only(Tensor, _functional, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
     with fx_traceback.preserve_node_meta():
         tracer = make_fx(functional, decomposition_table=mean_losses(), tracing_mode="real")
         return tracer(*arguments)
+
+
+def _functional(tensor: Tensor) -> Any:
+    """What stands for a tensor; of a leaf of autograd one, as parameters must be."""
+    if tensor.requires_grad and tensor.is_leaf:
+        return to_fun(tensor.detach()).requires_grad_()
+    return to_fun(tensor)
 
 
 class _WithoutChecks(TorchDispatchMode):

@@ -146,6 +146,7 @@ class Executor:
         self.batch_dtypes = {
             i.path: tensor_of(self.lowered.program.nodes[i.node]).dtype for i in self.lowered.program.inputs
         }
+        self.whole = {i.path for i in self.lowered.program.inputs if i.whole}
         self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
         self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
@@ -197,7 +198,10 @@ class Executor:
                 self._post_receives(ahead)
             self._collect_receives(action)
             first = action.microbatch * rows
-            inputs = {path: value[first : first + rows] for path, value in batch.items()}
+            inputs = {
+                path: value if path in self.whole else value[first : first + rows]
+                for path, value in batch.items()
+            }
             rng = torch.tensor([self.seed, step, first])
             self._run(action, inputs, rng, sums)
         for work, _ in self.sending:
