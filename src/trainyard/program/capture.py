@@ -27,7 +27,7 @@ from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.reached import leaves_of, names_among, refuse_reached_elsewhere, refuse_unreached
-from trainyard.program.refusals import refuse_buffer, refuse_parameter
+from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.running import Given, Watch, running
 from trainyard.program.simplify import simplify
@@ -319,6 +319,8 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
         where = line_of_model(reversed(frames))
+        if any(filename.endswith("/nn/utils/rnn.py") for filename, _ in frames):
+            raise CaptureError(f"{name} cannot be captured: {where} {PACKED}") from error
         raise CaptureError(
             f"{name} cannot be captured: {where} decides by a tensor's "
             "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "

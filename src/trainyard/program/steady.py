@@ -25,6 +25,8 @@ from trainyard.program.repeats.equal import frozen
 from trainyard.program.running import Given, stepping, untouched
 from trainyard.program.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
 
+_SEED = 0x5EED_0F_0C0DE
+
 
 def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
     """Run two steps of a model, of which the second finds what the first left on the module, on fake tensors.
@@ -46,8 +48,11 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
         untouched(model.module),
         disable_fake_tensor_cache(given.rng.fake_mode),
         torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
+        torch.random.fork_rng(devices=()),
     ):
         drawn = _generators()
+        # A seed of our own, so that a model that sets one is noticed, also if it has before.
+        torch.manual_seed(_SEED)
         first, written = _step(model, given, repeats, values)
         if written is not None:
             raise CaptureError(
@@ -58,6 +63,12 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
             raise CaptureError(
                 f"{model.name} cannot be captured: it draws random numbers of Python or NumPy, which would be the same "
                 "in all steps. Draw them outside, and give them as a tensor of the batch"
+            )
+        if torch.initial_seed() != _SEED:
+            raise CaptureError(
+                f"{model.name} cannot be captured: it seeds PyTorch's random numbers while it computes the loss. They are "
+                "drawn by position, from the seed of the training: leave torch.manual_seed out. To use the same numbers in "
+                "all steps, keep them in a buffer"
             )
         values.is_second = True
         second, _ = _step(model, given, repeats, values)
