@@ -1,4 +1,4 @@
-"""Random numbers beside dropout: drawn by position, whatever op asks for them, in a captured graph as in eager PyTorch."""
+"""Random numbers beside dropout: drawn by position, whatever op asks for them, in a graph as in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -167,4 +167,6 @@ def test_permuted_rows_are_those_of_eager() -> None:
 
     model = model_of(nn.Linear(6, 6), mixed)
     with CounterDropout(RNG, 4):
-        torch.testing.assert_close(run_graph(capture(model), model)["loss:loss"], mixed(model.module, model.batch).detach())
+        torch.testing.assert_close(
+            run_graph(capture(model), model)["loss:loss"], mixed(model.module, model.batch).detach()
+        )

@@ -132,7 +132,9 @@ def _noted(plan: Plan, task: Task) -> Plan:
     if program.unused:
         first = ", ".join(program.unused[:5])
         more = f" and {len(program.unused) - 5} more" if len(program.unused) > 5 else ""
-        notes.append(f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized.")
+        notes.append(
+            f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized."
+        )
     return replace(plan, reasons=(*plan.reasons, *notes))
 
 

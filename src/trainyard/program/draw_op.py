@@ -62,7 +62,16 @@ def draw(
     whole = list(shape) if global_shape is None else list(global_shape)
     start = [0] * len(shape) if offsets is None else list(offsets)
     result: Tensor = torch.ops.trainyard.draw(
-        list(shape), rng, distribution, salt, batch_dim, row_elements, whole, start, dtype=dtype, device=device
+        list(shape),
+        rng,
+        distribution,
+        salt,
+        batch_dim,
+        row_elements,
+        whole,
+        start,
+        dtype=dtype,
+        device=device,
     )
     return result
 
@@ -82,7 +91,16 @@ def _draw_cpu(
 ) -> Tensor:
     if device.type != "cpu":
         return draw_by_arithmetic(
-            local, rng, distribution, salt, batch_dim, row_elements, shape, offsets, dtype=dtype, device=device
+            local,
+            rng,
+            distribution,
+            salt,
+            batch_dim,
+            row_elements,
+            shape,
+            offsets,
+            dtype=dtype,
+            device=device,
         )
     from trainyard.program import random_kernels
 

@@ -57,9 +57,9 @@ class Draws(TorchDispatchMode):
         if write is None:
             raise CaptureError(
                 f"{line_of_model(frames_now())} draws random numbers by {func}, which cannot be drawn by position and "
-                "would be others under every plan. Uniform, normal, Bernoulli, exponential, Cauchy and log-normal numbers, "
-                "integers, permutations and multinomial draws can be; or draw outside, and give them as a tensor of the "
-                "batch"
+                "would be others under every plan. Uniform, normal, Bernoulli, exponential, Cauchy and log-normal "
+                "numbers, integers, permutations and multinomial draws can be; or draw outside, and give them as a "
+                "tensor of the batch"
             )
         result = write(self.source, given)
         if func._schema.is_mutable and func not in _WRITES_BY_ITSELF:
@@ -103,12 +103,12 @@ def _made(distribution: Distribution) -> _Write:
     return write
 
 
-def _uniform_between(source: Source, given: Given) -> Tensor:
+def _uniform_between(source: Source, given: Given) -> Any:
     low, high = given["from"], given["to"]
     return _uniform(source, given["self"]) * (high - low) + low
 
 
-def _normal(source: Source, given: Given) -> Tensor:
+def _normal(source: Source, given: Given) -> Any:
     """All forms of ``normal``: numbers or tensors as mean and deviation."""
     mean, std = given["mean"], given["std"]
     tensors = [t for t in (given.get("self"), mean, std) if isinstance(t, Tensor)]
@@ -118,35 +118,35 @@ def _normal(source: Source, given: Given) -> Tensor:
     return source.numbers(list(shape), "normal", dtype, device) * std + mean
 
 
-def _bernoulli(source: Source, given: Given) -> Tensor:
+def _bernoulli(source: Source, given: Given) -> Any:
     p = given.get("p")
     like = given["self"]
     wide = torch.float64 if isinstance(p, Tensor) and p.dtype == torch.float64 else torch.float32
     return (_uniform(source, like, wide) < (like if p is None else p)).to(like.dtype)
 
 
-def _exponential(source: Source, given: Given) -> Tensor:
+def _exponential(source: Source, given: Given) -> Any:
     like = given["self"]
     return (-_inner(source, like.shape, like.device).log() / given["lambd"]).to(like.dtype)
 
 
-def _geometric(source: Source, given: Given) -> Tensor:
+def _geometric(source: Source, given: Given) -> Any:
     like = given["self"]
     trials = _inner(source, like.shape, like.device).log() / math.log1p(-given["p"])
     return trials.ceil().clamp(min=1.0).to(like.dtype)
 
 
-def _cauchy(source: Source, given: Given) -> Tensor:
+def _cauchy(source: Source, given: Given) -> Any:
     like = given["self"]
     angle = (_inner(source, like.shape, like.device) - 0.5) * math.pi
     return (angle.tan() * given["sigma"] + given["median"]).to(like.dtype)
 
 
-def _log_normal(source: Source, given: Given) -> Tensor:
+def _log_normal(source: Source, given: Given) -> Any:
     return _normal(source, given).exp()
 
 
-def _integers(source: Source, given: Given) -> Tensor:
+def _integers(source: Source, given: Given) -> Any:
     """Integers from ``low`` or ``from`` up to and without ``high`` or ``to``; of ``random_``, all that the type holds."""
     like = given.get("self")
     shape = given["size"] if like is None else like.shape

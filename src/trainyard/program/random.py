@@ -84,8 +84,8 @@ class CounterDropout(TorchFunctionMode):
         """Salt, batch dimension and elements per row of what is drawn next."""
         if torch._C._current_graph_task_id() != -1:
             raise CaptureError(
-                f"{line_of_model(frames_now())} draws random numbers in the backward pass, so it cannot be told which draw "
-                "of the forward pass it repeats. Draw in the forward pass, and save what was drawn; to save memory, "
+                f"{line_of_model(frames_now())} draws random numbers in the backward pass, so it cannot be told which "
+                "draw of the forward pass it repeats. Draw in the forward pass, and save what was drawn; to save memory, "
                 "torch.utils.checkpoint is understood"
             )
         batch_dim, row_elements = 0, 0

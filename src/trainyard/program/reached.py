@@ -45,8 +45,9 @@ def refuse_reached_elsewhere(name: str, module: nn.Module, leaves: Iterable[Tens
     elsewhere = names_among(leaves, dict(module.named_parameters()))
     if elsewhere:
         raise CaptureError(
-            f"{name} cannot be captured: it reaches its parameter {_listed(elsewhere)} not by the module's attribute but by "
-            "another reference, such as in a tuple or what a function closes over. Look it up on the module in every step"
+            f"{name} cannot be captured: it reaches its parameter {_listed(elsewhere)} not by the module's attribute but "
+            "by another reference, such as in a tuple or what a function closes over. Look it up on the module in every "
+            "step"
         )
 
 
@@ -61,8 +62,8 @@ def refuse_unreached(name: str, wanted: Iterable[str], found: Iterable[str]) -> 
     missing = frozenset(wanted) - frozenset(found)
     if missing:
         raise CaptureError(
-            f"{name} cannot be captured: its parameter {_listed(missing)} has a gradient in plain PyTorch, but none in the "
-            "captured step, so it would not be trained. Use it as it is, without wrapping it in another parameter"
+            f"{name} cannot be captured: its parameter {_listed(missing)} has a gradient in plain PyTorch, but none in "
+            "the captured step, so it would not be trained. Use it as it is, without wrapping it in another parameter"
         )
 
 

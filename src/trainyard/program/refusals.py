@@ -13,8 +13,8 @@ from trainyard.program.model import CaptureError
 aten = torch.ops.aten
 
 _MAX_NORM = (
-    "uses an embedding with max_norm, which rescales rows of its weight while the loss is computed. Leave max_norm out, and "
-    "scale what is looked up: x = embedding(i); x = x * (max_norm / x.norm(dim=-1, keepdim=True)).clamp(max=1)"
+    "uses an embedding with max_norm, which rescales rows of its weight while the loss is computed. Leave max_norm out, "
+    "and scale what is looked up: x = embedding(i); x = x * (max_norm / x.norm(dim=-1, keepdim=True)).clamp(max=1)"
 )
 _SPARSE_GRADIENT = (
     "uses an embedding with sparse=True; gradients are dense here. Write sparse=False: under plain SGD, without momentum "
@@ -22,16 +22,16 @@ _SPARSE_GRADIENT = (
     "looked up"
 )
 _NOT_PLAIN = (
-    "works with a {kind} tensor. Only plain ones can be divided among devices: keep indices and values as tensors of their "
-    "own (torch.index_add, torch.gather), or pad to one length and use a mask"
+    "works with a {kind} tensor. Only plain ones can be divided among devices: keep indices and values as tensors of "
+    "their own (torch.index_add, torch.gather), or pad to one length and use a mask"
 )
 
 PACKED = (
     "packs sequences, whose lengths decide how much is computed at every position, so there is no one graph. Give the "
-    "padded sequences to the layer. In one direction, what comes before the padding is the same: take each row's last state "
-    "by out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, out.shape[2])), and leave padding out of the loss by a mask "
-    "(torch.arange(out.shape[1]) < lengths[:, None]). For a direction backwards, flip each row within its length by gather, "
-    "run a layer of its own, and flip back"
+    "padded sequences to the layer. In one direction, what comes before the padding is the same: take each row's last "
+    "state by out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, out.shape[2])), and leave padding out of the loss "
+    "by a mask (torch.arange(out.shape[1]) < lengths[:, None]). For a direction backwards, flip each row within its length "
+    "by gather, run a layer of its own, and flip back"
 )
 
 
@@ -66,8 +66,8 @@ def refuse_buffer(name: str, buffer: Tensor) -> None:
     """
     if kind := _kind(buffer):
         raise CaptureError(
-            f"the model cannot be captured: its buffer {name} is a {kind} tensor. Register plain ones, such as its indices "
-            "and values"
+            f"the model cannot be captured: its buffer {name} is a {kind} tensor. Register plain ones, such as its "
+            "indices and values"
         )
 
 

@@ -21,7 +21,7 @@ from trainyard.program.random import CounterDropout
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers by name, a batch of these ``rows``, what random numbers need."""
+    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of random numbers."""
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -86,7 +86,7 @@ def _make_parameters(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within it, the lists and dictionaries in which a module holds its own tensors once more hold the other ones, too."""
+    """Within it, lists and dictionaries in which a module holds its own tensors once more hold the other ones, too."""
     named = (*module.named_parameters(), *module.named_buffers())
     other = {id(tensor): state[name] for name, tensor in named if name in state}
     registers = {id(register) for m in module.modules() for register in (m._parameters, m._buffers)}

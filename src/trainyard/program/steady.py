@@ -66,9 +66,9 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
             )
         if torch.initial_seed() != _SEED:
             raise CaptureError(
-                f"{model.name} cannot be captured: it seeds PyTorch's random numbers while it computes the loss. They are "
-                "drawn by position, from the seed of the training: leave torch.manual_seed out. To use the same numbers in "
-                "all steps, keep them in a buffer"
+                f"{model.name} cannot be captured: it seeds PyTorch's random numbers while it computes the loss. They "
+                "are drawn by position, from the seed of the training: leave torch.manual_seed out. To use the same numbers "
+                "in all steps, keep them in a buffer"
             )
         values.is_second = True
         second, _ = _step(model, given, repeats, values)
