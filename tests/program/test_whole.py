@@ -58,7 +58,7 @@ def test_an_executor_cuts_rows_but_no_whole_entry() -> None:
     values = {**model.module.state_dict(), **lowered.program.constants}
     executor = Executor(lowered, 0, values.__getitem__, OptimizerConfig("sgd"), torch.device("cpu"))
     found = executor.step(by_path(batch), 0).losses["loss:loss"]
-    assert found == pytest.approx(float(model.loss(model.module, batch)), rel=1e-6)
+    assert found == pytest.approx(model.loss(model.module, batch).item(), rel=1e-6)
 
 
 def test_data_is_checked_against_the_size_of_a_whole_entry() -> None:

@@ -30,8 +30,8 @@ PACKED = (
     "packs sequences, whose lengths decide how much is computed at every position, so there is no one graph. Give the "
     "padded sequences to the layer. In one direction, what comes before the padding is the same: take each row's last "
     "state by out.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, out.shape[2])), and leave padding out of the loss "
-    "by a mask (torch.arange(out.shape[1]) < lengths[:, None]). For a direction backwards, flip each row within its length "
-    "by gather, run a layer of its own, and flip back"
+    "by a mask (torch.arange(out.shape[1]) < lengths[:, None]). For a direction backwards, flip each row within its "
+    "length by gather, run a layer of its own, and flip back"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from trainyard.program.random import CounterDropout
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of random numbers."""
+    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of draws."""
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -39,6 +39,9 @@ class Given:
         return {**self.params, **self.buffers}
 
 
+Held = Sequence[tuple[Any, Any]]
+"""Containers, and copies of what they hold."""
+
 Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
 """What a module runs within, given the random numbers that are on."""
 
@@ -48,13 +51,18 @@ def running(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
 ) -> Iterator[CounterDropout]:
     """As `stepping`, and the module is afterwards what it was."""
-    with untouched(module), stepping(module, state, rng, rows, watch) as mode:
+    with untouched(module) as held, stepping(module, state, rng, rows, held, watch) as mode:
         yield mode
 
 
 @contextmanager
 def stepping(
-    module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    rng: Tensor,
+    rows: int,
+    held: Held,
+    watch: Watch = nullcontext,
 ) -> Iterator[CounterDropout]:
     """Within it a module has other parameters and buffers, and draws random numbers by position; yields what does.
 
@@ -65,7 +73,7 @@ def stepping(
         torch.enable_grad(),
         CounterDropout(rng, rows) as mode,
         checkpoints_run_once(),
-        _shown_where_held(module, state),
+        _shown_where_held(module, state, held),
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.
         _reparametrize_module(module, dict(state), tie_weights=True, stack_weights=True),
@@ -85,13 +93,13 @@ def _make_parameters(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
+def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor], held: Held) -> Iterator[None]:
     """Within it, lists and dictionaries in which a module holds its own tensors once more hold the other ones, too."""
     named = (*module.named_parameters(), *module.named_buffers())
     other = {id(tensor): state[name] for name, tensor in named if name in state}
     registers = {id(register) for m in module.modules() for register in (m._parameters, m._buffers)}
     changed: list[tuple[Any, Any, Tensor]] = []
-    for container, content in _containers([vars(each) for each in module.modules()]):
+    for container, content in held:
         if id(container) in registers or isinstance(container, set):
             continue
         for key, value in content.items() if isinstance(content, dict) else enumerate(content):
@@ -107,14 +115,15 @@ def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor]) -> Iterato
 
 
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
+def untouched(module: nn.Module) -> Iterator[Held]:
     """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone.
 
     So it is with objects that the module holds. Classes, globals and what functions close over keep what they get.
+    Yields the containers in it, and what they hold.
     """
     held = _containers([vars(each) for each in module.modules()])
     try:
-        yield
+        yield held
     finally:
         for container, content in held:
             _refill(container, content)
