@@ -24,7 +24,9 @@ from trainyard.hardware import (
     local_profile,
     parse_cluster,
 )
+from trainyard.hardware.local import remembered_cluster
 from trainyard.hardware.measure import machine_identity, measure_machine
+from trainyard.hardware.parse import is_described_by_name
 
 
 def _profile(**changes: object) -> MachineProfile:
@@ -110,7 +112,10 @@ def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(
     assert local_profile().op_s == 3.0
     other = json.loads(path.read_text())
     path.write_text(json.dumps({**other, "cpu": "another"}))
+    assert remembered_cluster(2) is None
     assert local_cluster(2).profile == _profile(op_s=4.0)
+    assert is_described_by_name(local_cluster(2))
+    assert not is_described_by_name(cluster_of_profile(_profile(op_s=9.0), 2))
     assert parse_cluster("local:3").num_devices == 3
     assert parse_cluster("local").num_devices == machine_identity()["num_cores"]
     assert len(calls) == 4

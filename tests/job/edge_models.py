@@ -150,6 +150,21 @@ def frozen() -> tuple[Net, Any]:
     return net, mse
 
 
+def partly_frozen() -> tuple[Net, Any]:
+    """Frozen: a matrix used at both ends, one of integers, a number, and a layer's weight without its bias."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        h = torch.tanh(net.a(x @ net.shared) * net.scale)
+        return net.b(h @ (net.rounded.float() * net.step)) @ net.shared.T
+
+    rounded = nn.Parameter(torch.randint(-9, 9, (WIDTH, WIDTH), dtype=torch.int8), requires_grad=False)
+    scale = nn.Parameter(torch.tensor(0.7), requires_grad=False)
+    net = _with(Net(forward), shared=_matrix().requires_grad_(False), rounded=rounded, scale=scale)
+    net.register_buffer("step", torch.full((WIDTH,), 0.05))
+    net.a.weight.requires_grad_(False)
+    return net, mse
+
+
 def maximum_reported() -> tuple[Net, Any]:
     def loss(net: nn.Module, batch: Any) -> Any:
         y = net(batch["x"])

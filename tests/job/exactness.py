@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainyard.job.run.executor import Executor
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import run_ranks
 from trainyard.job.schedules import make_schedule
-from trainyard.program.capture import capture
+from trainyard.job.task import Task, program_of
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
@@ -179,7 +179,7 @@ def train_rank(rank: int, plan_text: str, model: Model | str, optimizer: Optimiz
     """What every process does; the program is captured again from the model's name."""
     plan = parse_plan(plan_text)
     model = build(plan.model, plan.num_rows) if isinstance(model, str) else model
-    program = capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
+    program = program_of(plan, model)
     executor = Executor(
         lower(program, plan),
         rank,
@@ -205,8 +205,10 @@ def train_rank(rank: int, plan_text: str, model: Model | str, optimizer: Optimiz
 def run_plan(cell: Cell) -> Run:
     """Train under the cell's plan, in one process per rank, and put the parts together."""
     model = build(cell.model, cell.rows)
-    program = capture(model, cell.rows // cell.microbatches, getattr(torch, cell.dtype))
+    task = Task(model, cell.dtype, "microbatch")
+    program = task.program(cell.rows // cell.microbatches)
     plan = make_plan(cell, program)
+    plan = replace(plan, statistics=task.statistics_in(cell.microbatches))
     answers = run_ranks(plan.num_ranks, train_rank, plan.to_text(), cell.model, cell.optimizer)
     lowered = lower(program, plan)
     parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
@@ -258,7 +260,7 @@ def _join(parts: list[Tensor], placement: Placement | None) -> Tensor:
 
 @cache
 def run_eager(model_name: str, rows: int, microbatches: int, optimizer: OptimizerConfig) -> Run:
-    """The reference: eager PyTorch, one process, gradients accumulated over microbatches."""
+    """The reference: eager PyTorch, one process; the mean over microbatches that are computed by themselves."""
     model = build(model_name, rows)
     module = model.module
     values = initial_values(module)
@@ -317,7 +319,8 @@ def worst(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[fl
 def differences(cell: Cell) -> dict[str, tuple[float, str]]:
     """How far a plan's run is from the eager one: by kind, the largest relative difference and where."""
     found = run_plan(cell)
-    wanted = run_eager(cell.model, cell.rows, cell.microbatches, cell.optimizer)
+    by_itself = Task(build(cell.model, cell.rows), cell.dtype).coupling is not None
+    wanted = run_eager(cell.model, cell.rows, cell.microbatches if by_itself else 1, cell.optimizer)
 
     def scalars(run: Run) -> dict[str, Tensor]:
         named = {f"{k} {i}": v for i, losses in enumerate(run.losses) for k, v in losses.items()}

@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.job.lower.lower import Lowered, lower, shard_axes
+from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import run_ranks
 from trainyard.job.schedules import make_schedule
+from trainyard.job.task import Task
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
@@ -56,8 +58,12 @@ class Case:
         batch = {"x": torch.randn(models.ROWS, models.WIDTH), "y": torch.randn(models.ROWS, models.WIDTH)}
         return Model(self.build.__name__, net, loss, batch)
 
+    @cache  # noqa: B019 - as above
+    def task(self) -> Task:
+        return Task(self.model(), self.dtype, "microbatch")
+
     def program(self) -> Program:
-        return capture(self.model(), models.ROWS // self.microbatches, getattr(torch, self.dtype))
+        return self.task().program(models.ROWS // self.microbatches)
 
     def plan(self, program: Program) -> Plan:
         forward = [n.name for n in program.graph.nodes if _is_forward(n)]
@@ -77,6 +83,7 @@ class Case:
             frozenset(forward) if self.recompute else frozenset(),
             self.zero,
             dtype=self.dtype,
+            statistics=self.task().statistics_in(self.microbatches),
         )
 
     def lowered(self) -> Lowered:
@@ -124,6 +131,10 @@ TOGETHER = {
     ),
     "one gradient, cut and whole": Case(models.one_gradient_of_two, data=2, cut=(("base", Shard(0)),)),
     "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
+    "frozen parameters shared": Case(models.partly_frozen, data=2, zero=3, recompute=True),
+    "frozen parameters shared, in stages": Case(
+        models.partly_frozen, data=2, zero=3, per_rank=2, schedule="interleaved"
+    ),
 }
 
 
@@ -159,7 +170,7 @@ def answers() -> list[dict[str, Any]]:
 
 def _check(case: Case, found: list[dict[str, Any]], relative: float = 1e-5) -> None:
     model = case.model()
-    module, count = model.module, case.microbatches
+    module, count = model.module, case.microbatches if case.task().coupling is not None else 1
     module.zero_grad()
     before = {name: b.clone() for name, b in module.named_buffers()}
     wanted: dict[str, float] = {}

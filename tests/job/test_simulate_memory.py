@@ -22,7 +22,7 @@ from trainyard.job.schedule import Action, Schedule, parse_action
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import assemble
 from trainyard.job.simulation.memory import MEMORY_KINDS
-from trainyard.program.capture import capture
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.zoo import build
@@ -45,7 +45,7 @@ TOGETHER = [name for name, case in CASES.items() if case[1] > 1]
 
 @cache
 def captured() -> Program:
-    return capture(build("gpt-tiny", ROWS), ROWS // MICROBATCHES)
+    return Task(build("gpt-tiny", ROWS)).program(ROWS // MICROBATCHES)
 
 
 def lowered_of(name: str) -> Lowered:
@@ -102,7 +102,7 @@ def test_a_value_counts_once_however_many_stages_of_a_rank_hold_it():
     """The result of tanh is needed by its own gradient, and longer by the weight gradient of the next stage."""
     net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
     model = Model("mlp", net, lambda m, batch: m(batch["x"]).square().mean(), {"x": torch.randn(ROWS, 16)})
-    program = capture(model, ROWS // 2)
+    program = Task(model).program(ROWS // 2)
     text = "0F0 1F0 2F0 0F1 1F1 2F1 2I0 1I0 0I0 2I1 1I1 0I1 2W0 2W1 1W0 1W1 0W0 0W1"
     schedule = Schedule("late", 3, 2, (tuple(parse_action(word) for word in text.split()),))
     plan = Plan("mlp", program.fingerprint, "local", ROWS, 1, 1, schedule, ("addmm_1", "addmm_2"))

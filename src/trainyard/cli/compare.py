@@ -10,12 +10,13 @@ import tyro
 
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.splitting import SplittingOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(Common):
+class Options(SplittingOptions, Common):
     """Rank strategies on the same model and cluster, by predicted step time."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -51,7 +52,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     cluster = parse_cluster(options.cluster)
     with screen.waiting(f"planning with {len(names)} strategies"):
-        found = compare(load_model(options.model, options.rows), cluster, names, options.dtype)
+        model = load_model(options.model, options.rows)
+        found = compare(model, cluster, names, options.dtype, options.statistics)
     contenders = ranked([contender_of(name, each) for name, each in zip(names, found, strict=True)])
     title = f"{options.model} on {cluster.name}"
     if options.html is not None:

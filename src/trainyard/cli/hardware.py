@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import tyro
+from rich.console import RenderableType
 
 from trainyard.cli.screen import Common, Outcome, Screen
 
@@ -26,8 +28,7 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Describe what was asked for."""
-    from trainyard.hardware import DEVICES, HardwareError, forget_measurements, local_profile, parse_cluster
-    from trainyard.report.tables import device_table, facts_table, machine_facts
+    from trainyard.hardware import HardwareError, forget_measurements, parse_cluster
 
     if options.measure:
         if options.cluster and not options.cluster.startswith("local"):
@@ -46,13 +47,23 @@ def act(options: Options, screen: Screen) -> Outcome:
             "devices": {device.name: device.to_dict() for device in cluster.devices},
         }
         return Outcome(document, (text.rstrip(),))
+    return _this_machine(screen)
+
+
+def _this_machine(screen: Screen) -> Outcome:
+    from trainyard.cost.measurements import Measurements
+    from trainyard.hardware import DEVICES, local_profile
+    from trainyard.report.tables import device_table, facts_table, machine_facts, measured_ops_table
+
     with screen.waiting("measuring this machine") as change:
         profile = local_profile(lambda what, fraction: change(f"measuring {what} ({fraction:.0%})"))
+    entries, now_s = Measurements.read().entries, time.time()
     document = {
         "machine": profile.to_dict(),
+        "ops": {key: asdict(entry) for key, entry in entries.items()},
         "devices": {name: spec.to_dict() for name, spec in DEVICES.items()},
     }
-    return Outcome(
-        document,
-        (facts_table("this machine", machine_facts(profile)), "", device_table(tuple(DEVICES.values()))),
-    )
+    body: list[RenderableType] = [facts_table("this machine", machine_facts(profile, now_s)), ""]
+    if entries:
+        body += [measured_ops_table(entries, now_s), ""]
+    return Outcome(document, (*body, device_table(tuple(DEVICES.values()))))

@@ -10,12 +10,13 @@ import tyro
 from rich.console import RenderableType
 
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.splitting import SplittingOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(Common):
+class Options(SplittingOptions, Common):
     """Find a plan for a model on a cluster, and say why."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -45,6 +46,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             options.strategies,
             options.dtype,
             lambda what, done: change(f"{what} ({done:.0%})"),
+            options.statistics,
         )
     if options.save is not None:
         found.plan.save(options.save)

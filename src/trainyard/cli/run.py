@@ -27,16 +27,20 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
+    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import load_plan
     from trainyard.job.planning import load_model, simulate
 
     plan = load_plan(options.plan)
     spec = options.model or plan.model
+    model = file_model(spec, options.seed)
+    data = file_data(spec, options.steps)  # what cannot be trained on is refused before anything is simulated
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan"):
             # A plan that was made for other machines runs here, too; this is what it takes here.
-            model = None if options.model is None else load_model(spec)
+            model = load_model(spec) if model is None and options.model is not None else model
             simulation = simulate(plan, model, f"local:{plan.num_ranks}")
+    del model
     command = f"trainyard run {options.plan}" + (f" --model {options.model}" if options.model else "")
-    return train_and_report(command, spec, plan, simulation, options, screen)
+    return train_and_report(command, spec, plan, simulation, data, options, screen)

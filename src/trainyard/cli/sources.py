@@ -9,17 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from trainyard.job.planning import load_model
 from trainyard.job.run.data import DataError, FixedData, by_path, example_data
+from trainyard.job.run.repeatable import repeatable
+from trainyard.program.model import Model
 from trainyard.zoo import build, load_model_file
 
 if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
     from trainyard.job.run.data import Data
 
-__all__ = ["FileData", "data_of", "is_file", "model_source"]
+__all__ = ["FileData", "data_of", "file_data", "file_model", "is_file", "model_source"]
 
 
 def is_file(spec: str) -> bool:
@@ -62,14 +65,35 @@ def model_source(spec: str, num_rows: int) -> ModelSource:
     return partial(build, spec, num_rows)
 
 
-def data_of(spec: str, num_rows: int) -> tuple[Data, str]:
+def file_model(spec: str, seed: int) -> Model | None:
+    """The model of a Python file, loaded as the processes that train load it, after the run's seed; None of a name."""
+    if not is_file(spec):
+        return None
+    torch.manual_seed(seed)
+    return load_model(spec)
+
+
+def file_data(spec: str, num_steps: int) -> Data | None:
+    """The ``data(step)`` of a Python file, found to be a function of the step; None if there is no such function.
+
+    Raises
+    ------
+    DataError
+        If the function returns something else when it is asked again.
+    """
+    if not is_file(spec):
+        return None
+    path = str(Path(spec).resolve())
+    return repeatable(FileData(path), num_steps) if _function(path) is not None else None
+
+
+def data_of(spec: str, num_rows: int, own: Data | None) -> tuple[Data, str]:
     """Data to train a model on, and what it is, in words.
 
-    A file's own ``data(step)``, or its example batch; for a model of the zoo see `example_data`.
+    A file's ``own``, or its example batch; for a model of the zoo see `example_data`.
     """
+    if own is not None:
+        return own, f"data(step) of {spec}"
     if is_file(spec):
-        path = str(Path(spec).resolve())
-        if _function(path) is not None:
-            return FileData(path), f"data(step) of {spec}"
         return FixedData(load_model(spec).batch), f"the example batch of {spec}, which has no data(step)"
     return example_data(build(spec, num_rows), num_rows)

@@ -9,16 +9,18 @@ import tyro
 
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.splitting import SplittingOptions
 from trainyard.cli.training import TrainingOptions, train_and_report
 
 if TYPE_CHECKING:
     from trainyard.job.planning import Planned
+    from trainyard.program.model import Model
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(SplittingOptions, TrainingOptions):
     """Plan for this machine, say why, and train: a model by name, or a Python file with model() and data(step)."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -35,22 +37,27 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
+    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import parse_plan
     from trainyard.report.prediction import simulation_facts
     from trainyard.report.tables import facts_table
 
-    found = None if is_silent() else _best_plan(options, screen)
+    model = file_model(options.model, options.seed)
+    data = file_data(
+        options.model, options.steps
+    )  # what cannot be trained on is refused before anything is planned
+    found = None if is_silent() else _best_plan(options, model, screen)
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     if found is not None:
         screen.say(plan.explain())
         screen.say(facts_table("", simulation_facts(found.simulation)))
     simulation = None if found is None else found.simulation
     return train_and_report(
-        f"trainyard train {options.model}", options.model, plan, simulation, options, screen
+        f"trainyard train {options.model}", options.model, plan, simulation, data, options, screen
     )
 
 
-def _best_plan(options: Options, screen: Screen) -> Planned:
+def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned:
     """Plan for every number of processes that is in question; the fastest plan wins."""
     from trainyard.hardware import cluster_of_profile, local_profile
     from trainyard.job.planning import load_model, plan
@@ -59,7 +66,7 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
         profile = local_profile(lambda what, done: change(f"measuring {what} ({done:.0%})"))
     counts = [options.processes] if options.processes is not None else sorted({1, profile.num_cores})
     counts = [num_launched()] if is_launched() else counts
-    model = load_model(options.model, options.rows)
+    model = load_model(options.model, options.rows) if model is None or options.rows is not None else model
     found: list[Planned] = []
     for count in counts:
         with screen.waiting(f"planning for {_processes(count)}") as change:
@@ -69,6 +76,7 @@ def _best_plan(options: Options, screen: Screen) -> Planned:
                 options.strategies,
                 options.dtype,
                 lambda what, done: change(f"{what} ({done:.0%})"),
+                options.statistics,
             )
         found.append(planned)
     best = min(found, key=lambda each: (not each.simulation.fits, each.simulation.step_s))

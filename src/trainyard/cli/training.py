@@ -20,6 +20,7 @@ from trainyard.report.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
+    from trainyard.job.run.data import Data
     from trainyard.job.simulation.result import Simulation
 
 __all__ = ["TrainingOptions", "train_and_report"]
@@ -90,6 +91,7 @@ def train_and_report(
     spec: str,
     plan: Plan,
     simulation: Simulation | None,
+    own_data: Data | None,
     options: TrainingOptions,
     screen: Screen,
 ) -> Outcome:
@@ -100,12 +102,13 @@ def train_and_report(
     command : what the user can repeat to go on.
     spec : the model, as ``load_model`` takes it.
     simulation : of the plan on this machine; None on a rank that does not speak.
+    own_data : of a model that is a file, if that has any.
     """
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
 
     config = options.config(spec)
-    data, said = data_of(spec, plan.num_rows)
+    data, said = data_of(spec, plan.num_rows, own_data)
     screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
     with _shown(screen, options.steps) as (on_step, on_restart):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart)

@@ -1,26 +1,33 @@
 """One worker of the measurement of ops: ``python -m trainyard.cost.measure_worker FOLDER RANK``.
 
-Started by `trainyard.cost.measured`. All workers run the same traces at the same time, so that each op is
-slowed by its neighbours as it is in a step; the first one writes what it found.
+Started by `trainyard.cost.measure_processes`. All workers run the same traces at the same time, so that each op is
+slowed by its neighbours as it is in a step. Each writes what it found after every group of traces, and, before an op
+runs for the first time, which one that is: a process that dies leaves what it had, and what it died of.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import pickle
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 __all__ = ["main"]
 
-Clock = Callable[[], float]
-
 PASS_ELEMENTS = (2**14, 2**22)
 _MIN_RUNS = 4
+_MAX_RUNS = 30
+_PASS_RUNS = 5
+
+
+class _OutOfTimeError(Exception):
+    """The time for measuring is over."""
 
 
 def main(arguments: list[str]) -> None:
@@ -38,16 +45,28 @@ def main(arguments: list[str]) -> None:
     request = pickle.loads((folder / "request.pickle").read_bytes())
     torch.set_num_threads(request["num_threads"])
     torch.manual_seed(0)
+    _define_ops(request["modules"])
     _meet(folder, "start", rank, request["num_processes"])
-    # One thread's own time does not run while the system runs something else.
-    clock = time.thread_time if request["num_threads"] == 1 else time.perf_counter
-    seconds: dict[str, float] = {}
+    worker = _Worker(folder, rank, request)
+    worker.measure_passes()
     for index, group in enumerate(request["groups"]):
         _meet(folder, f"group{index}", rank, request["num_processes"])
-        seconds |= _measure_group(group, request["group_limit_s"], clock)
-    passes = {name: _measure_pass(name, clock) for name in request["passes"]}
-    (folder / f"part{rank}").write_text(json.dumps({"seconds": seconds, "passes": passes}))
-    (folder / f"part{rank}").rename(folder / f"result{rank}.json")
+        worker.measure_group(index, pickle.loads(group))
+
+
+def _define_ops(modules: dict[str, str]) -> None:
+    """Import the modules that define the user's ops; of one that cannot be imported, run the file.
+
+    Ops of one that cannot be run, either, are unknown here, which their measurement will say.
+    """
+    from trainyard.user_file import user_module
+
+    for name, file in modules.items():
+        try:
+            importlib.import_module(name)
+        except Exception:
+            with suppress(Exception, SystemExit), user_module(file, ""):
+                pass
 
 
 def _meet(folder: Path, name: str, rank: int, num_processes: int) -> None:
@@ -57,41 +76,87 @@ def _meet(folder: Path, name: str, rank: int, num_processes: int) -> None:
         time.sleep(0.001)
 
 
-def _measure_group(traces: Any, limit_s: float, clock: Clock) -> dict[str, float]:
-    """Mean over an op's occurrences of the median over the runs, in seconds by signature."""
-    import torch
+class _Worker:
+    """What one worker has found so far."""
 
-    from trainyard.cost.trace import run_trace
+    def __init__(self, folder: Path, rank: int, request: dict[str, Any]) -> None:
+        self.folder, self.rank, self.request = folder, rank, request
+        self.end = time.monotonic() + request["limit_s"]
+        # The time of one thread, or of all of a process, does not run while the system runs something else. That of
+        # all is longer than what passes, if they run.
+        one = request["num_threads"] == 1
+        self.clocks = (time.thread_time,) if one else (time.process_time, time.perf_counter)
+        self.seconds: dict[str, tuple[float, float]] = {}
+        self.failed: dict[str, str] = dict(request["failed"])
+        self.passes: dict[str, list[tuple[int, float]]] = {}
+        self.at = os.open(folder / f"at{rank}", os.O_CREAT | os.O_WRONLY)
 
-    runs: list[dict[str, list[float]]] = []
-    begin = time.perf_counter()
-    values: dict[str, torch.Tensor] = {}
-    with torch.no_grad():
-        while len(runs) <= _MIN_RUNS or (time.perf_counter() - begin < limit_s and len(runs) < 30):
-            note: dict[str, list[float]] = {}
-            for trace in traces:
-                run_trace(trace, values, note, clock)
-            runs.append(note)
-    kept = runs[1:]  # the first one compiles, and fills caches and the allocator
-    found = {}
-    for signature, first in kept[0].items():
-        each = [median(run[signature][i] for run in kept) for i in range(len(first))]
-        found[signature] = sum(each) / len(each)
-    return found
+    def measure_passes(self) -> None:
+        """The passes over flat buffers."""
+        for name in self.request["passes"]:
+            self.passes[name] = _measure_pass(name, self.clocks)
+        self._write()
+
+    def measure_group(self, index: int, traces: Any) -> None:
+        """All ops of traces that run one after another."""
+        from trainyard.cost.measurements import over_repeats
+        from trainyard.cost.trace import Notes, run_trace
+
+        runs: list[dict[str, list[float]]] = []
+        begin = time.monotonic()
+        values: dict[str, Any] = {}
+        self._say(index, "")
+
+        def before(signature: str) -> None:
+            if time.monotonic() > self.end:
+                raise _OutOfTimeError
+            if not runs:
+                self._say(index, signature)
+
+        with suppress(_OutOfTimeError):
+            while len(runs) <= _MIN_RUNS or (
+                time.monotonic() - begin < self.request["group_limit_s"] and len(runs) < _MAX_RUNS
+            ):
+                notes = Notes({}, self.failed, before, self.clocks)
+                if not runs:
+                    partial = notes
+                for trace in traces:
+                    run_trace(trace, values, notes)
+                runs.append(notes.seconds)
+                self._say(index, "")
+        # The first one compiles, and fills caches and the allocator: it counts where there is no other.
+        kept = runs[1:] or [partial.seconds]
+        for signature in kept[0]:
+            if signature not in self.failed:
+                self.seconds[signature] = over_repeats([run[signature] for run in kept if signature in run])
+        self._write()
+
+    def _say(self, index: int, signature: str) -> None:
+        text = f"{index}\n{signature}".encode()
+        os.pwrite(self.at, text, 0)
+        os.ftruncate(self.at, len(text))
+
+    def _write(self) -> None:
+        found = {"seconds": self.seconds, "passes": self.passes, "failed": self.failed}
+        part = self.folder / f"part{self.rank}"
+        part.write_text(json.dumps(found))
+        part.rename(self.folder / f"result{self.rank}.json")
 
 
-def _measure_pass(name: str, clock: Clock) -> list[tuple[int, float]]:
-    """Median seconds of a pass over float32 buffers of two sizes."""
+def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
+    """Least seconds of a pass over float32 buffers of two sizes."""
+    from trainyard.cost.trace import elapsed, read
+
     points = []
     for num_elements in PASS_ELEMENTS:
         call = _pass(name, num_elements)
         call()
         laps = []
-        for _ in range(5):
-            start = clock()
+        for _ in range(_PASS_RUNS):
+            start = read(clocks)
             call()
-            laps.append(clock() - start)
-        points.append((num_elements, median(laps)))
+            laps.append(elapsed(clocks, start))
+        points.append((num_elements, min(laps)))
     return points
 
 

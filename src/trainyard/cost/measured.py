@@ -1,35 +1,33 @@
-"""Seconds of ops measured on this machine, remembered between processes."""
+"""Seconds of ops measured on this machine, remembered between processes.
+
+An op whose measurement fails, or would take too much memory or time, has the roofline's seconds: measuring never stops
+what it is for.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import fx
 
-from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, is_free
+from trainyard.cost.fitting import traces_within
+from trainyard.cost.measure_processes import Found, measure_in_processes
+from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements, Points
+from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, Sources, is_free
 from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
+from trainyard.hardware.busy import BUSY, Others, others_now
 from trainyard.hardware.devices import DeviceSpec
-from trainyard.hardware.errors import HardwareError
-from trainyard.hardware.heap import heap_environment
-from trainyard.hardware.remembered import measurements_file, measuring, write_whole
+from trainyard.hardware.measure import free_memory_bytes
+from trainyard.hardware.remembered import measuring
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
-_VERSION = 3
-_LIMIT_S = 600.0
+# Of the memory that is free now, for all processes together.
+_MEMORY_SHARE = 0.5
 
-Points = tuple[tuple[int, float], ...]
 _Group = tuple[Trace, ...]
 
 
@@ -64,15 +62,25 @@ class MeasuredOps(OpSeconds):
     ----------
     seconds : by `op_signature`.
     passes : seconds of each pass over float32 buffers, as points (elements, seconds).
+    reasons : why ops were not measured, by signature.
+    busy : signatures of ops that were measured while other work had the cores.
 
     Attributes
     ----------
-    unknown : signatures that were asked for and not known.
+    measured, estimated : signatures that were asked for so far, and had measured seconds, or the roofline's.
     """
 
-    def __init__(self, seconds: Mapping[str, float], passes: Mapping[str, Points]) -> None:
+    def __init__(
+        self,
+        seconds: Mapping[str, float],
+        passes: Mapping[str, Points],
+        reasons: Mapping[str, str] | None = None,
+        busy: Collection[str] = (),
+    ) -> None:
         self.seconds, self.passes = dict(seconds), dict(passes)
-        self.unknown: set[str] = set()
+        self.reasons, self.busy = dict(reasons or {}), frozenset(busy)
+        self.measured: set[str] = set()
+        self.estimated: set[str] = set()
         self._roofline = Roofline()
 
     def __call__(self, node: fx.Node, device: DeviceSpec) -> float:
@@ -81,8 +89,9 @@ class MeasuredOps(OpSeconds):
         signature = op_signature(node)
         known = self.seconds.get(signature)
         if known is not None:
+            self.measured.add(signature)
             return known
-        self.unknown.add(signature)
+        self.estimated.add(signature)
         return self._roofline(node, device)
 
     def pass_s(self, what: Pass, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
@@ -93,34 +102,11 @@ class MeasuredOps(OpSeconds):
         slope = max(0.0, large_s - small_s) / (large - small)
         return max(0.0, small_s + slope * (words - small)) if words else 0.0
 
-
-@dataclass
-class _Cache:
-    """Measurements on disk, one file per machine."""
-
-    path: Path
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls) -> _Cache:
-        path = measurements_file("ops")
-        try:
-            plain = json.loads(path.read_text())
-            entries = plain["conditions"] if plain["version"] == _VERSION else {}
-            for entry in entries.values():
-                entry["seconds"] = {str(k): float(v) for k, v in entry["seconds"].items()}
-                entry["passes"] = {
-                    k: tuple((int(n), float(s)) for n, s in v) for k, v in entry["passes"].items()
-                }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            entries = {}  # absent, of another version, or not ours: measured again
-        return cls(path, entries)
-
-    def of(self, conditions: Conditions) -> dict[str, Any]:
-        return self.entries.setdefault(conditions.key, {"seconds": {}, "passes": {}})
-
-    def write(self) -> None:
-        write_whole(self.path, json.dumps({"version": _VERSION, "conditions": self.entries}))
+    def sources(self) -> Sources:
+        estimated = {
+            s: self.reasons.get(s, "not among the ops that were measured") for s in sorted(self.estimated)
+        }
+        return Sources(len(self.measured), estimated, len(self.measured & self.busy))
 
 
 def measure_ops(
@@ -131,111 +117,108 @@ def measure_ops(
     Parameters
     ----------
     groups : traces that run one after another, each group by itself. A group is measured if one of its ops is
-        not known.
+        not known, or is not to be believed.
     conditions : see `Conditions`.
-    budget_s : time for the repetitions; every group runs a few times however long that takes.
+    budget_s : time for the repetitions; every group runs a few times however long that takes, within a limit on all.
     again : measure all of them, whatever the cache has.
-
-    Raises
-    ------
-    HardwareError
-        If a worker fails.
     """
-    asked = [tuple(group) for group in groups]
-    entry = _Cache.read().of(conditions)
-    if again or any(_missing(asked, entry)):
+    limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
+    whole = [tuple(group) for group in groups]
+    asked = [traces_within(group, limit_bytes) for group in whole]
+    left_out = _all_signatures(whole) - _all_signatures(asked)
+    entry, rest = Measurements.read().of(conditions.key), ""
+    if again or any(_missing(asked, entry, _to_repeat(asked, entry))):
         with measuring():
-            entry = _measured(asked, conditions, budget_s, again)
-    return MeasuredOps(entry["seconds"], entry["passes"])
+            entry, rest = _measured(asked, conditions, budget_s, again)
+    reasons = {signature: failure.why for signature, failure in entry.failed.items()}
+    if rest:
+        reasons = dict.fromkeys(_all_signatures(asked), rest) | reasons
+    reasons |= dict.fromkeys(
+        left_out, f"needs more than the {limit_bytes / 2**30:.3g} GiB that measuring may use"
+    )
+    wrong = entry.contradicting() & entry.busy()
+    reasons |= dict.fromkeys(wrong, "was slower than larger ops, while other work had the cores")
+    seconds = {s: m.seconds for s, m in entry.ops.items() if s not in wrong}
+    return MeasuredOps(seconds, entry.passes, reasons, entry.busy())
 
 
-def _missing(groups: Iterable[_Group], entry: Mapping[str, Any]) -> tuple[list[_Group], list[str]]:
-    """Groups with an op that is not known, and passes that are not."""
-    known = set(entry["seconds"])
+def _all_signatures(groups: Iterable[_Group]) -> frozenset[str]:
+    return frozenset().union(*map(_signatures, groups))
+
+
+def _signatures(group: _Group) -> frozenset[str]:
+    return frozenset().union(*(trace.signatures for trace in group))
+
+
+def _to_repeat(groups: Iterable[_Group], entry: Entry) -> frozenset[str]:
+    """Which of the ops to measure again: what contradicts others, and, if it is quiet now, what other work disturbed."""
+    asked = _all_signatures(groups)
+    disturbed = entry.disturbed() & asked
+    if disturbed and others_now() > BUSY:
+        disturbed = frozenset()
+    return disturbed | entry.doubtful() & asked
+
+
+def _missing(
+    groups: Iterable[_Group], entry: Entry, repeat: frozenset[str] = frozenset()
+) -> tuple[list[_Group], list[str]]:
+    """Groups with an op that is neither known nor known to fail, or is to be repeated, and passes of which this holds."""
+    known = (entry.ops.keys() | entry.failed.keys()) - repeat
     missing = []
     for group in groups:
-        wanted = frozenset().union(*(t.signatures for t in group))
+        wanted = _signatures(group)
         if not wanted <= known:
             missing.append(group)
             known |= wanted
-    return missing, [] if entry["passes"] else list(PASSES)
+    disturbed = bool(repeat) and entry.passes_others > BUSY
+    return missing, list(PASSES) if disturbed or not entry.passes else []
 
 
-def _measured(groups: list[_Group], conditions: Conditions, budget_s: float, again: bool) -> dict[str, Any]:
-    """What the cache has, with what another process has put there since it was read, and what it lacks."""
-    cache = _Cache.read()
-    entry = cache.of(conditions)
-    missing, passes = _missing(groups, {"seconds": {}, "passes": {}} if again else entry)
-    if missing or passes:
-        found = _run_workers(missing, passes, conditions, budget_s)
-        entry["seconds"] |= found["seconds"]
-        entry["passes"] |= {k: tuple((int(n), float(s)) for n, s in v) for k, v in found["passes"].items()}
-        cache.write()
-    return entry
+def _measured(
+    groups: list[_Group], conditions: Conditions, budget_s: float, again: bool
+) -> tuple[Entry, str]:
+    """What the cache has, with what another process has put there since it was read, and what it lacks.
 
-
-def _run_workers(
-    groups: list[_Group], passes: list[str], conditions: Conditions, budget_s: float
-) -> dict[str, Any]:
-    request = {
-        "groups": groups,
-        "passes": passes,
-        "num_threads": conditions.num_threads,
-        "num_processes": conditions.num_processes,
-        "group_limit_s": budget_s / max(1, len(groups)),
-    }
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
-        folder = Path(name)
-        (folder / "request.pickle").write_bytes(pickle.dumps(request))
-        environment = {**os.environ, **heap_environment(), "OMP_NUM_THREADS": str(conditions.num_threads)}
-        command = [sys.executable, "-m", "trainyard.cost.measure_worker", name]
-        workers = []
-        for rank in range(conditions.num_processes):
-            with (folder / f"errors{rank}").open("wb") as errors:
-                workers.append(
-                    subprocess.Popen(
-                        [*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=errors
-                    )
-                )
-        _wait_for(workers, folder)
-        results = [
-            json.loads((folder / f"result{rank}.json").read_text())
-            for rank in range(conditions.num_processes)
-        ]
-    return {
-        what: {key: _mean([r[what][key] for r in results]) for key in results[0][what]}
-        for what in ("seconds", "passes")
-    }
-
-
-def _mean(values: list[Any]) -> Any:
-    """Over the processes, of seconds or of points."""
-    if isinstance(values[0], int | float):
-        return sum(values) / len(values)
-    return [(points[0][0], _mean([s for _, s in points])) for points in zip(*values, strict=True)]
-
-
-def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Let all of them end; if one fails or none ends in time, end the others and say why."""
-    deadline = time.monotonic() + _LIMIT_S
-    try:
-        while any(worker.poll() is None for worker in workers):
-            if any(worker.poll() not in (None, 0) for worker in workers):
-                break
-            if time.monotonic() > deadline:
-                raise HardwareError(
-                    f"measuring ops took more than {_LIMIT_S:g} s; give fewer or smaller graphs"
-                )
-            time.sleep(0.02)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    for rank, worker in enumerate(workers):
-        if worker.returncode > 0:
-            said = (folder / f"errors{rank}").read_text(errors="replace")[-600:]
-            raise HardwareError(f"process {rank} of those that measure ops failed; it said: {said}")
-    if any(worker.returncode for worker in workers):
-        raise HardwareError(
-            "a process that measures ops was killed; is there enough memory for these graphs?"
+    Returns
+    -------
+    Also why ops are in neither of both.
+    """
+    cache = Measurements.read()
+    entry = cache.of(conditions.key)
+    if again:
+        asked = _all_signatures(groups)
+        entry.ops = {s: m for s, m in entry.ops.items() if s not in asked}
+        entry.failed = {s: f for s, f in entry.failed.items() if s not in asked}
+        entry.passes = {}
+    rest = ""
+    repeat = _to_repeat(groups, entry)
+    # What contradicts the others after the first time is measured once more.
+    for _ in range(2):
+        missing, passes = _missing(groups, entry, repeat)
+        if rest or not (missing or passes):
+            break
+        watch = Others()
+        known_to_fail = {s: failure.why for s, failure in entry.failed.items()}
+        found = measure_in_processes(
+            missing, passes, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
         )
+        entry.add(_entry(found, missing, entry, watch.share()))
+        cache.write()
+        rest = found.rest
+        repeat = entry.doubtful() & _all_signatures(groups)
+    return entry, rest
+
+
+def _entry(found: Found, groups: Iterable[_Group], known: Entry, others: float) -> Entry:
+    """What was found now, in the form in which it is remembered."""
+    when_s = time.time()
+    work = {s: w for group in groups for trace in group for s, w in trace.work.items()}
+    return Entry(
+        {
+            s: Measurement(seconds, spread, work[s], when_s, others)
+            for s, (seconds, spread) in found.seconds.items()
+        },
+        {s: Failure(why, when_s) for s, why in found.failed.items() if s not in known.failed},
+        found.passes,
+        others,
+    )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,7 +22,7 @@ from trainyard.program import spmd
 from trainyard.program.flops import node_flops
 from trainyard.program.program import size_bytes, tensors_of
 
-__all__ = ["PASSES", "OpSeconds", "Pass", "Roofline", "is_free", "op_bytes"]
+__all__ = ["PASSES", "OpSeconds", "Pass", "Roofline", "Sources", "is_free", "op_bytes"]
 
 aten = torch.ops.aten
 
@@ -45,6 +47,24 @@ _LOOKED_UP: dict[Any, int] = {
 _UNREAD: dict[Any, int] = {aten.nll_loss_forward.default: 0, aten.nll_loss_backward.default: 1}
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Where the seconds of the ops of a plan come from, on a machine where ops are measured.
+
+    Ops that are the same function on operands of the same shapes count once.
+
+    Attributes
+    ----------
+    num_measured : ops with measured seconds.
+    estimated : why the others were not measured, by their signatures; their seconds are the roofline's.
+    num_disturbed : of those that were measured: while other work had the cores.
+    """
+
+    num_measured: int
+    estimated: Mapping[str, str]
+    num_disturbed: int
+
+
 class OpSeconds(ABC):
     """How long ops take; the interface that simulations ask.
 
@@ -61,6 +81,10 @@ class OpSeconds(ABC):
         if num_bytes == 0:
             return 0.0
         return num_bytes / device.memory_rate_bytes_per_s(num_bytes) + device.launch_s
+
+    def sources(self) -> Sources | None:
+        """Where the seconds that were asked for so far come from; None where none are measured."""
+        return None
 
 
 class Roofline(OpSeconds):

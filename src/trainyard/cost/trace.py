@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
+from trainyard.cost.index_bounds import index_bounds
 from trainyard.cost.memory import last_uses
-from trainyard.cost.ops import is_free
+from trainyard.cost.ops import is_free, op_bytes
 from trainyard.cost.signature import op_signature
 from trainyard.program import draw_op as _defines_ops  # noqa: F401
 from trainyard.program import spmd
-from trainyard.program.program import tensor_of
+from trainyard.program.flops import node_flops
 
-__all__ = ["Fresh", "Instruction", "Ref", "Trace", "run_trace", "trace_graph"]
+__all__ = ["Fresh", "Instruction", "Notes", "Ref", "Trace", "elapsed", "read", "run_trace", "trace_graph"]
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
+Clocks = tuple[Callable[[], float], ...]
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,36 @@ class Ref:
 
 @dataclass(frozen=True)
 class Fresh:
-    """A tensor made up for a trace: normal numbers, or integers below ``below``."""
+    """A tensor made up for a trace: normal numbers, or integers below ``below``, laid out as the graph has it."""
 
     shape: Shape
+    strides: Shape
     dtype: str
     below: int = 2
+
+    @property
+    def num_elements(self) -> int:
+        """That its memory holds: a broadcast tensor holds few, one with gaps holds more than it shows."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its memory."""
+        return self.num_elements * int(getattr(torch, self.dtype).itemsize)
 
     def make(self) -> torch.Tensor:
         """Fill a new tensor."""
         dtype = getattr(torch, self.dtype)
-        if dtype.is_floating_point:
-            return (torch.randn(self.shape) * 0.05).to(dtype)
-        return torch.randint(0, max(1, self.below), self.shape).to(dtype)
+        if dtype.is_complex:
+            flat = torch.randn(self.num_elements, dtype=dtype) * 0.05
+        elif dtype.is_floating_point:
+            flat = (torch.randn(self.num_elements) * 0.05).to(dtype)
+        else:
+            most = 2 if dtype == torch.bool else min(self.below, torch.iinfo(dtype).max)
+            flat = torch.randint(0, max(1, most), (self.num_elements,)).to(dtype)
+        return flat.as_strided(self.shape, self.strides)
 
 
 @dataclass(frozen=True)
@@ -58,17 +80,26 @@ class Instruction:
     Attributes
     ----------
     index : where its result goes.
-    target : an op by its full name (``aten::mm.default``), a function, or what communication would have left.
+    target : an op by its full name (``aten::mm.default``) or a function; None for communication, which is left out.
     signature : under which its seconds are noted; None if it takes none.
     frees : results that nobody uses afterwards.
+    leaves : what stands in for its result if it does not run: `Fresh`, a tuple of them, or a plain value.
+    bounds : for operands that are indices, their position and the least number that is too large.
+    shares : position of the result whose memory this result is in; None if it has its own.
+    work : bytes that it moves, and for its flops as many as take about as long: tells whether ops of one kind are
+        larger or smaller.
     """
 
     index: int
-    target: str | Callable[..., Any] | tuple[Fresh, ...] | Fresh | None
+    target: str | Callable[..., Any] | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     signature: str | None
     frees: tuple[int, ...]
+    leaves: Any
+    bounds: tuple[tuple[int, int], ...] = ()
+    shares: int | None = None
+    work: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,18 +108,23 @@ class Trace:
 
     Attributes
     ----------
-    inputs : key and contents of each; a key that an earlier trace left is taken from there.
+    inputs : key, position and contents of each; a key that an earlier trace left is taken from there.
     outputs : key and position of what it leaves for later traces.
     """
 
-    inputs: tuple[tuple[str, Fresh], ...]
+    inputs: tuple[tuple[str, int, Any], ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[tuple[str, int], ...]
 
     @property
     def signatures(self) -> frozenset[str]:
         """Of all its ops."""
-        return frozenset(i.signature for i in self.instructions if i.signature is not None)
+        return frozenset(self.work)
+
+    @property
+    def work(self) -> dict[str, float]:
+        """Of its ops, by signature."""
+        return {i.signature: i.work for i in self.instructions if i.signature is not None}
 
 
 def trace_graph(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Trace:
@@ -109,7 +145,7 @@ def trace_graph(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) 
     results = output.args[0]
     assert isinstance(results, tuple | list)
     return Trace(
-        tuple((key, _fresh(node)) for key, node in zip(inputs, placeholders, strict=True)),
+        tuple((key, position[node], _leaves(node)) for key, node in zip(inputs, placeholders, strict=True)),
         instructions,
         tuple((key, position[n]) for key, n in zip(outputs, results, strict=True) if isinstance(n, fx.Node)),
     )
@@ -118,14 +154,24 @@ def trace_graph(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) 
 def _instruction(node: fx.Node, position: Mapping[fx.Node, int], dead: Iterable[fx.Node]) -> Instruction:
     frees = tuple(position[n] for n in dead)
     if node.target in _LEFT_OUT:
-        return Instruction(position[node], _left_by(node), (), {}, None, frees)
+        return Instruction(position[node], None, (), {}, None, frees, _left_by(node))
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         target = f"{target.namespace}::{target._schema.name.split('::')[1]}.{target._overloadname}"
     refer = {n: Ref(position[n]) for n in node.all_input_nodes}
-    args, kwargs = _plain(node.args, refer), _plain(node.kwargs, refer)
-    signature = None if is_free(node) else op_signature(node)
-    return Instruction(position[node], target, args, kwargs, signature, frees)
+    free = is_free(node)
+    return Instruction(
+        position[node],
+        target,
+        _plain(node.args, refer),
+        _plain(node.kwargs, refer),
+        None if free else op_signature(node),
+        frees,
+        _leaves(node),
+        tuple((position[n], bound) for n, bound in index_bounds(node)),
+        position[node.all_input_nodes[0]] if free and node.all_input_nodes else None,
+        0.0 if free else op_bytes(node) + node_flops(node) / _FLOPS_PER_BYTE,
+    )
 
 
 def _plain(value: Any, refer: Mapping[fx.Node, Ref]) -> Any:
@@ -141,85 +187,147 @@ def _plain(value: Any, refer: Mapping[fx.Node, Ref]) -> Any:
 
 
 _LEFT_OUT = spmd.COLLECTIVES | {spmd.axis_offset, spmd.accumulate_grads, spmd.gather_params}
+# A core computes about as many while it moves a byte.
+_FLOPS_PER_BYTE = 8
 
 
 def _left_by(node: fx.Node) -> Any:
     if node.target is spmd.gather_params:
-        parts = {int(u.args[1]): _fresh(u) for u in node.users}  # type: ignore[arg-type]
-        return tuple(parts.get(i, Fresh((1,), "float32")) for i in range(max(parts) + 1))
-    return _fresh(node) if node.target in spmd.COLLECTIVES else None
+        parts = {int(u.args[1]): _leaves(u) for u in node.users}  # type: ignore[arg-type]
+        return tuple(parts.get(i, Fresh((1,), (1,), "float32")) for i in range(max(parts) + 1))
+    return _leaves(node) if node.target in spmd.COLLECTIVES else 0
 
 
-def _fresh(node: fx.Node) -> Fresh:
-    value = tensor_of(node)
+def _leaves(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    if not isinstance(value, tuple | list):
+        return _fresh(value, node)
+    parts = {u.args[1]: u for u in node.users if u.target is operator.getitem}
+    return tuple(_fresh(each, parts.get(i)) for i, each in enumerate(value))
+
+
+def _fresh(value: Any, node: fx.Node | None) -> Any:
+    """What to make up for a value that a node computes; itself if it is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return value if isinstance(value, bool | int | float) else None
     below = 2
-    if not value.is_floating_point():
+    if node is not None and not value.is_floating_point():
         below = min(_bounds(node), default=2)
-    return Fresh(tuple(value.shape), str(value.dtype).removeprefix("torch."), below)
+    return Fresh(tuple(value.shape), value.stride(), str(value.dtype).removeprefix("torch."), below)
 
 
 def _bounds(node: fx.Node) -> list[int]:
     """What the integers of a tensor must stay below, by the ops that look up with them."""
     found = []
     for user in node.users:
-        if user.op != "call_function":
-            continue
-        if user.target in _BOUND_BY:
-            table, dim = _BOUND_BY[user.target](user)
-            found.append(int(tensor_of(table).shape[dim]) if isinstance(table, fx.Node) else int(table))
-        elif is_free(user) and isinstance(user.meta.get("val"), torch.Tensor):
+        found += [bound for index, bound in index_bounds(user) if index is node]
+        if is_free(user) and isinstance(user.meta.get("val"), torch.Tensor):
             found += _bounds(user)
     return found
 
 
-_BOUND_BY: dict[Any, Callable[[fx.Node], tuple[Any, int]]] = {
-    aten.embedding.default: lambda n: (n.args[0], 0),
-    aten.embedding_dense_backward.default: lambda n: (n.args[2], 0),
-    spmd.embed_part: lambda n: (n.args[0], 0),
-    spmd.embed_part_backward: lambda n: (n.args[3], 0),
-    aten.nll_loss_forward.default: lambda n: (n.args[0], 1),
-    aten.nll_loss_backward.default: lambda n: (n.args[1], 1),
-    aten.gather.default: lambda n: (n.args[0], int(n.args[1])),  # type: ignore[arg-type]
-    aten.index_select.default: lambda n: (n.args[0], int(n.args[1])),  # type: ignore[arg-type]
-    aten.index.Tensor: lambda n: (n.args[0], 0),
-}
+@dataclass
+class Notes:
+    """What running traces found.
+
+    Attributes
+    ----------
+    seconds : of every run of every op, in order, by signature.
+    failed : why, by signature. Such an op is not run again; what it would have made is made up.
+    before : called with the signature of an op before it runs; what it raises ends the run.
+    clocks : see `elapsed`.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    before: Callable[[str], object] = lambda signature: None
+    clocks: Clocks = (time.perf_counter,)
 
 
-def run_trace(
-    trace: Trace,
-    values: dict[str, torch.Tensor],
-    note: dict[str, list[float]],
-    clock: Callable[[], float] = time.perf_counter,
-) -> None:
+def read(clocks: Clocks) -> tuple[float, ...]:
+    """What clocks show now."""
+    return tuple(clock() for clock in clocks)
+
+
+def elapsed(clocks: Clocks, start: tuple[float, ...]) -> float:
+    """Seconds since then by the clock that shows least: each leaves out something that is not the op's time."""
+    return min(clock() - then for clock, then in zip(reversed(clocks), reversed(start), strict=True))
+
+
+def run_trace(trace: Trace, values: dict[str, Any], notes: Notes) -> None:
     """Run a trace once.
 
     Parameters
     ----------
     values : by key; what is missing is made up, and what later traces take is added.
-    note : seconds of every op are appended under its signature, in order.
-    clock : in seconds.
+    notes : gets the seconds of every op, and which ones failed.
     """
     results: dict[int, Any] = {}
-    for index, (key, fresh) in enumerate(trace.inputs):
+    for key, index, leaves in trace.inputs:
         if key not in values:
-            values[key] = fresh.make()
+            values[key] = _made(leaves)
         results[index] = values[key]
     # As in a step, what only this trace takes is freed while it runs.
-    for key, _ in trace.inputs:
+    for key, _, _ in trace.inputs:
         if key.startswith("value:"):
             values.pop(key, None)
     for step in trace.instructions:
-        target = _callable(step.target)
-        args, kwargs = _filled(step.args, results), _filled(step.kwargs, results)
-        start = clock()
-        results[step.index] = target(*args, **kwargs)
-        del args, kwargs
-        for index in step.frees:
-            del results[index]
-        if step.signature is not None:
-            note.setdefault(step.signature, []).append(clock() - start)
+        if step.signature is None:
+            results[step.index] = _left(step, results)
+            for index in step.frees:
+                del results[index]
+        elif step.signature in notes.failed:
+            _stand_in(step, results)
+        else:
+            notes.before(step.signature)
+            _measure(step, step.signature, results, notes)
     for key, index in trace.outputs:
         values[key] = results[index]
+
+
+def _left(step: Instruction, results: Mapping[int, Any]) -> Any:
+    """What a step leaves that takes no time: a view, a number, or what communication would have brought."""
+    if step.target is not None:
+        # A view of what was made up may not exist.
+        with suppress(Exception):
+            return _callable(step.target)(*_filled(step.args, results), **_filled(step.kwargs, results))
+    return _made(step.leaves)
+
+
+def _measure(step: Instruction, signature: str, results: dict[int, Any], notes: Notes) -> None:
+    try:
+        target = _callable(step.target)
+        seen = ChainMap({i: _wrapped(results[i], bound) for i, bound in step.bounds}, results)
+        args, kwargs = _filled(step.args, seen), _filled(step.kwargs, seen)
+        del seen
+        start = read(notes.clocks)
+        results[step.index] = target(*args, **kwargs)
+    except Exception as error:
+        notes.failed[signature] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        notes.seconds.pop(signature, None)
+        _stand_in(step, results)
+        return
+    del args, kwargs
+    for index in step.frees:
+        del results[index]
+    notes.seconds.setdefault(signature, []).append(elapsed(notes.clocks, start))
+
+
+def _stand_in(step: Instruction, results: dict[int, Any]) -> None:
+    results[step.index] = _made(step.leaves)
+    for index in step.frees:
+        del results[index]
+
+
+def _made(leaves: Any) -> Any:
+    if isinstance(leaves, Fresh):
+        return leaves.make()
+    return tuple(map(_made, leaves)) if isinstance(leaves, tuple) else leaves
+
+
+def _wrapped(index: torch.Tensor, bound: int) -> torch.Tensor:
+    """The same index where it is in range: one that the graph computes from what was made up need not be."""
+    return index.remainder(max(1, bound))
 
 
 def _filled(value: Any, results: Mapping[int, Any]) -> Any:
@@ -232,18 +340,14 @@ def _filled(value: Any, results: Mapping[int, Any]) -> Any:
     return value
 
 
-_found: dict[str, Callable[..., Any]] = {"": operator.getitem}
+_found: dict[str, Callable[..., Any]] = {}
 
 
 def _callable(target: Any) -> Callable[..., Any]:
-    if isinstance(target, str):
-        if target not in _found:
-            namespace, _, rest = target.partition("::")
-            name, _, overload = rest.partition(".")
-            _found[target] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-        return _found[target]
-    if isinstance(target, Fresh):
-        return target.make
-    if isinstance(target, tuple):
-        return lambda: tuple(fresh.make() for fresh in target)
-    return target if callable(target) else lambda: 0
+    if not isinstance(target, str):
+        return target  # type: ignore[no-any-return]
+    if target not in _found:
+        namespace, _, rest = target.partition("::")
+        name, _, overload = rest.partition(".")
+        _found[target] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return _found[target]

@@ -12,7 +12,7 @@ from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.remembered import measurements_file, measuring, write_whole
 
-__all__ = ["cluster_of_profile", "local_cluster", "local_profile"]
+__all__ = ["cluster_of_profile", "local_cluster", "local_profile", "remembered_cluster"]
 
 
 def local_profile(progress: Progress | None = None) -> MachineProfile:
@@ -76,6 +76,12 @@ def local_cluster(num_processes: int, progress: Progress | None = None) -> Clust
     if num_processes < 1:
         raise HardwareError(f"{num_processes} local processes; allowed: 1 or more, e.g. local:4")
     return cluster_of_profile(local_profile(progress), num_processes)
+
+
+def remembered_cluster(num_processes: int) -> Cluster | None:
+    """What `local_cluster` gives without measuring; None where it would have to measure."""
+    profile = _remembered(measurements_file("machine"))
+    return None if profile is None else cluster_of_profile(profile, num_processes)
 
 
 def cluster_of_profile(profile: MachineProfile, num_processes: int) -> Cluster:

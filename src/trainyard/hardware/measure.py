@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from trainyard.hardware.busy import Others
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
 
-__all__ = ["Progress", "machine_identity", "measure_machine"]
+__all__ = ["Progress", "free_memory_bytes", "machine_identity", "measure_machine"]
 
 Progress = Callable[[str, float], None]
 """Called with what is being measured and the fraction that is done."""
@@ -27,7 +28,7 @@ _MATMUL_SIZES = (64, 128, 256, 512, 1024)
 _MATMUL_DTYPES = ("float32", "bfloat16")
 _STREAM_FLOATS = 2**24  # 64 MiB: beyond the caches of a share of a server processor
 _POINT_LIMIT_S = 0.15  # time for the repetitions of one point
-_GLOO_LIMIT_S = 60.0
+_GLOO_LIMIT_S = 240.0  # many times what it takes on a quiet machine
 
 
 def _cpu_model() -> str:
@@ -56,6 +57,15 @@ def _memory_bytes() -> int:
         if text.isdigit():
             return min(total, int(text))
     return total
+
+
+def free_memory_bytes() -> int:
+    """Memory that a process could still take, of the machine or of the control group."""
+    free = int(psutil.virtual_memory().available)
+    used = Path("/sys/fs/cgroup/memory.current")
+    if used.exists() and used.read_text().strip().isdigit():
+        free = min(free, max(0, _memory_bytes() - int(used.read_text())))
+    return free
 
 
 def machine_identity() -> dict[str, str | int]:
@@ -95,6 +105,7 @@ def measure_machine(progress: Progress | None = None) -> MachineProfile:
         If the processes of the communication measurement fail.
     """
     report = progress or (lambda what, done: None)
+    watch = Others()
     identity = machine_identity()
     num_cores = int(identity["num_cores"])
     report("collectives between processes", 0.0)
@@ -115,6 +126,8 @@ def measure_machine(progress: Progress | None = None) -> MachineProfile:
         matmul=matmul,
         memory=memory,
         collectives=collectives,
+        when_s=time.time(),
+        others=watch.share(),
     )
 
 

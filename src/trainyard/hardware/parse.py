@@ -12,7 +12,7 @@ from trainyard.hardware.files import cluster_from_yaml
 from trainyard.hardware.interconnects import network_of_gbit
 from trainyard.hardware.presets import DEVICES, device_named, node_topology
 
-__all__ = ["parse_cluster"]
+__all__ = ["is_described_by_name", "parse_cluster"]
 
 _PART = re.compile(
     r"(?:(?P<nodes>\d+)x)?(?P<devices>\d+)x(?P<name>[A-Za-z][\w-]*)"
@@ -57,6 +57,25 @@ def parse_cluster(text: str | Path) -> Cluster:
         return cluster_from_yaml(path.read_text())
     nodes = [node for part in given.split("+") for node in _nodes_of(part.strip(), given)]
     return Cluster(given, tuple(nodes))
+
+
+def is_described_by_name(cluster: Cluster) -> bool:
+    """Whether a cluster's name, as a text form, means this cluster, and not one that was edited or put together.
+
+    Nothing is measured for it: ``local:4`` means this machine as it was measured last.
+    """
+    from trainyard.hardware.local import remembered_cluster
+
+    if _LOCAL.fullmatch(cluster.name):
+        meant = remembered_cluster(cluster.num_devices)
+    elif cluster.name.endswith((".yaml", ".yml")):
+        return False
+    else:
+        try:
+            meant = parse_cluster(cluster.name)
+        except HardwareError:
+            return False
+    return meant is not None and meant.fingerprint() == cluster.fingerprint()
 
 
 def _local(count: str | None) -> Cluster:

@@ -64,6 +64,10 @@ class MachineProfile:
         Overhead of one small operation, in seconds.
     matmul, memory, collectives
         Samples.
+    when_s
+        Since 1970; 0 if that is not known.
+    others
+        The share of the cores that other processes used meanwhile.
     """
 
     cpu: str
@@ -74,6 +78,8 @@ class MachineProfile:
     matmul: tuple[MatmulSample, ...]
     memory: tuple[MemorySample, ...]
     collectives: tuple[CollectiveSample, ...]
+    when_s: float = 0.0
+    others: float = 0.0
 
     def to_json(self) -> str:
         """The profile as JSON; `from_json` reads it back."""
@@ -126,8 +132,10 @@ class MachineProfile:
                 matmul=tuple(MatmulSample(**sample) for sample in values["matmul"]),
                 memory=tuple(MemorySample(**sample) for sample in values["memory"]),
                 collectives=tuple(CollectiveSample(**sample) for sample in values["collectives"]),
+                when_s=float(values.get("when_s", 0.0)),
+                others=float(values.get("others", 0.0)),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HardwareError(f"a machine profile cannot be read ({error!r}); measure again") from error
 
     def _threads_measured(self, num_threads: int) -> int:

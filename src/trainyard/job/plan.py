@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.errors import HardwareError
+from trainyard.hardware.files import cluster_from_dict, cluster_to_dict
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import Placement, parse_placement
@@ -20,6 +23,15 @@ from trainyard.program.placement import Placement, parse_placement
 PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
 AXES = (PIPELINE, DATA, TENSOR)
 DTYPES = ("float32", "bfloat16", "float16")
+Statistics = Literal["batch", "microbatch"]
+STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
+
+
+_MEANING: dict[Statistics, str] = {
+    "batch": "Same loss as one device.",
+    "microbatch": "Another loss than one device: the rows of a batch depend on each other, each microbatch is computed "
+    "by itself, and the step's loss is the mean of their losses.",
+}
 
 
 class PlanError(ValueError):
@@ -34,9 +46,10 @@ class Plan:
     ----------
     model : name of the captured model.
     fingerprint : of the program of one microbatch, on all data-parallel ranks together.
-    cluster : text form of the cluster that it was made for.
-    num_rows : rows of the batch in one step. The step's loss is the mean of its microbatches' losses; so another
-        number of microbatches trains the same only with a loss that weighs rows equally (see ``Model.loss``).
+    cluster : name of the cluster that it was made for.
+    place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
+        holds all of it.
+    num_rows : rows of the batch in one step.
     data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
         ``data``, then ``pipeline``.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
@@ -50,6 +63,9 @@ class Plan:
     bucket_bytes : gradients and parameters travel in buckets of about this size.
     dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
         running statistics, are kept in this precision, as ``module.to(dtype)`` keeps them.
+    statistics : of what rows that depend on each other (batch statistics, pairs of rows, places of experts) are
+        computed: of the whole ``batch``, so that loss and gradients are those of one device, or of each ``microbatch``
+        by itself, so that the step's loss is the mean of the microbatches' losses.
     made_by : the strategies, in the order in which they were applied.
     reasons : why, one sentence each.
     """
@@ -67,8 +83,10 @@ class Plan:
     zero_stage: int = 0
     bucket_bytes: int = 25 * 2**20
     dtype: str = "float32"
+    statistics: Statistics = "batch"
     made_by: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    place: Cluster | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -78,6 +96,10 @@ class Plan:
         _require(self.zero_stage in (0, 1, 2, 3), f"ZeRO has stages 0 to 3, got {self.zero_stage}")
         _require(
             self.dtype in DTYPES, f"unknown dtype {self.dtype!r}; the known ones are {', '.join(DTYPES)}"
+        )
+        _require(
+            self.statistics in STATISTICS,
+            f"unknown statistics {self.statistics!r}; the known ones are {', '.join(STATISTICS)}",
         )
         _require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
         for axis in self.placements:
@@ -128,8 +150,9 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in sentences."""
+        where = self.cluster if self.place is None else f"{self.cluster} as the plan describes it"
         parts = [
-            f"{self.model} on {self.num_ranks} ranks of {self.cluster}: {self.pipeline} pipeline x {self.data} data x "
+            f"{self.model} on {self.num_ranks} ranks of {where}: {self.pipeline} pipeline x {self.data} data x "
             f"{self.tensor} tensor.",
             f"{self.num_rows} rows a step in {self.num_microbatches} microbatches of {self.rows_per_microbatch} rows "
             f"({self.rows_per_microbatch // self.data} on each data-parallel rank), in {self.dtype}.",
@@ -137,10 +160,16 @@ class Plan:
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
         if self.data > 1:
-            shared = ("nothing", "optimizer state", "optimizer state and gradients", "all model state")
+            shared = (
+                "nothing",
+                "optimizer state",
+                "optimizer state and gradients",
+                "optimizer state, gradients and parameters",
+            )
             parts.append(
                 f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
             )
+        parts.append(_MEANING[self.statistics])
         if self.recompute:
             parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
         return "\n".join((*parts, *self.reasons))
@@ -154,7 +183,7 @@ class Plan:
         return {
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "cluster": self.cluster,
+            "cluster": self.cluster if self.place is None else cluster_to_dict(self.place),
             "num_rows": self.num_rows,
             "mesh": {DATA: self.data, TENSOR: self.tensor},
             "schedule": named or self.schedule.to_text(),
@@ -166,6 +195,7 @@ class Plan:
             "zero_stage": self.zero_stage,
             "bucket_bytes": self.bucket_bytes,
             "dtype": self.dtype,
+            "statistics": self.statistics,
             "made_by": list(self.made_by),
             "reasons": list(self.reasons),
         }
@@ -208,6 +238,7 @@ def parse_plan(text: str) -> Plan:
         raise PlanError(f"this is not a plan: expected a mapping, got {type(given).__name__}")
     mesh = given.pop("mesh", {})
     try:
+        given |= _read_cluster(given["cluster"])
         schedule = _read_schedule(given.pop("schedule"))
         check(schedule)
         placements = {
@@ -223,6 +254,8 @@ def parse_plan(text: str) -> Plan:
         ) from error
     except ScheduleError as error:
         raise PlanError(f"the plan's schedule cannot run: {error}") from error
+    except HardwareError as error:
+        raise PlanError(f"the plan's cluster cannot be read: {error}") from error
 
 
 def load_plan(path: Path) -> Plan:
@@ -241,6 +274,14 @@ def load_plan(path: Path) -> Plan:
         raise PlanError(f"{path} is not a plan: not text") from error
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
+
+
+def _read_cluster(given: Any) -> dict[str, Any]:
+    """A cluster by its name, or all of it."""
+    if isinstance(given, str):
+        return {"cluster": given}
+    place = cluster_from_dict(given)
+    return {"cluster": place.name, "place": place}
 
 
 def _read_schedule(given: Any) -> Schedule:

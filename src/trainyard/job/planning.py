@@ -16,7 +16,7 @@ from trainyard.job.auto.forked import collecting_rarely
 from trainyard.job.auto.search import Progress, RunnerUp, search
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import Plan, PlanError, Statistics
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply
@@ -77,6 +77,7 @@ def plan(
     strategies: str = "auto",
     dtype: str = "float32",
     progress: Progress | None = None,
+    statistics: Statistics = "batch",
 ) -> Planned:
     """Make a plan and simulate it.
 
@@ -84,6 +85,7 @@ def plan(
     ----------
     cluster : or its text form, ``"16x8xA100-80G"``.
     strategies : ``auto``, or published systems joined by ``+`` and applied left to right.
+    statistics : ``microbatch`` splits a batch into microbatches also where its rows depend on each other; see `Task`.
 
     Raises
     ------
@@ -91,7 +93,7 @@ def plan(
         If the strategies have no plan for this model on this cluster; the message says what would help.
     """
     place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-    return plan_task(Task(model, dtype), place, strategies, progress)
+    return plan_task(Task(model, dtype, statistics), place, strategies, progress)
 
 
 def plan_task(
@@ -139,21 +141,22 @@ def _noted(plan: Plan, task: Task) -> Plan:
 
 
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
-    """Time a plan on the cluster that it names, or on another of as many devices.
+    """Time a plan on the cluster that it was made for, or on another of as many devices.
 
     Raises
     ------
     PlanError
         If the plan was made for another model, or needs more devices.
     """
-    place = parse_cluster(cluster or plan.cluster) if not isinstance(cluster, Cluster) else cluster
+    given = cluster or plan.place or plan.cluster
+    place = given if isinstance(given, Cluster) else parse_cluster(given)
     if plan.num_ranks > place.num_devices:
         raise PlanError(
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
     whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
-    task = Task(whole, plan.dtype)
+    task = Task(whole, plan.dtype, plan.statistics, plan.num_rows)
     return _simulate(lower(task.program(plan.rows_per_microbatch), plan), task, place)
 
 
@@ -168,13 +171,17 @@ def _op_seconds(lowered: Lowered, cluster: Cluster) -> OpSeconds:
 
 
 def compare(
-    model: Model, cluster: Cluster | str, strategies: Sequence[str], dtype: str = "float32"
+    model: Model,
+    cluster: Cluster | str,
+    strategies: Sequence[str],
+    dtype: str = "float32",
+    statistics: Statistics = "batch",
 ) -> tuple[Planned | Infeasible, ...]:
     """Plan with each of several strategies; those that have no plan say why."""
     found: list[Planned | Infeasible] = []
     for name in strategies:
         try:
-            found.append(plan(model, cluster, name, dtype))
+            found.append(plan(model, cluster, name, dtype, statistics=statistics))
         except PlanError as error:
             found.append(Infeasible(name, str(error)))
     return tuple(found)

@@ -43,6 +43,8 @@ def degree_left(setting: Setting, plan: Plan, axis: str, asked: int | None) -> i
 def microbatches_at_most(setting: Setting, plan: Plan, limit: int) -> int:
     """The largest number of microbatches up to a limit into which each data-parallel rank's rows divide.
 
+    One where the batch cannot be split.
+
     Raises
     ------
     PlanError
@@ -55,6 +57,8 @@ def microbatches_at_most(setting: Setting, plan: Plan, limit: int) -> int:
             f"use a multiple of {plan.data} rows"
         )
     own = rows // plan.data
+    if not setting.task.splits:
+        return 1
     return max(n for n in range(1, min(limit, own) + 1) if own % n == 0)
 
 

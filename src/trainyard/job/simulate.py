@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from trainyard.job.simulation.memory import (
     StageMemory,
     stage_memory,
     state_bytes,
+    totals_memory,
     transfer_bytes,
 )
 from trainyard.job.simulation.prices import Prices
@@ -62,11 +64,13 @@ def simulate_plan(
             f"the plan has {plan.num_ranks} ranks, and cluster {cluster.name!r} {cluster.num_devices} devices; plan "
             "for fewer ranks or take a larger cluster"
         )
-    assembly = assemble(lowered, cluster, op_seconds or Roofline(), optimizer)
+    op_seconds = op_seconds or Roofline()
+    assembly = assemble(lowered, cluster, op_seconds, optimizer)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
         flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
-    return _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
+    result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
+    return replace(result, sources=op_seconds.sources())
 
 
 def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds, optimizer: Pass) -> Assembly:
@@ -102,7 +106,7 @@ def _add_rank(
         (s.stage, kind): Work(
             segment,
             rank,
-            {b.name: b for b in s.buckets},
+            {b.name: b for b in (*s.buckets, *s.frozen)},
             op_seconds_of(segment, rank, prices),
             memory[s.stage].actions[kind].graph,
         )
@@ -123,7 +127,21 @@ def _add_rank(
             known[key] = make_template(works[place], prices, key[2], key[3])
             _between_actions(known[key], memory[action.stage].actions[action.kind])
         templates.append(known[key])
-    assembly.add_actions(rank, actions, templates)
+    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank))
+
+
+def _totals_template(lowered: Lowered, prices: Prices, rank: int) -> Template | None:
+    """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
+    segment = lowered.totals
+    if segment is None:
+        return None
+    memory = totals_memory(segment)
+    op_s = op_seconds_of(segment, rank, prices)
+    template = make_template(Work(segment, rank, {}, op_s, memory), prices, is_first=False, is_last=False)
+    template.label = ["totals of the batch"] * len(template.label)
+    left = int(memory.after_bytes[-1])
+    template.effects.append(Effect(template.last_compute, "temporaries", 0, -left))
+    return template
 
 
 def _between_actions(template: Template, memory: ActionMemory) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.plan import DATA, Plan, PlanError
+from trainyard.hardware.parse import is_described_by_name
+from trainyard.job.lower.split import CoupledRowsError, split
+from trainyard.job.plan import DATA, Plan, PlanError, Statistics
 from trainyard.job.schedules import make_schedule
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
@@ -25,22 +28,81 @@ class Task:
     ----------
     model : captured on as many rows as a microbatch has, when a plan asks for it.
     dtype : compute precision, ``float32``, ``bfloat16`` or ``float16``.
+    statistics : of what rows that depend on each other are computed where the batch is split into microbatches: of the
+        ``batch``, which refuses to split it, or of each ``microbatch``, which trains something else. See ``Plan``.
+    rows : of one step; by default those of the model's example batch.
     """
 
     model: Model
     dtype: str = "float32"
+    statistics: Statistics = "batch"
+    rows: int | None = None
     _programs: dict[int, Program] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of one step."""
-        return batch_rows(self.model.batch, self.model.whole)
+        return batch_rows(self.model.batch, self.model.whole) if self.rows is None else self.rows
 
     def program(self, num_rows: int) -> Program:
-        """The program of a microbatch of this many rows (on all data-parallel ranks together); captured once."""
+        """The program of a microbatch of this many rows (on all data-parallel ranks together); made once.
+
+        Raises
+        ------
+        PlanError
+            If that is not the whole batch, and its rows depend on each other.
+        """
         if num_rows not in self._programs:
-            self._programs[num_rows] = capture(self.model, num_rows, getattr(torch, self.dtype))
+            self._programs[num_rows] = self._program(num_rows)
         return self._programs[num_rows]
+
+    def _program(self, num_rows: int) -> Program:
+        dtype = getattr(torch, self.dtype)
+        count = self.num_rows // num_rows
+        if count == 1:
+            return capture(self.model, num_rows, dtype)
+        try:
+            return split(self.program(self.num_rows), count)
+        except CoupledRowsError as error:
+            if self.statistics == "microbatch":
+                return capture(self.model, num_rows, dtype, share=1 / count)
+            raise PlanError(
+                f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Its rows "
+                "depend on each other, so microbatches would train something else. Use one microbatch, which data- and "
+                "tensor-parallel ranks may share, or accept that each microbatch is computed by itself "
+                "(--statistics microbatch)"
+            ) from error
+
+    @cached_property
+    def coupling(self) -> str | None:
+        """Why the batch cannot be split into microbatches exactly; None where it can."""
+        rows = self.num_rows
+        count = next((n for n in range(2, rows + 1) if rows % n == 0), 1)
+        try:
+            self._programs.setdefault(rows // count, split(self.program(rows), count))
+        except CoupledRowsError as error:
+            return str(error)
+        return None
+
+    @property
+    def splits(self) -> bool:
+        """Whether the batch may be split into microbatches."""
+        return self.statistics == "microbatch" or self.coupling is None
+
+    def statistics_in(self, num_microbatches: int) -> Statistics:
+        """What a plan of so many microbatches has to say of rows that depend on each other."""
+        return "microbatch" if num_microbatches > 1 and self.coupling is not None else "batch"
+
+
+def program_of(plan: Plan, model: Model) -> Program:
+    """The program of a microbatch of a plan.
+
+    Raises
+    ------
+    CaptureError, PlanError
+        If the model cannot be captured, or the plan splits a batch whose rows depend on each other.
+    """
+    return Task(model, plan.dtype, plan.statistics, plan.num_rows).program(plan.rows_per_microbatch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +111,11 @@ class Setting:
 
     task: Task
     cluster: Cluster
+
+    @cached_property
+    def place(self) -> Cluster | None:
+        """The cluster as plans carry it: None where its name says what it is."""
+        return None if is_described_by_name(self.cluster) else self.cluster
 
 
 Strategy = Callable[[Setting, Plan], Plan]
@@ -69,6 +136,7 @@ def first_plan(setting: Setting) -> Plan:
         make_schedule("gpipe", 1, 1),
         recompute=program.recompute,
         dtype=task.dtype,
+        place=setting.place,
     )
 
 
@@ -115,6 +183,7 @@ def with_mesh(
     return replace(
         plan,
         fingerprint=program.fingerprint,
+        statistics=task.statistics_in(num_microbatches),
         data=data,
         tensor=tensor,
         schedule=make_schedule(schedule, pipeline, num_microbatches, num_stages_per_rank),

@@ -38,7 +38,9 @@ from trainyard.program.watching import line_of_model
 __all__ = ["CaptureError", "capture"]
 
 
-def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torch.float32) -> Program:
+def capture(
+    model: Model, num_rows: int | None = None, dtype: torch.dtype = torch.float32, share: float = 1.0
+) -> Program:
     """Trace one training step of a model.
 
     Parameters
@@ -46,6 +48,7 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
     model : the module, its loss and an example batch; none of its tensors is read.
     num_rows : rows of the batch in one execution; by default all rows of the example batch.
     dtype : compute precision. Parameters and floating-point inputs are traced in this type.
+    share : by what loss and metrics, and so the gradients, are multiplied.
 
     Raises
     ------
@@ -67,7 +70,7 @@ def capture(model: Model, num_rows: int | None = None, dtype: torch.dtype = torc
         rng = torch.zeros(3, dtype=torch.int64)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     given = Given(params, buffers, batch, rng, num_rows)
-    step = _Step(model, trainable, given)
+    step = _Step(model, trainable, given, share)
     with ExitStack() as stack:
         stack.enter_context(_refused_with_a_line(model.name))
         stack.enter_context(fake)
@@ -103,8 +106,9 @@ class _Step:
     reached : the parameters that autograd reached in the first run, with nothing replaced; None before.
     """
 
-    def __init__(self, model: Model, trainable: list[str], given: Given) -> None:
+    def __init__(self, model: Model, trainable: list[str], given: Given, share: float) -> None:
         self.model = model
+        self.share = share
         self.trainable = trainable
         self.given = given
         self.outputs: list[Output] = []
@@ -154,6 +158,8 @@ class _Step:
             result = self.model.loss(module, batch)
             loss, metrics = result if isinstance(result, tuple) else (result, {})
             _check_result(self.model.name, loss, metrics)
+            if self.share != 1.0:
+                loss, metrics = loss * self.share, {n: m * self.share for n, m in metrics.items()}
             after = {name: b for name, b in module.named_buffers() if name in buffers}
             found = gradients([loss], [params[n] for n in trainable], [None])
         grads = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}

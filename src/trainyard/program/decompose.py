@@ -1,6 +1,6 @@
 """Ops written as others, where the others can be cut and the original cannot.
 
-Losses are written out when a model is captured (``mean_losses``). Ops that need a whole dimension, softmax and
+Losses are written out when a model is captured (``losses_written_out``). Ops that need a whole dimension, softmax and
 batch normalisation, stay fused until a plan cuts that dimension; then ``expand`` writes them as reductions over it,
 whose parts add up.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import decompositions as torch_decompositions
 from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -24,27 +25,48 @@ from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
 
-_MEAN, _SUM = 1, 2
+_NONE, _MEAN, _SUM = 0, 1, 2
 
 
 def _nll_loss_forward(scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
-    """A mean is a sum over a count: sums over a cut batch add up, means over unequal counts do not."""
-    if reduction != _MEAN:
+    """A mean is a sum over a count: sums over a cut batch add up, means over unequal counts do not.
+
+    The count is written as what it is, a sum over targets: no score, and so no parameter, reaches it.
+    """
+    if reduction == _NONE:
+        return torch_decompositions._nll_loss_forward(scores, target, weight, reduction, ignore_index)
+    if reduction == _SUM:
         return NotImplemented
-    total, count = aten.nll_loss_forward.default(scores, target, weight, _SUM, ignore_index)
-    return total / count, count
+    total, _ = aten.nll_loss_forward.default(scores, target, weight, _SUM, ignore_index)
+    count = _wide_count(scores, target, weight, ignore_index)
+    return (total / count).to(scores.dtype), count
+
+
+def _wide_count(scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """The weight of the targets that are not ignored; in float32 at least, as half precision cannot count."""
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    known = target != ignore_index
+    if weight is None:
+        return known.sum().to(dtype)
+    looked_up = aten.embedding.default(weight.to(dtype).unsqueeze(1), torch.where(known, target, 0))
+    return torch.where(known, looked_up.squeeze(-1), 0).sum()
 
 
 def _nll_loss_backward(
     grad: Any, scores: Any, target: Any, weight: Any, reduction: int, ignore_index: int, count: Any
 ) -> Any:
-    if reduction != _MEAN:
+    if reduction == _NONE:
+        return torch_decompositions._nll_loss_backward(
+            grad, scores, target, weight, reduction, ignore_index, count
+        )
+    if reduction == _SUM:
         return NotImplemented
-    return aten.nll_loss_backward.default(grad / count, scores, target, weight, _SUM, ignore_index, count)
+    share = (grad / count).to(grad.dtype)
+    return aten.nll_loss_backward.default(share, scores, target, weight, _SUM, ignore_index, count)
 
 
-def mean_losses() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the losses that capture applies."""
+def losses_written_out() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of losses, which capture applies: their means become sums over counts."""
     found: dict[Any, Callable[..., Any]] = dict(
         get_decompositions(
             [
@@ -58,6 +80,10 @@ def mean_losses() -> dict[Any, Callable[..., Any]]:
                 aten.binary_cross_entropy,
                 aten.binary_cross_entropy_backward,
                 aten.binary_cross_entropy_with_logits,
+                aten.nll_loss2d_forward,
+                aten.nll_loss2d_backward,
+                aten.soft_margin_loss,
+                aten.soft_margin_loss_backward,
             ]
         )
     )
@@ -149,6 +175,35 @@ def _batch_norm_backward(
     return tuple(g if wanted else None for g, wanted in zip(found, asked, strict=True))
 
 
+def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    wide = _wide(x) if dtype is None else x.to(dtype)
+    total = wide.sum() if dim is None else wide.sum(list(dim), keepdim)
+    return total / (x.numel() // max(1, total.numel()))
+
+
+def _plus(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return x + torch.full((), number * alpha, dtype=x.dtype)
+
+
+def _minus(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return x - torch.full((), number * alpha, dtype=x.dtype)
+
+
+def _minus_from(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    return torch.full((), number, dtype=x.dtype) - x * alpha
+
+
+AS_SUMS: dict[Any, Callable[..., Any]] = {
+    aten.mean.default: _mean,
+    aten.mean.dim: _mean,
+    aten.add.Tensor: _plus,
+    aten.add.Scalar: _plus,
+    aten.sub.Tensor: _minus,
+    aten.sub.Scalar: _minus,
+    aten.rsub.Scalar: _minus_from,
+}
+"""Ops that ``expand`` can write as sums of tensors, whose terms may be added later: means, and numbers added."""
+
 EXPANSIONS: dict[Any, Callable[..., Any]] = {
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
@@ -179,7 +234,7 @@ def forward_of(node: fx.Node) -> fx.Node | None:
 
 
 def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
-    """The program with some ops written as in ``EXPANSIONS``.
+    """The program with some ops written as in ``EXPANSIONS`` or ``AS_SUMS``.
 
     The nodes that compute the results have the names of those that they replace, and all of an expansion have
     the phase, layer and position of the op; ``meta["part_of"]`` is its name.
@@ -208,7 +263,8 @@ def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> An
         args, kwargs = pytree.tree_unflatten(
             [next(rest) if isinstance(leaf, fx.Node) else leaf for leaf in leaves], structure
         )
-        results = _as_tuple(EXPANSIONS[node.target](*args, **kwargs))
+        written = EXPANSIONS.get(node.target) or AS_SUMS[node.target]
+        results = _as_tuple(written(*args, **kwargs))
         return [None if r is None else r.to(d) for r, d in zip(results, dtypes, strict=True)]
 
     trace = make_fx(run)(*values).graph

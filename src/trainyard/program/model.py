@@ -23,11 +23,9 @@ class Model:
     ----------
     name : what reports call it.
     module : the network; its parameters may be on the meta device or fake, no value is read.
-    loss : runs the module on a batch and returns the scalar to differentiate, a mean over the rows of the
-        batch, or that scalar and a dictionary of further scalars to report. A step of several microbatches
-        differentiates and reports the mean of their losses: the loss of the whole batch where rows weigh the
-        same, but not where a microbatch divides by a count of its own, as a loss over unmasked positions does.
-        Metrics are means over microbatches too, also those that are a maximum within each.
+    loss : runs the module on a batch and returns the scalar to differentiate, or that scalar and a dictionary of
+        further scalars to report. Whatever the plan, it is the loss of the whole batch: a batch is split into
+        microbatches only where what they compute adds up to that (see `trainyard.job.lower.split`).
     batch : an example batch, a pytree (dictionary, tuple) of tensors whose dim 0 counts the rows.
     whole : names of entries of the batch that are not cut into rows, such as ``edge_index``, the edges of a graph:
         every rank and every microbatch gets all of such an entry. Its size may be any, but is the same in all steps.

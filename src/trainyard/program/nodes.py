@@ -31,6 +31,15 @@ def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]
     return new
 
 
+def argument(node: fx.Node, name: str) -> Any:
+    """An argument by its name in the op's schema; its default value where it is not given."""
+    for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if declared.name == name:
+            given = position < len(node.args)
+            return node.args[position] if given else node.kwargs.get(name, declared.default_value)
+    return None
+
+
 def remove_dead(graph: fx.Graph) -> None:
     """Remove the calls whose results nobody takes; draws of random numbers among them, checks of values not."""
     for node in reversed(graph.nodes):

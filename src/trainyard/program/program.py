@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-InputKind = Literal["param", "buffer", "batch", "rng", "constant"]
-OutputKind = Literal["loss", "metric", "grad", "buffer"]
+InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total"]
+OutputKind = Literal["loss", "metric", "grad", "buffer", "total"]
 Phase = Literal["forward", "backward"]
 
 
@@ -23,7 +23,7 @@ class Input:
     Attributes
     ----------
     node : name of the placeholder.
-    kind : what feeds it.
+    kind : what feeds it; a ``total`` is a result of ``Program.totals``.
     path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``; of a
         constant, its name in ``Program.constants``.
     trainable : a parameter whose gradient is among the outputs.
@@ -39,7 +39,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """One output of the graph: the loss, a metric, a parameter's gradient or a buffer's new value."""
+    """One output of the graph: the loss, a metric, a parameter's gradient, a buffer's new value, or a total."""
 
     kind: OutputKind
     path: str
@@ -63,6 +63,8 @@ class Program:
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
     aliases : names of tied parameters, and the name under which each is an input.
     unused : parameters that ask for a gradient and have none, because the loss does not use them.
+    totals : of a program of a microbatch: what is computed of the whole batch before the first microbatch, such as
+        how many tokens count in the loss. Its outputs are inputs of this program, by path.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Program:
     num_rows: int
     aliases: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    totals: Program | None = None
 
     @cached_property
     def graph_module(self) -> fx.GraphModule:
@@ -127,9 +130,14 @@ class Program:
         """
         lines = [str(self.inputs), str(self.outputs)]
         lines += [f"whole {entry.path}" for entry in self.inputs if entry.whole]
+        lines = [str(self.inputs), str(self.outputs), self.totals.fingerprint if self.totals else ""]
         for node in self.graph.nodes:
             shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]
-            lines.append(f"{node.name} {node.target} {_text(node.args)} {_text(node.kwargs)} {shapes}")
+            # A Python function shows its address.
+            target = (
+                f"{node.target.__module__}.{node.target.__name__}" if callable(node.target) else node.target
+            )
+            lines.append(f"{node.name} {target} {_text(node.args)} {_text(node.kwargs)} {shapes}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

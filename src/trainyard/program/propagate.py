@@ -28,6 +28,8 @@ aten = torch.ops.aten
 _PARAM_MOVE_PENALTY = 100.0
 # Partial sums are better reduced later than now: the sum of two is reduced once.
 _LATER = 0.99
+# What ranks that run one after the other cannot do while they run.
+_IN_TURNS_PENALTY = 1e6
 # Cutting or masking a replicated tensor moves nothing but is not free either; it breaks ties.
 _LOCAL_CUT_COST = 1e-3
 
@@ -40,15 +42,23 @@ _PASS_THROUGH = {
     aten.squeeze.dim,
     aten.add.Tensor,
     aten.clone.default,
+    aten._weight_norm_interface_backward.default,
 }
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A mesh axis: ranks that split the work of every op between them."""
+    """A mesh axis: ranks that split the work of every op between them.
+
+    Attributes
+    ----------
+    in_turns : they run one after the other (microbatches). Then exchanging is the last resort, however few the bytes,
+        and terms of sums are left to be added at the end.
+    """
 
     name: str
     size: int
+    in_turns: bool = False
 
 
 @dataclass
@@ -177,7 +187,7 @@ def _push_back(program: Program, result: Assignment) -> None:
             result.wanted.setdefault((node.args[0], _result_index(node)), placement)
         elif node.target in _PASS_THROUGH:
             for choice in _options(axes_of(node), [], {0: placement}, result.axis.size):
-                if choice.results == (placement,):
+                if choice.results == tuple(result.wanted.get((node, i)) for i in range(len(choice.results))):
                     for source, wish in zip(tensor_args(node), choice.operands, strict=True):
                         if source.meta.get("phase") == "backward" and len(source.users) == 1:
                             result.wanted.setdefault((source, 0), wish)
@@ -223,7 +233,7 @@ def _choose(node: fx.Node, result: Assignment, params: set[fx.Node]) -> None:
         for source in sources
     )
     results = tuple(_Result(_size(t), result.wanted.get((node, i))) for i, t in enumerate(tensors_of(node)))
-    best = _cheapest(axes_of(node), operands, results, _is_summed_further(node), result.axis.size)
+    best = _cheapest(axes_of(node), operands, results, _is_summed_further(node), result.axis)
     result.choice[node] = best
     result.made[node] = best.results
     for source, need in zip(sources, best.operands, strict=True):
@@ -272,7 +282,7 @@ class _Result(NamedTuple):
 
 @lru_cache(maxsize=2**16)
 def _cheapest(
-    axes: OpAxes, operands: tuple[_Operand, ...], results: tuple[_Result, ...], is_term: bool, num_ranks: int
+    axes: OpAxes, operands: tuple[_Operand, ...], results: tuple[_Result, ...], is_term: bool, axis: Axis
 ) -> Choice:
     """The choice of an op that moves the fewest bytes; blocks repeat, so most ops have been decided before.
 
@@ -280,11 +290,11 @@ def _cheapest(
     ----------
     is_term : whether the op is a sum that is only a term of another sum.
     """
-    moves = _Moves(operands, results, is_term, num_ranks)
+    moves = _Moves(operands, results, is_term, axis.size, axis.in_turns)
     wishes = {i: r.want for i, r in enumerate(results) if r.want is not None}
     best: Choice | None = None
     best_cost = float("inf")
-    for option in _options(axes, [o.have for o in operands], wishes, num_ranks):
+    for option in _options(axes, [o.have for o in operands], wishes, axis.size):
         cost = moves.cost(option, best_cost)
         # Of equally cheap ones the first, in which the fewest dimensions are cut, unless another is as wanted.
         if cost < best_cost:
@@ -301,6 +311,7 @@ class _Moves:
     results: tuple[_Result, ...]
     is_term: bool
     num_ranks: int
+    in_turns: bool
     _known: dict[tuple[int, Placement], float] = field(default_factory=dict)
 
     def cost(self, option: Choice, limit: float) -> float:
@@ -313,7 +324,7 @@ class _Moves:
             return cost
         for (size, want), placement in zip(self.results, option.results, strict=True):
             if want is None and isinstance(placement, Partial):
-                cost += _LATER * _reduce_bytes(size.num_bytes, self.num_ranks)
+                cost += 0.0 if self.in_turns else _LATER * _reduce_bytes(size.num_bytes, self.num_ranks)
             elif want is not None and want != placement:
                 # A result that is computed whole to be cut is work done twice.
                 again = isinstance(placement, Replicate) and isinstance(want, Shard)
@@ -329,6 +340,8 @@ class _Moves:
         if need in operand.moved:
             return 0.0
         have, size = operand.have, operand.size
+        if self.in_turns:
+            return (_LOCAL_CUT_COST if isinstance(have, Replicate) else _IN_TURNS_PENALTY) * size.num_bytes
         moved = _move_cost(size, have, need, [r.size for r in self.results], self.num_ranks)
         if isinstance(have, Replicate) and isinstance(need, Partial) and self.is_term:
             moved = _LOCAL_CUT_COST * size.num_bytes

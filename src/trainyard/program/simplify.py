@@ -7,16 +7,24 @@ from typing import Any
 import torch
 from torch import fx
 
-from trainyard.program.nodes import remove_dead
+from trainyard.program.nodes import argument, remove_dead
+from trainyard.program.picks import write_picks
 
 aten = torch.ops.aten
 
 _IDENTITIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.lift_fresh.default}
-_CONSTANTS: dict[Any, int | None] = {
+_CONSTANTS: dict[Any, int | str] = {
     aten.ones_like.default: 1,
     aten.zeros_like.default: 0,
-    aten.full_like.default: None,
+    aten.full_like.default: "fill_value",
+    aten.new_ones.default: 1,
+    aten.new_zeros.default: 0,
+    aten.new_full.default: "fill_value",
+    # What is never read may have any value.
+    aten.new_empty.default: 0,
+    aten.new_empty_strided.default: 0,
 }
+"""Constants that take shape or type from a tensor: their value, or the argument that holds it."""
 _VIEWS = {aten._unsafe_view.default, aten.reshape.default, aten.view.default}
 
 
@@ -31,13 +39,15 @@ def simplify(graph: fx.Graph) -> None:
         if replacement is not None:
             node.replace_all_uses_with(replacement)
             graph.erase_node(node)
-        elif node.target in _VIEWS:
+        elif node.target in _VIEWS or _is_plain_view(node):
+            source = node.args[1] if node.target is aten.as_strided_scatter.default else node.args[0]
             node.target = aten.view.default
-            node.args = (node.args[0], list(node.meta["val"].shape))
+            node.args = (source, list(node.meta["val"].shape))
         elif node.target in _CONSTANTS:
             _make_constant(node)
         elif node.target is aten.expand.default:
             node.args = (node.args[0], list(node.meta["val"].shape))
+    write_picks(graph)
     remove_dead(graph)
     graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
 
@@ -54,9 +64,27 @@ def _make_constant(node: fx.Node) -> None:
     """A constant needs the shape of its pattern, not the pattern itself, which would be kept alive for it."""
     value = _CONSTANTS[node.target]
     result = node.meta["val"]
-    node.args = (list(result.shape), node.args[1] if value is None else value)
+    node.args = (list(result.shape), argument(node, value) if isinstance(value, str) else value)
     node.kwargs = {"dtype": result.dtype, "device": result.device}
     node.target = aten.full.default
+
+
+def _is_plain_view(node: fx.Node) -> bool:
+    """Whether strides say no more than that all elements follow each other, as pools of one element write it."""
+    args: Any = node.args
+    if node.target is aten.as_strided.default:
+        source, (size, stride, *offset) = args[0], args[1:]
+    elif node.target is aten.as_strided_scatter.default:
+        # All of a tensor is written over with another one.
+        source, (size, stride, *offset) = args[1], args[2:]
+    else:
+        return False
+    elements, result = source.meta["val"], node.meta["val"]
+    following, step = True, 1
+    for n, s in zip(reversed(size), reversed(stride), strict=True):
+        following, step = following and (n == 1 or s == step), step * n
+    whole = not any(offset) and elements.numel() == step == result.numel()
+    return bool(following and whole and elements.is_contiguous() and result.is_contiguous())
 
 
 def _replacement(node: fx.Node) -> fx.Node | None:

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.program.decompose import mean_losses
+from trainyard.program.decompose import losses_written_out
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
@@ -32,7 +32,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
             return pytree.tree_map_only(Tensor, from_fun, results)
 
     with fx_traceback.preserve_node_meta():
-        tracer = make_fx(functional, decomposition_table=mean_losses(), tracing_mode="real")
+        tracer = make_fx(functional, decomposition_table=losses_written_out(), tracing_mode="real")
         return tracer(*arguments)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
+from trainyard.cost.ops import Sources
 from trainyard.job.auto.search import RunnerUp
 from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
@@ -23,9 +25,11 @@ __all__ = [
     "runners_up_table",
     "simulation_document",
     "simulation_facts",
+    "source_facts",
 ]
 
 _SHOWN_RANKS = 8
+_SHOWN_OF_EACH = 3
 
 
 def mesh_text(plan: Plan) -> str:
@@ -53,7 +57,30 @@ def simulation_facts(simulation: Simulation) -> tuple[tuple[str, str], ...]:
         ("of which", time),
         ("MFU", percent_text(simulation.mfu)),
         *_memory_facts(simulation),
+        *source_facts(simulation.sources),
     )
+
+
+def _some(texts: Sequence[str], between: str) -> str:
+    """The first few of them."""
+    return between.join((*texts[:_SHOWN_OF_EACH], *["..."] * (len(texts) > _SHOWN_OF_EACH)))
+
+
+def source_facts(sources: Sources | None) -> list[tuple[str, str]]:
+    """What to know about where the seconds of ops come from: nothing if all were measured on a quiet machine."""
+    facts = []
+    if sources is not None and sources.estimated:
+        count = len(sources.estimated)
+        reasons: dict[str, dict[str, None]] = {}
+        for signature, why in sources.estimated.items():
+            reasons.setdefault(why, {})[signature.partition("(")[0]] = None
+        shown = [f"{_some(list(names), ', ')}: {why}" for why, names in reasons.items()]
+        total = count + sources.num_measured
+        facts.append(("estimated", f"{count} of {total} ops instead of measured: {_some(shown, '; ')}"))
+    if sources is not None and sources.num_disturbed:
+        text = f"{sources.num_disturbed} of {sources.num_measured} ops while other work had the cores; they are measured "
+        facts.append(("measured", text + "again when the machine is quiet"))
+    return facts
 
 
 def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
@@ -112,6 +139,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "memory_limit_bytes": simulation.memory_limit_bytes,
         "num_bytes": simulation.num_bytes,
         "model_flops": simulation.model_flops,
+        "ops": None if simulation.sources is None else asdict(simulation.sources),
     }
 
 

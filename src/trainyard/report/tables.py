@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from trainyard.cost.measurements import Entry
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.profile import MachineProfile
-from trainyard.report.units import bytes_text, rate_text, seconds_text
+from trainyard.report.units import bytes_text, duration_text, percent_text, rate_text, seconds_text
 
-__all__ = ["device_table", "facts_table", "machine_facts", "make_table"]
+__all__ = ["device_table", "facts_table", "machine_facts", "make_table", "measured_ops_table"]
 
 
 def make_table(
@@ -62,9 +64,19 @@ def facts_table(title: str, facts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def machine_facts(profile: MachineProfile) -> tuple[tuple[str, str], ...]:
-    """What was measured on this machine, by name."""
+def machine_facts(profile: MachineProfile, now_s: float) -> tuple[tuple[str, str], ...]:
+    """What was measured on this machine, by name.
+
+    Parameters
+    ----------
+    now_s
+        Since 1970, to say how long ago that was.
+    """
     threads = profile.num_cores
+    when = "at an unknown time"
+    if profile.when_s:
+        age = duration_text(max(0.0, now_s - profile.when_s))
+        when = f"{age} ago, while other work used {percent_text(profile.others)} of the cores"
     dtypes = sorted({sample.dtype for sample in profile.matmul})
     return (
         ("processor", profile.cpu),
@@ -81,7 +93,35 @@ def machine_facts(profile: MachineProfile) -> tuple[tuple[str, str], ...]:
             (f"all-reduce of {bytes_text(size)}, 2 processes", seconds_text(_all_reduce_s(profile, size)))
             for size in (2.0**10, 2.0**24)
         ),
+        ("measured", when),
     )
+
+
+def measured_ops_table(entries: Mapping[str, Entry], now_s: float) -> Table:
+    """The ops whose seconds on this machine are remembered, by the conditions under which they were measured.
+
+    Parameters
+    ----------
+    entries
+        By ``PROCESSESxTHREADS``.
+    now_s
+        Since 1970.
+    """
+    rows = []
+    for key, entry in sorted(entries.items()):
+        spreads = [m.spread for m in entry.ops.values()]
+        ages = [max(0.0, now_s - m.when_s) for m in entry.ops.values()]
+        cells = ("-",) * 3
+        if entry.ops:
+            cells = (
+                f"{duration_text(min(ages))} to {duration_text(max(ages))}",
+                percent_text(median(spreads)),
+                percent_text(max(spreads)),
+            )
+        rows.append((key, str(len(entry.ops)), *cells, str(len(entry.busy())), str(len(entry.failed))))
+    title = "remembered ops; processes x threads; spread is how far the median of the repeats is above their least"
+    columns = ("measured with", "ops", "age", "spread, median", "spread, largest", "while busy", "failed")
+    return make_table(title, columns, rows)
 
 
 def _all_reduce_s(profile: MachineProfile, num_bytes: float) -> float:

@@ -11,14 +11,14 @@ from trainyard.job.run.executor import Executor
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulation.memory import stage_memory
-from trainyard.program.capture import capture
+from trainyard.job.task import Task
 from trainyard.zoo import build
 
 ROWS = 8
 
 
 def lowered(model: str = "gpt-tiny", num_microbatches: int = 1, dtype: str = "float32") -> Lowered:
-    program = capture(build(model, ROWS), ROWS // num_microbatches, getattr(torch, dtype))
+    program = Task(build(model, ROWS), dtype).program(ROWS // num_microbatches)
     schedule = make_schedule("gpipe", 1, num_microbatches)
     return lower(program, Plan(model, program.fingerprint, "local", ROWS, 1, 1, schedule, dtype=dtype))
 

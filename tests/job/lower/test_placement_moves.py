@@ -7,7 +7,7 @@ import pytest
 from exactness import Cell, make_plan
 from torch import fx
 
-from trainyard.job.lower.lower import shard_axes
+from trainyard.job.lower.axes import shard_axes
 from trainyard.program import spmd
 from trainyard.program.capture import capture
 from trainyard.program.program import Program
@@ -62,7 +62,7 @@ def test_vocabulary_parallel_loss_moves_no_logits(model: str) -> None:
 
 
 def test_batch_norm_of_a_cut_batch_reduces_statistics_only() -> None:
-    found = collectives(Cell("resnet-tiny", data=2))
+    found = collectives(Cell("resnet-tiny", data=2, rows=32))
     assert names(found) == {"all_reduce": len(found)}
     assert not large(found, 17)
     norms = 6

@@ -13,7 +13,7 @@ from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.data import TextData
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
-from trainyard.program.capture import capture
+from trainyard.job.task import Task
 from trainyard.program.placement import Shard, parse_placement
 from trainyard.program.program import Program
 from trainyard.zoo.registry import build
@@ -29,7 +29,7 @@ _MEGATRON = {"qkv": "S0/3", "up": "S0", "out.weight": "S1", "down.weight": "S1"}
 
 @cache
 def program(microbatches: int, dtype: str) -> Program:
-    return capture(MODEL(), ROWS // microbatches, getattr(torch, dtype))
+    return Task(MODEL(), dtype).program(ROWS // microbatches)
 
 
 def plan(

@@ -14,7 +14,7 @@ from trainyard.job.run.data import FunctionData
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import WorkerError, run_ranks
 from trainyard.job.run.worker import Ready, prepare, train_rank
-from trainyard.program.capture import capture
+from trainyard.job.task import program_of
 from trainyard.program.model import Model
 
 
@@ -24,9 +24,8 @@ def _built(seed: int) -> Model:
 
 
 def _batches_of(seed: int) -> FunctionData:
-    generator = torch.Generator().manual_seed(seed)
-
     def batch(step: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(1000 * seed + step)
         drawn = torch.randint(128, (2, plans.ROWS, 16), generator=generator)
         return {"tokens": drawn[0], "targets": drawn[1]}
 
@@ -63,7 +62,7 @@ def _train(rank: int, unlike: str) -> list[float]:
         work = replace(work, config=replace(work.config, optimizer=OptimizerConfig(lr=0.1 + other)))
     elif unlike == "a constant":
         model = _with_constant(_built(0), 1.0 + other)
-        program = capture(model, plan.rows_per_microbatch)
+        program = program_of(plan, model)
         work = replace(work, model=model, plan=replace(plan, fingerprint=program.fingerprint))
     losses: list[float] = []
 

@@ -58,10 +58,11 @@ def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConf
     assert losses == pytest.approx([m.losses["loss:loss"] for m in whole.metrics[3:]], rel=1e-5)
 
 
-def test_what_is_not_trained_is_kept_as_exact_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("strategies", "ranks"), [("data_parallel", 1), ("zero(stage=3)", 2)])
+def test_what_is_not_trained_is_kept_as_exact_as_it_was(strategies: str, ranks: int, tmp_path: Path) -> None:
     """Rounded for computing, not in the checkpoint."""
-    setting = Setting(Task(half_frozen(), "bfloat16"), parse_cluster("1x1xA100-40G"))
-    plan = apply(parse_strategies("data_parallel"), setting)
+    setting = Setting(Task(half_frozen(), "bfloat16"), parse_cluster(f"1x{ranks}xA100-40G"))
+    plan = apply(parse_strategies(strategies), setting)
     data = FixedData(half_frozen().batch)
     train(half_frozen, plan, data, TrainConfig(2, checkpoint=tmp_path))
     found = train(half_frozen, plan, data, TrainConfig(3, checkpoint=tmp_path, resume=True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
+from torch import Tensor
 
 from algebra_cases.drawing import Case, Draw, case
 from trainyard.program.algebra.elementwise import DROPOUT
@@ -12,7 +14,15 @@ from trainyard.program.algebra.elementwise import DROPOUT
 aten = torch.ops.aten
 
 
-@case(aten.clone.default, aten.sum.default, aten.mean.default)
+@case(
+    aten.clone.default,
+    aten.sum.default,
+    aten.mean.default,
+    aten.max.default,
+    aten.min.default,
+    aten.count_nonzero.default,
+    aten.hardswish.default,
+)
 def _small(d: Draw) -> tuple[Any, ...]:
     return (d.real(*d.shape(1, 2)),)
 
@@ -39,21 +49,135 @@ def _shape_only(d: Draw) -> tuple[Any, ...]:
     return (d.shape(),)
 
 
-@case(aten.new_zeros.default, aten.new_ones.default)
-def _new(d: Draw) -> tuple[Any, ...]:
-    return d.real(2), d.shape()
-
-
-@case(aten.new_full.default)
-def _new_full(d: Draw) -> tuple[Any, ...]:
-    return d.real(2), d.shape(), 5.0
-
-
-@case(aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
+@case(
+    aten.sum.dim_IntList,
+    aten.mean.dim,
+    aten.amax.default,
+    aten.amin.default,
+    aten.logsumexp.default,
+)
 def _reduce(d: Draw) -> tuple[Any, ...]:
     shape = d.shape()
     dims = sorted({d.dim(len(shape)) % len(shape) for _ in range(2)})
     return d.real(*shape), dims, d.pick(True, False)
+
+
+@case(aten.max.dim, aten.min.dim, aten.median.dim, aten.prod.dim_int, aten.all.dim, aten.any.dim)
+def _reduce_one(d: Draw) -> tuple[Any, ...]:
+    return *d.with_dim(), d.pick(True, False)
+
+
+@case(aten.argmax.default, aten.argmin.default)
+def _position(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return d.pick((x,), (x, dim), (x, dim, True))
+
+
+@case(aten.kthvalue.default)
+def _kth(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, d.data.draw(st.integers(1, x.shape[dim])), dim, d.pick(True, False)
+
+
+@case(aten.count_nonzero.dim_IntList)
+def _count(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x > 0, [dim]
+
+
+@case(aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim)
+def _norm(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, d.pick(1, 2, float("inf")), [dim], d.pick(True, False)
+
+
+@case(aten.var.correction, aten.std.correction, aten.var_mean.correction)
+def _variance(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, d.pick(None, [dim]), {"correction": 0, "keepdim": d.pick(True, False)}
+
+
+@case(aten.copy.default, aten.polar.default)
+def _same_shape(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape()
+    return d.real(*shape), d.real(*shape)
+
+
+@case(aten.fill.Scalar)
+def _fill(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape()), 2.0
+
+
+@case(aten.fill.Tensor)
+def _fill_tensor(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape()), d.real()
+
+
+@case(aten._prelu_kernel.default)
+def _prelu(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape(2)
+    return d.real(*shape), d.real(1, d.pick(1, shape[1]), *(1 for _ in shape[2:]))
+
+
+@case(aten._prelu_kernel_backward.default)
+def _prelu_backward(d: Draw) -> tuple[Any, ...]:
+    x, weight = _prelu(d)
+    return d.real(*x.shape), x, weight
+
+
+@case(aten.hardsigmoid_backward.default, aten.hardswish_backward.default, aten.mish_backward.default)
+def _gradient(d: Draw) -> tuple[Any, ...]:
+    return _gradient_of(d)
+
+
+@case(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def _shrink_backward(d: Draw) -> tuple[Any, ...]:
+    return *_gradient_of(d), 0.5
+
+
+@case(aten.hardtanh_backward.default, aten.softplus_backward.default)
+def _two_numbers_backward(d: Draw) -> tuple[Any, ...]:
+    return *_gradient_of(d), -0.5, 0.5
+
+
+@case(aten.leaky_relu_backward.default)
+def _leaky_backward(d: Draw) -> tuple[Any, ...]:
+    return *_gradient_of(d), 0.1, d.pick(True, False)
+
+
+@case(aten.elu_backward.default)
+def _elu_backward(d: Draw) -> tuple[Any, ...]:
+    grad, x = _gradient_of(d)
+    return grad, 1.5, 2.0, 0.5, d.pick(True, False), x
+
+
+@case(aten.log_sigmoid_backward.default)
+def _log_sigmoid_backward(d: Draw) -> tuple[Any, ...]:
+    grad, x = _gradient_of(d)
+    return grad, x, aten.log_sigmoid_forward.default(x)[1]
+
+
+def _even(d: Draw) -> tuple[Tensor, int]:
+    shape = d.shape()
+    dim = d.dim(len(shape))
+    shape[dim] = d.pick(2, 4, 8)
+    return d.real(*shape), dim
+
+
+@case(aten.glu.default)
+def _glu(d: Draw) -> tuple[Any, ...]:
+    return _even(d)
+
+
+@case(aten.glu_backward.default)
+def _glu_backward(d: Draw) -> tuple[Any, ...]:
+    x, dim = _even(d)
+    return d.real(*aten.glu.default(x, dim).shape), x, dim
+
+
+@case(aten.bucketize.Tensor)
+def _bucketize(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape()), torch.tensor([-1.0, 0.0, 1.0])
 
 
 @case(DROPOUT)

@@ -67,31 +67,51 @@ def _sort_stable(d: Draw) -> tuple[Any, ...]:
     return x, {"stable": True, "dim": dim, "descending": d.pick(True, False)}
 
 
-@case(aten.argmax.default)
-def _argmax(d: Draw) -> tuple[Any, ...]:
-    x, dim = d.with_dim()
-    return d.pick((x,), (x, dim), (x, dim, True))
-
-
 @case(aten.triu.default, aten.tril.default)
 def _triangle(d: Draw) -> tuple[Any, ...]:
     return d.real(*d.shape(2)), d.pick(-1, 0, 1)
 
 
+@case(aten.scatter_reduce.two)
+def _scatter_reduce(d: Draw) -> tuple[Any, ...]:
+    return *_scatter(d), d.pick("sum", "amax")
+
+
 @case(aten.index.Tensor)
 def _index(d: Draw) -> tuple[Any, ...]:
-    shape = d.shape(2, 3)
+    shape = d.shape(2, 4)
     at = d.pick(0, 1)
     indices = d.index(shape[at], *d.shape(1, 2))
     given: list[Tensor | None] = [None] * at + [indices]
-    if at + 2 < len(shape) and d.pick(False, True):
-        given += [None, d.index(shape[at + 2], *indices.shape)]  # apart: what they make comes first
+    # One more index, spread over the first: apart, so that what they make comes first, or next to it.
+    for between in d.pick((), (0,), (1,)):
+        other = at + 1 + between
+        if other < len(shape):
+            spread = indices.shape[d.pick(0, 1) :]
+            given += [None] * between + [d.index(shape[other], *(d.pick(1, n) for n in spread))]
     return d.real(*shape), given
 
 
 @case(aten.index_put.default)
 def _index_put(d: Draw) -> tuple[Any, ...]:
     x, given = _index(d)
-    values = aten.index.Tensor(x, given)
-    spread = d.pick(0, 1)  # values of fewer dimensions are spread over what is indexed
-    return x, given, d.real(*values.shape[spread:]), True
+    shape = list(aten.index.Tensor(x, given).shape)
+    # Values of fewer dimensions, or of size one, are spread over what is indexed.
+    values = [n if d.pick(True, True, False) else 1 for n in shape][d.pick(0, 1) :]
+    if d.pick(True, True, False):
+        return x, given, d.real(*values), True
+    mask = d.real(*x.shape[: d.pick(1, 2)]) > 0
+    # Which of several values of one place remains is not said: here they are alike.
+    return d.pick((x, given, torch.tensor(3.0, dtype=x.dtype)), (x, [mask], d.real(*x.shape[mask.dim() :])))
+
+
+@case(aten.index_select.default)
+def _index_select(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, dim, d.index(x.shape[dim], d.size())
+
+
+@case(aten.index_add.default)
+def _index_add(d: Draw) -> tuple[Any, ...]:
+    x, dim, index = _index_select(d)
+    return x, dim, index, d.real(*aten.index_select.default(x, dim, index).shape)

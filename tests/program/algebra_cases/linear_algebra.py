@@ -1,4 +1,4 @@
-"""Arguments of products: matrix products, convolutions, attention, pools."""
+"""Arguments of products: matrix products, convolutions, attention, matrices."""
 
 from __future__ import annotations
 
@@ -89,30 +89,48 @@ def _attention_backward(d: Draw) -> tuple[Any, ...]:
     return d.real(*out.shape), q, k, v, out, lse, 0.0, causal
 
 
-@case(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
-def _pool(d: Draw) -> tuple[Any, ...]:
-    return d.real(d.size(), d.size(), 6, 6), [2, 2], [2, 2]
+@case(aten._cdist_forward.default)
+def _cdist(d: Draw) -> tuple[Any, ...]:
+    *lead, m = d.shape(1, 2)
+    return d.real(*lead, d.size(), m), d.real(*lead, d.size(), m), d.pick(1.0, 2.0), None
 
 
-@case(aten._adaptive_avg_pool2d.default)
-def _adaptive(d: Draw) -> tuple[Any, ...]:
-    return d.real(d.size(), d.size(), 6, 6), [2, 2]
+@case(aten._cdist_backward.default)
+def _cdist_backward(d: Draw) -> tuple[Any, ...]:
+    left, right, p, _ = _cdist(d)
+    found = aten._cdist_forward.default(left, right, p, None)
+    return d.real(*found.shape), left, right, p, found
 
 
-@case(aten.max_pool2d_with_indices_backward.default)
-def _max_pool_backward(d: Draw) -> tuple[Any, ...]:
-    x = d.real(d.size(), d.size(), 6, 6)
-    out, indices = aten.max_pool2d_with_indices.default(x, [2, 2], [2, 2])
-    return d.real(*out.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices
+def _matrices(d: Draw) -> Tensor:
+    """Well-conditioned square matrices."""
+    return d.real(*d.shape(0, 2), 3, 3) + 10 * torch.eye(3, dtype=torch.float64)
 
 
-@case(aten.avg_pool2d_backward.default)
-def _avg_pool_backward(d: Draw) -> tuple[Any, ...]:
-    x = d.real(d.size(), d.size(), 6, 6)
-    return d.real(*x.shape[:2], 3, 3), x, [2, 2], [2, 2], [0, 0], False, True, None
+@case(aten.linalg_inv_ex.default, aten._linalg_det.default)
+def _matrix(d: Draw) -> tuple[Any, ...]:
+    return (_matrices(d),)
 
 
-@case(aten._adaptive_avg_pool2d_backward.default)
-def _adaptive_backward(d: Draw) -> tuple[Any, ...]:
-    x = d.real(d.size(), d.size(), 6, 6)
-    return d.real(*x.shape[:2], 3, 3), x
+@case(aten.linalg_cholesky_ex.default)
+def _cholesky(d: Draw) -> tuple[Any, ...]:
+    x = _matrices(d)
+    return (x + x.mT,)
+
+
+@case(aten._linalg_solve_ex.default)
+def _solve(d: Draw) -> tuple[Any, ...]:
+    x = _matrices(d)
+    return x, d.real(*x.shape[:-1], 2)
+
+
+@case(aten.linalg_solve_triangular.default)
+def _solve_triangular(d: Draw) -> tuple[Any, ...]:
+    return *_solve(d), {"upper": True}
+
+
+@case(aten.linalg_lu_solve.default)
+def _lu_solve(d: Draw) -> tuple[Any, ...]:
+    x, right = _solve(d)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(x)
+    return lu, pivots, right

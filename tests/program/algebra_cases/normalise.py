@@ -27,7 +27,13 @@ def _softmax_backward(d: Draw) -> tuple[Any, ...]:
     return d.real(*x.shape), x, dim, torch.float64
 
 
-@case(aten.cumsum.default, aten.cumprod.default)
+@case(
+    aten.cumsum.default,
+    aten.cumprod.default,
+    aten.cummax.default,
+    aten.cummin.default,
+    aten.logcumsumexp.default,
+)
 def _cumulative(d: Draw) -> tuple[Any, ...]:
     return d.with_dim()
 
@@ -51,6 +57,40 @@ def _layer_norm_backward(d: Draw) -> tuple[Any, ...]:
 @case(aten._fused_rms_norm.default)
 def _rms_norm(d: Draw) -> tuple[Any, ...]:
     return d.real(*d.shape(1, 3), 4), [4], d.real(4), 1e-5
+
+
+@case(aten.native_group_norm.default)
+def _group_norm(d: Draw) -> tuple[Any, ...]:
+    n, c = d.size(), d.pick(2, 4)
+    weights = d.pick([None, None], [d.real(c), d.real(c)])
+    return d.real(n, c, 3, 2), *weights, n, c, 6, 2, 1e-5
+
+
+@case(aten.native_group_norm_backward.default)
+def _group_norm_backward(d: Draw) -> tuple[Any, ...]:
+    x, weight, bias, *sizes, eps = _group_norm(d)
+    _, mean, scale = aten.native_group_norm.default(x, weight, bias, *sizes, eps)
+    asked = [True, weight is not None, weight is not None]
+    return d.real(*x.shape), x, mean, scale, weight, *sizes, asked
+
+
+@case(aten._weight_norm_interface.default)
+def _weight_norm(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape(2, 3)
+    dim = d.pick(0, len(shape) - 1)
+    return d.real(*shape), d.real(*(n if i == dim else 1 for i, n in enumerate(shape))), dim
+
+
+@case(aten._weight_norm_interface_backward.default)
+def _weight_norm_backward(d: Draw) -> tuple[Any, ...]:
+    x, length, dim = _weight_norm(d)
+    return d.real(*x.shape), x, length, aten._weight_norm_interface.default(x, length, dim)[1], dim
+
+
+@case(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_alone(d: Draw) -> tuple[Any, ...]:
+    x, weight, bias, *_ = _batch_norm(d)
+    return x, *d.pick((weight, bias), (None, None)), True, 0.1, 1e-5
 
 
 @case(aten._native_batch_norm_legit_functional.default)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from algebra_cases.drawing import Draw, case
+from trainyard.program import spmd
 
 aten = torch.ops.aten
 
@@ -84,13 +85,13 @@ def _slice_backward(d: Draw) -> tuple[Any, ...]:
     return d.real(*part.shape), list(x.shape), dim, start, end, step
 
 
-@case(aten.split.Tensor)
+@case(aten.split.Tensor, aten.unsafe_split.Tensor)
 def _split(d: Draw) -> tuple[Any, ...]:
     x, dim = d.with_dim()
     return x, d.data.draw(st.integers(1, x.shape[dim])), dim
 
 
-@case(aten.split_with_sizes.default)
+@case(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def _split_with_sizes(d: Draw) -> tuple[Any, ...]:
     x, dim = d.with_dim()
     first = d.data.draw(st.integers(1, x.shape[dim]))
@@ -127,3 +128,91 @@ def _roll(d: Draw) -> tuple[Any, ...]:
 def _repeat(d: Draw) -> tuple[Any, ...]:
     shape = d.shape(1, 3)
     return d.real(*shape), [d.pick(1, 2) for _ in range(len(shape) + d.pick(0, 1))]
+
+
+@case(aten.select_scatter.default)
+def _select_scatter(d: Draw) -> tuple[Any, ...]:
+    x, dim, at = _select(d)
+    return x, d.real(*x.select(dim, at).shape), dim, at
+
+
+@case(aten.slice_scatter.default)
+def _slice_scatter(d: Draw) -> tuple[Any, ...]:
+    x, *where = _slice(d)
+    return x, d.real(*aten.slice.Tensor(x, *where).shape), *where
+
+
+@case(aten.diagonal.default)
+def _diagonal(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape(2)
+    first, second = d.data.draw(st.permutations(range(len(shape))))[:2]
+    return d.real(*shape), d.pick(0, 1) if shape[second] > 1 else 0, first, second - len(shape)
+
+
+@case(aten.diagonal_backward.default)
+def _diagonal_backward(d: Draw) -> tuple[Any, ...]:
+    x, *where = _diagonal(d)
+    return d.real(*aten.diagonal.default(x, *where).shape), list(x.shape), *where
+
+
+@case(aten.diag_embed.default)
+def _diag_embed(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape(1, 3)), d.pick(-1, 0, 1), *d.pick((-2, -1), (0, -1))
+
+
+@case(aten.unfold.default)
+def _unfold(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, dim, d.data.draw(st.integers(1, x.shape[dim])), d.pick(1, 2)
+
+
+@case(aten.unfold_backward.default)
+def _unfold_backward(d: Draw) -> tuple[Any, ...]:
+    x, *windows = _unfold(d)
+    return d.real(*aten.unfold.default(x, *windows).shape), list(x.shape), *windows
+
+
+def _complex(d: Draw) -> torch.Tensor:
+    return torch.view_as_complex(d.real(*d.shape(1, 3), 2))
+
+
+@case(aten.view_as_complex.default)
+def _pairs(d: Draw) -> tuple[Any, ...]:
+    return (d.real(*d.shape(0, 3), 2),)
+
+
+@case(aten.view_as_real.default, aten._conj.default)
+def _complex_one(d: Draw) -> tuple[Any, ...]:
+    return (_complex(d),)
+
+
+@case(aten._fft_r2c.default)
+def _fft_of_real(d: Draw) -> tuple[Any, ...]:
+    x, dim = d.with_dim()
+    return x, [dim % x.dim()], 0, d.pick(True, False)
+
+
+@case(aten._fft_c2c.default)
+def _fft(d: Draw) -> tuple[Any, ...]:
+    x = _complex(d)
+    return x, [d.dim(x.dim()) % x.dim()], 0, d.pick(True, False)
+
+
+@case(aten._fft_c2r.default)
+def _fft_to_real(d: Draw) -> tuple[Any, ...]:
+    x = _complex(d)
+    dim = d.dim(x.dim()) % x.dim()
+    return x, [dim], 0, 2 * (x.shape[dim] - 1) or 1
+
+
+@case(spmd.keep_on_first)
+def _keep(d: Draw) -> tuple[Any, ...]:
+    return d.real(*d.shape()), d.pick(0, 1)
+
+
+@case(spmd.take_part)
+def _take_part(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape()
+    dim = d.dim(len(shape)) % len(shape)
+    shape[dim] *= 4
+    return d.real(*shape), d.pick(0, 1), dim, d.pick(1, 2), 2

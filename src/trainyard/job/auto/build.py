@@ -79,6 +79,7 @@ def _on_mesh(
         1,
         make_schedule("gpipe", 1, num_microbatches),
         dtype=task.dtype,
+        place=setting.place,
     )
     return with_mesh(
         setting,

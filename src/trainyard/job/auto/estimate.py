@@ -31,7 +31,7 @@ class Stages:
     Attributes
     ----------
     paths : path of the first block.
-    elements : parameters; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
+    trained_elements, frozen_elements, kept_bytes, working_bytes : as in `BlockCost`.
     widest_elements : parameters of the block that has most.
     output_bytes : the most that one stage hands to the next.
     """
@@ -40,7 +40,8 @@ class Stages:
     forward_s: Floats
     backward_s: Floats
     recompute_s: Floats
-    elements: Floats
+    trained_elements: Floats
+    frozen_elements: Floats
     kept_bytes: Floats
     working_bytes: Floats
     widest_elements: Floats
@@ -58,15 +59,18 @@ def cut_stages(blocks: Sequence[BlockCost], num_stages: int) -> Stages:
     def largest(name: str) -> Floats:
         return np.array([max(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
 
+    widest = [max(b.trained_elements + b.frozen_elements for b in s) for s in stages]
+
     return Stages(
         tuple(s[0].path for s in stages),
         total("forward_s"),
         total("backward_s"),
         total("recompute_s"),
-        total("param_elements"),
+        total("trained_elements"),
+        total("frozen_elements"),
         total("kept_bytes"),
         largest("working_bytes"),
-        largest("param_elements"),
+        np.array(widest, dtype=np.float64),
         max((s[-1].output_bytes for s in stages[:-1]), default=0),
     )
 
@@ -103,17 +107,18 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
         return summed
 
     forward_s, backward_s = by_rank(stages.forward_s), by_rank(stages.backward_s)
-    elements = by_rank(stages.elements)
-    most = float(elements.max())
+    trained, frozen = by_rank(stages.trained_elements), by_rank(stages.frozen_elements)
+    most = float(trained.max())
     device = cluster.device(0)
     shared = point.data if point.zero_stage else 1
     optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
     slowest = int((forward_s + backward_s).argmax())
-    exposed_s = _data_s(point, most, backward_s[slowest], cluster, weight_bytes)
+    gathered = float((trained + frozen).max()) if point.zero_stage == 3 else most
+    exposed_s = _data_s(point, most, gathered, backward_s[slowest], cluster, weight_bytes)
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
-    state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
-    state += elements * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
-    state += elements * _MASTER_AND_MOMENTS_BYTES / shared
+    state = (trained + frozen) * weight_bytes / (point.data if point.zero_stage == 3 else 1)
+    state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
+    state += trained * _MASTER_AND_MOMENTS_BYTES / shared
     kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
@@ -137,8 +142,10 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
 
 
-def _data_s(point: Point, elements: float, backward_s: float, cluster: Cluster, weight_bytes: int) -> float:
-    """Data-parallel traffic that no computation hides."""
+def _data_s(
+    point: Point, elements: float, gathered: float, backward_s: float, cluster: Cluster, weight_bytes: int
+) -> float:
+    """Data-parallel traffic that no computation hides: gradients of ``elements``, weights ``gathered``."""
     if point.data == 1:
         return 0.0
 
@@ -148,7 +155,7 @@ def _data_s(point: Point, elements: float, backward_s: float, cluster: Cluster, 
     if point.zero_stage == 0:
         return max(0.0, cost("all_reduce", elements * _GRADIENT_BYTES) - backward_s)
     scatter_s = cost("reduce_scatter", elements * _GRADIENT_BYTES)
-    gather_s = cost("all_gather", elements * weight_bytes)
+    gather_s = cost("all_gather", gathered * weight_bytes)
     if point.zero_stage == 1:
         return max(0.0, scatter_s - backward_s) + gather_s
     if point.zero_stage == 2:

@@ -34,7 +34,7 @@ class BlockCost:
     kept_bytes : what the forward pass keeps for the backward pass.
     output_bytes : what the block hands to the next.
     working_bytes : the largest sum of what one op of its backward pass reads and writes, and what is recomputed.
-    param_elements : of this rank's part of its parameters.
+    trained_elements, frozen_elements : of this rank's part of its parameters, those that are trained and the others.
     """
 
     path: str
@@ -45,7 +45,8 @@ class BlockCost:
     kept_bytes: int
     output_bytes: int
     working_bytes: int
-    param_elements: int
+    trained_elements: int
+    frozen_elements: int
 
 
 def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tuple[BlockCost, ...]:
@@ -60,8 +61,10 @@ def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tu
     order = _block_of(local, parts)
     paths = list(dict.fromkeys(order.values()))
     saved = saved_values(local, parts, recompute)
-    params = _params_by_block(local, order)
-    return tuple(_block(path, order, saved, params.get(path, 0), seconds) for path in paths)
+    trained, frozen = (_params_by_block(local, order, trainable) for trainable in (True, False))
+    return tuple(
+        _block(path, order, saved, trained.get(path, 0), frozen.get(path, 0), seconds) for path in paths
+    )
 
 
 def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
@@ -81,9 +84,9 @@ def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
     return found
 
 
-def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, int]:
+def _params_by_block(local: Program, order: dict[fx.Node, str], trainable: bool) -> dict[str, int]:
     found: dict[str, int] = {}
-    for entry in local.params:
+    for entry in (i for i in local.params if i.trainable == trainable):
         node = local.nodes[entry.node]
         path = block_path(entry.path)
         known = path if path in order.values() else next((order[u] for u in node.users if u in order), path)
@@ -95,7 +98,8 @@ def _block(
     path: str,
     order: dict[fx.Node, str],
     saved: SavedValues,
-    param_elements: int,
+    trained_elements: int,
+    frozen_elements: int,
     seconds: NodeSeconds,
 ) -> BlockCost:
     ops = [n for n, p in order.items() if p == path]
@@ -118,7 +122,8 @@ def _block(
         sum(node_bytes(n) for n in saved.kept if order.get(n) == path),
         sum(node_bytes(n) for n in {storage_of(n) for n in leaving}),
         _working_bytes(backward) + sum(node_bytes(n) for n in {storage_of(n) for n in repeated}),
-        param_elements,
+        trained_elements,
+        frozen_elements,
     )
 
 

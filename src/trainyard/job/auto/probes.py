@@ -15,7 +15,7 @@ from trainyard.job.auto.estimate import Stages, cut_stages
 from trainyard.job.auto.probe import BlockCost, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.footprint import node_bytes
-from trainyard.job.lower.lower import shard_axes
+from trainyard.job.lower.axes import shard_axes
 from trainyard.job.plan import DATA, PlanError
 from trainyard.job.task import Setting, Task
 from trainyard.program import spmd

@@ -1,8 +1,11 @@
-"""Buckets: parameters whose gradients (and, sharded, whose values) travel together."""
+"""Buckets: parameters whose gradients (and, sharded, whose values) travel together.
+
+What is not trained has no gradients, so it lies in buckets only where its values are sharded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +28,7 @@ class Param:
     shape : of the part, and ``whole_shape`` of the parameter.
     placements : by mesh axis.
     stages : pipeline stages that use it.
+    dtype : in which it is computed with.
     """
 
     path: str
@@ -33,6 +37,7 @@ class Param:
     placements: Mapping[str, Placement]
     stages: tuple[int, ...]
     trainable: bool
+    dtype: str
 
     @property
     def numel(self) -> int:
@@ -52,6 +57,9 @@ class Bucket:
     reduced : whether gradients are summed over the data axis; not for parameters that are cut along it.
     stages : stages whose gradients are summed, more than one for a tied parameter.
     num_copies : ranks that hold the same elements, along the tensor axis and the stages.
+    dtype : in which the parameters are computed with.
+    is_trained : whether there are gradients, optimizer state and values in float32. Without, each rank keeps its part
+        of the values in ``dtype``, and nothing else.
     """
 
     name: str
@@ -63,11 +71,33 @@ class Bucket:
     reduced: bool
     stages: tuple[int, ...]
     num_copies: int
+    dtype: str
+    is_trained: bool
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Elements of each parameter."""
         return tuple(torch.Size(s).numel() for s in self.shapes)
+
+    @property
+    def share(self) -> int:
+        """Elements of one rank's part."""
+        return self.num_elements // self.num_shards
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element as it is computed with."""
+        return int(getattr(torch, self.dtype).itemsize)
+
+    @property
+    def converted_bytes(self) -> int:
+        """Bytes of a part in the type that it is computed with, if it is made from float32 whenever it is gathered."""
+        return self.share * self.element_bytes if self.is_trained and self.element_bytes != 4 else 0
+
+    def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The parameters' shapes in a flat buffer of ``num_elements``."""
+        parts = flat[: sum(self.sizes)].split(list(self.sizes))
+        return tuple(p.view(s) for p, s in zip(parts, self.shapes, strict=True))
 
 
 def is_sharded(plan: Plan, bucket: Bucket) -> bool:
@@ -79,42 +109,74 @@ def is_sharded(plan: Plan, bucket: Bucket) -> bool:
 
 
 def make_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
-    """Group the trainable parameters of a stage, in the order given, into buckets of ``plan.bucket_bytes``.
+    """Group the trained parameters of a stage, in the order given, into buckets of ``plan.bucket_bytes``.
 
     Parameters that are reduced over different ranks never share a bucket.
     """
-    element_bytes = 4
+
+    def apart(param: Param) -> tuple[object, ...]:
+        shared = param.path if len(param.stages) > 1 else ""
+        return (_is_whole(param, DATA), _is_whole(param, TENSOR), shared, param.dtype)
+
+    groups = _groups([p for p in params if p.trainable], apart, lambda _: 4, plan.bucket_bytes)
+    return tuple(_bucket(plan, stage, f"stage{stage}.bucket{i}", group) for i, group in enumerate(groups))
+
+
+def make_frozen_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
+    """Group those parameters of a stage that are not trained, where data-parallel ranks share parameters.
+
+    A parameter that several stages use is shared out in each of them. One that is cut along the data axis is not
+    shared out again.
+    """
+    if plan.zero_stage < 3 or plan.data == 1:
+        return ()
+    whole = [p for p in params if not p.trainable and _is_whole(p, DATA)]
+    groups = _groups(
+        whole, lambda p: (p.dtype,), lambda p: int(getattr(torch, p.dtype).itemsize), plan.bucket_bytes
+    )
+    return tuple(_bucket(plan, stage, f"stage{stage}.frozen{i}", group) for i, group in enumerate(groups))
+
+
+def _groups(
+    params: Iterable[Param],
+    apart: Callable[[Param], tuple[object, ...]],
+    element_bytes: Callable[[Param], int],
+    most_bytes: int,
+) -> list[list[Param]]:
+    """Parameters that travel together: alike in what ``apart`` says of them, and of at most so many bytes."""
     open_groups: dict[tuple[object, ...], list[Param]] = {}
     closed: list[list[Param]] = []
     for param in params:
-        reduced = not isinstance(param.placements.get(DATA, Replicate()), Shard)
-        cut = isinstance(param.placements.get(TENSOR, Replicate()), Shard)
-        shared = param.path if len(param.stages) > 1 else ""
-        key = (reduced, cut, shared)
+        key = apart(param)
         group = open_groups.setdefault(key, [])
-        if group and sum(p.numel for p in (*group, param)) * element_bytes > plan.bucket_bytes:
+        if group and sum(p.numel for p in (*group, param)) * element_bytes(param) > most_bytes:
             closed.append(group)
             open_groups[key] = group = []
         group.append(param)
-    groups = closed + [g for g in open_groups.values() if g]
-    return tuple(_bucket(plan, stage, i, group) for i, group in enumerate(groups))
+    return closed + [g for g in open_groups.values() if g]
 
 
-def _bucket(plan: Plan, stage: int, index: int, group: list[Param]) -> Bucket:
+def _is_whole(param: Param, axis: str) -> bool:
+    return not isinstance(param.placements.get(axis, Replicate()), Shard)
+
+
+def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
     first = group[0]
-    reduced = plan.data > 1 and not isinstance(first.placements.get(DATA, Replicate()), Shard)
-    cut = isinstance(first.placements.get(TENSOR, Replicate()), Shard)
+    reduced = plan.data > 1 and _is_whole(first, DATA)
     num_shards = plan.data if reduced and plan.zero_stage > 0 else 1
     total = sum(p.numel for p in group)
-    copies = (1 if cut else plan.tensor) * len(first.stages)
+    stages = first.stages if first.trainable else (stage,)
+    copies = (plan.tensor if _is_whole(first, TENSOR) else 1) * len(stages)
     return Bucket(
-        f"stage{stage}.bucket{index}",
+        name,
         stage,
         tuple(p.path for p in group),
         tuple(p.shape for p in group),
         -(-total // num_shards) * num_shards,
         num_shards,
         reduced,
-        first.stages,
+        stages,
         copies,
+        first.dtype,
+        first.trainable,
     )

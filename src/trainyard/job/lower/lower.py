@@ -5,21 +5,20 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import fx
 
-from trainyard.job.lower.buckets import Bucket, Param, make_buckets
+from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.cut import Cut, ancestors, cut
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
-from trainyard.job.lower.shard import shard
-from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.placement import PARTIAL, Partial, Placement, Replicate, Shard
+from trainyard.program.placement import Placement
 from trainyard.program.program import Program, output_args
-from trainyard.program.propagate import Axis
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,15 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class StageProgram:
-    """What the ranks of one stage run: one segment per kind of action."""
+    """What the ranks of one stage run: one segment per kind of action.
+
+    ``buckets`` are trained; ``frozen`` are those of which each data-parallel rank keeps a part of the values.
+    """
 
     stage: int
     segments: Mapping[Kind, Segment]
     buckets: tuple[Bucket, ...]
+    frozen: tuple[Bucket, ...]
 
     @cached_property
     def freed(self) -> Mapping[Kind, frozenset[str]]:
@@ -84,6 +87,7 @@ class Lowered:
     transfers : values between stages.
     params : every parameter by path.
     inputs : placements of batch and buffer inputs, by path and axis.
+    totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     """
 
@@ -94,6 +98,7 @@ class Lowered:
     params: Mapping[str, Param]
     inputs: Mapping[str, Mapping[str, Placement]]
     results: Mapping[str, Mapping[str, Placement]]
+    totals: Segment | None = None
 
 
 def lower(program: Program, plan: Plan) -> Lowered:
@@ -131,59 +136,25 @@ def lower(program: Program, plan: Plan) -> Lowered:
         params,
         {i.path: inputs[i.path] for i in program.inputs},
         {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
+        None if program.totals is None else _totals(program.totals, plan),
     )
 
 
-def shard_axes(
-    program: Program, plan: Plan
-) -> tuple[Program, dict[str, dict[str, Placement]], list[dict[str, Placement]]]:
-    """Cut the program over the data axis, then over the tensor axis.
-
-    Returns
-    -------
-    One rank's program; the placements of its inputs by path and axis; of its outputs, in order, by axis.
-    """
-    inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
-    outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
-    for axis in (Axis(DATA, plan.data), Axis(TENSOR, plan.tensor)):
-        wanted = plan.placements.get(axis.name, {})
-        _check_placements(program, axis, wanted)
-        if axis.size == 1:
-            continue
-        try:
-            sharded = shard(program, axis, _with_gradients(program, axis, wanted))
-        except (KeyError, ValueError) as error:
-            raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
-        program = sharded.program
-        for path, placement in sharded.inputs.items():
-            inputs[path][axis.name] = placement
-        for known, placement in zip(outputs, sharded.outputs, strict=True):
-            known[axis.name] = placement
-    return program, inputs, outputs
-
-
-def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> None:
-    """Refuse placements in which ranks would hold something else than the model has."""
-    inputs = {entry.path for entry in program.inputs}
-    for name, placement in wanted.items():
-        if name.startswith("grad:"):
-            why = "a gradient lies as its parameter does; place the parameter"
-        elif isinstance(placement, Partial) and (name in inputs or placement.reduction != "sum"):
-            why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
-        else:
-            continue
-        raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
-
-
-def _with_gradients(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> dict[str, Placement]:
-    """A gradient lies as its parameter does; along the data axis replicas keep terms, which buckets sum."""
-    whole = PARTIAL if axis.name == DATA else Replicate()
-    grads: dict[str, Placement] = {}
-    for output in program.outputs:
-        if output.kind == "grad":
-            placement = wanted.get(output.path, Replicate())
-            grads[f"grad:{output.path}"] = placement if isinstance(placement, Shard) else whole
-    return {**grads, **wanted}
+def _totals(program: Program, plan: Plan) -> Segment:
+    """What a rank computes before the first microbatch, on its part of the whole batch."""
+    paths = {i.path for i in program.inputs}
+    own = {axis: {n: p for n, p in wanted.items() if n in paths} for axis, wanted in plan.placements.items()}
+    local, _, _ = shard_axes(program, replace(plan, placements=own))
+    parts = cut(local, ())
+    writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
+    for node in local.graph.nodes:
+        if node in parts.live:
+            writer.emit(node)
+    results = list(zip(output_args(local.graph), (o.path for o in local.outputs), strict=True))
+    found = [(n, path) for n, path in results if n is not None]
+    for node, _ in found:
+        writer.argument(node)
+    return writer.finish([n for n, _ in found], found)
 
 
 def _params(
@@ -199,6 +170,7 @@ def _params(
             inputs[entry.path],
             tuple(sorted(used)),
             entry.trainable,
+            str(local.nodes[entry.node].meta["val"].dtype).removeprefix("torch."),
         )
     return found
 
@@ -290,8 +262,8 @@ def _stage(
 ) -> StageProgram:
     ops = [n for n in program.graph.nodes if parts.stage_of.get(n) == stage and n in parts.live]
     used = _params_in_order(program, ops, parts, stage, params)
-    buckets = make_buckets(plan, stage, used)
-    gathered = [b for b in buckets if b.num_shards > 1 and plan.zero_stage == 3]
+    buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
+    gathered = [b for b in (*buckets, *frozen) if b.num_shards > 1 and plan.zero_stage == 3]
     split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
     grads = {path: terms[stage] for path, terms in parts.contributions.items() if stage in terms}
 
@@ -319,7 +291,7 @@ def _stage(
         writers.append(write("B", backward))
     for bucket in ready:
         writers[-1].accumulate(bucket, grads)
-    return StageProgram(stage, _close(parts, stage, writers, results), buckets)
+    return StageProgram(stage, _close(parts, stage, writers, results), buckets, frozen)
 
 
 def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:
@@ -333,11 +305,11 @@ def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]
 def _params_in_order(
     program: Program, ops: list[fx.Node], parts: Cut, stage: int, params: Mapping[str, Param]
 ) -> list[Param]:
-    """Trainable parameters of a stage, in the order of their first use."""
+    """Parameters of a stage, in the order of their first use."""
     position = {n: i for i, n in enumerate(ops)}
     first_use = {}
     for entry in program.params:
-        if params[entry.path].trainable and stage in params[entry.path].stages:
+        if stage in params[entry.path].stages:
             users = [position[u] for u in _users_through(program.nodes[entry.node], parts) if u in position]
             first_use[entry.path] = min(users, default=len(ops))
     return [params[path] for path in sorted(first_use, key=first_use.__getitem__)]

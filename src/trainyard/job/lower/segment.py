@@ -20,7 +20,7 @@ from trainyard.program import spmd
 from trainyard.program.nodes import copy_node
 from trainyard.program.program import Input, Program, tensor_of
 
-SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "value"]
+SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
 
 
 @dataclass(frozen=True)

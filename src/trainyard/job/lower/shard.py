@@ -49,10 +49,21 @@ def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Shar
     axis : its ranks.
     wanted : placements that the plan names (see ``propagate``).
     """
+    whole, assignment = complete(program, axis, wanted)
+    return emit(whole, assignment, wanted)
+
+
+def complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
+    """Decide how every op runs; the program comes back with those ops written out that are cut apart."""
     assignment = propagate(program, axis, wanted)
     while assignment.expand:
         program = expand(program, assignment.expand)
         assignment = propagate(program, axis, wanted)
+    return program, assignment
+
+
+def emit(program: Program, assignment: Assignment, wanted: Mapping[str, Placement]) -> Sharded:
+    """Write what every rank runs under a complete assignment."""
     return _Emitter(program, assignment, wanted).run()
 
 
@@ -157,6 +168,8 @@ class _Emitter:
             return self.wanted.get(f"grad:{output.path}")
         if output.kind in ("loss", "metric"):
             return Replicate() if isinstance(placement, Partial) and placement.reduction != "sum" else None
+        if output.kind == "total":
+            return Replicate()
         if output.kind != "buffer":
             return None
         return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]

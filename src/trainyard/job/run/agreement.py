@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainyard.job.plan import PlanError
 from trainyard.job.run.config import Work
-from trainyard.job.run.data import DataError
+from trainyard.job.run.data import DataError, checksum
 from trainyard.job.run.initial import InitialValueError
 from trainyard.program.model import Model
 
@@ -67,13 +67,13 @@ def check_same_start(work: Work, values: Mapping[str, Tensor], step: int) -> Non
     """
     if work.plan.num_ranks == 1:
         return
-    if name := _first_unlike({name: _checksum(t) for name, t in values.items()}):
+    if name := _first_unlike({name: checksum(t) for name, t in values.items()}):
         raise InitialValueError(
             f"{name} has other values on some ranks than on others: each builds the model by itself, and must build "
             "the same. Call torch.manual_seed before, or give the model as a function"
         )
     batch = work.data.batch(step) if step < work.config.steps else {}
-    if name := _first_unlike({name: _checksum(t) for name, t in batch.items()}):
+    if name := _first_unlike({name: checksum(t) for name, t in batch.items()}):
         raise DataError(
             f"{name} of step {step} is another on some ranks than on others: each reads the whole batch and takes "
             "its rows, so the data must depend on nothing but the step. Seed random numbers with it"
@@ -90,12 +90,6 @@ def _first_unlike(checksums: Mapping[str, int]) -> str:
     dist.all_reduce(most, dist.ReduceOp.MAX)
     unlike = (least != most).tolist()
     return next((name for name, is_unlike in zip(checksums, unlike, strict=True) if is_unlike), "")
-
-
-def _checksum(tensor: Tensor) -> int:
-    plain = tensor.cpu().to_dense() if tensor.layout != torch.strided else tensor.cpu()
-    plain = plain.resolve_conj().resolve_neg().contiguous()
-    return zlib.crc32(plain.flatten().view(torch.uint8).numpy().data)
 
 
 def _checksum_of_text(value: object) -> int:

@@ -6,6 +6,7 @@ trains on the rows that it would have trained on.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -145,6 +146,17 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
 def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:
     """Of numbers: what differs in precision only is converted."""
     return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype is torch.bool
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of shape, type and bits; a tensor on the meta device has no bits."""
+    described = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    if tensor.device.type == "meta":
+        return described
+    plain = tensor.detach().cpu()
+    plain = plain.to_dense() if plain.layout != torch.strided else plain
+    plain = plain.resolve_conj().resolve_neg().contiguous()
+    return zlib.crc32(plain.flatten().view(torch.uint8).numpy().data, described)
 
 
 def num_tokens(batch: Mapping[str, Tensor]) -> int:

@@ -11,8 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
+from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.in_place import products_in_place, write_in_place
-from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.segment import Slot
+from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.mesh import Mesh
 from trainyard.job.run.on_device import on_device
@@ -78,6 +81,7 @@ class Executor:
         self.actions = plan.schedule.actions[self.mesh.index(PIPELINE)]
         self.state = State(
             tuple(b for s in self.stages for b in s.buckets),
+            tuple(b for s in self.stages for b in s.frozen),
             lowered.params,
             self.mesh,
             values,
@@ -90,19 +94,25 @@ class Executor:
         self._add_constants(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
-            (s.stage, kind): self._runnable(s, seg.graph_module)
+            (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
+        self.microbatch = 0
+        self.totals: dict[str, torch.Tensor] = {}
+        if lowered.totals is not None:
+            self.compute_totals = self._runnable(lowered.totals.graph_module, ())
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []
         self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
         self._index_transfers()
 
-    def _runnable(self, stage: StageProgram, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    def _runnable(
+        self, graph_module: fx.GraphModule, buckets: tuple[Bucket, ...]
+    ) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
         bound = on_device(bind(graph_module, self), self.device)
-        kept = products_in_place(graph_module.graph, self.plan, stage.buckets)
+        kept = products_in_place(graph_module.graph, self.plan, buckets)
         views = {node.name: self.state.buckets[name].grad_views[i] for node, (name, i) in kept.items()}
         write_in_place(bound, views)
         if self.device.type == "cpu":
@@ -111,7 +121,7 @@ class Executor:
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
-        """Buffers, parameters that are not trained (``constants``), and what the model made itself (``made``).
+        """Buffers, parameters neither trained nor in buckets (``constants``), and what the model made itself (``made``).
 
         Of those that a step does not write, ``exact`` refers to what they were before they were rounded to the plan's
         precision, on the CPU: a checkpoint is read in another one, too.
@@ -124,19 +134,20 @@ class Executor:
         self.made: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         dtype = getattr(torch, self.plan.dtype)
-        for stage in self.stages:
-            for slot in (s for seg in stage.segments.values() for s in seg.inputs):
-                if slot.kind == "constant":
-                    whole = self.lowered.program.constants[slot.name]
-                    self.made[slot.name] = self._part(slot.name, whole).to(self.device)
-                if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
-                    whole = self._part(slot.name, values(slot.name))
-                    part = whole.to(dtype) if whole.is_floating_point() else whole
-                    if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
-                        self.exact[slot.name] = whole.detach()
-                    (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
-                    if slot.kind == "param":
-                        self.constants.add(slot.name)
+        segments = [seg for stage in self.stages for seg in stage.segments.values()]
+        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        for slot in (s for seg in segments for s in seg.inputs):
+            if slot.kind == "constant":
+                whole = self.lowered.program.constants[slot.name]
+                self.made[slot.name] = self._part(slot.name, whole).to(self.device)
+            if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
+                whole = self._part(slot.name, values(slot.name))
+                part = whole.to(dtype) if whole.is_floating_point() else whole
+                if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
+                    self.exact[slot.name] = whole.detach()
+                (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
+                if slot.kind == "param":
+                    self.constants.add(slot.name)
 
     def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
         return local_part(whole, self.lowered.inputs[path], self.mesh)
@@ -166,11 +177,15 @@ class Executor:
     # What lowered graphs call beside the mesh's collectives.
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("axis_offset", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        if name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             return getattr(self.mesh, name)
         if name in ("accumulate_grads", "gather_params"):
             return getattr(self.state, name)
         raise AttributeError(name)
+
+    def axis_offset(self, axis: str, scale: int) -> int:
+        """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
+        return self.microbatch * scale if axis == MICROBATCH else self.mesh.axis_offset(axis, scale)
 
     def step(self, batch: Mapping[str, torch.Tensor], step: int) -> StepResult:
         """Run one training step.
@@ -191,6 +206,7 @@ class Executor:
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """All actions of a step; gradients are left in the state, sums of the losses are returned."""
         sums: dict[str, torch.Tensor] = {}
+        self._compute_totals(batch, torch.tensor([self.seed, step, 0]))
         self.not_posted = {peer: deque(messages) for peer, messages in self.arrivals.items()}
         rows = self.plan.rows_per_microbatch
         for i, action in enumerate(self.actions):
@@ -202,7 +218,9 @@ class Executor:
                 path: value if path in self.whole else value[first : first + rows]
                 for path, value in batch.items()
             }
-            rng = torch.tensor([self.seed, step, first])
+            # Where the batch was split the position of its rows is part of the graph.
+            rng = torch.tensor([self.seed, step, 0 if self.plan.statistics == "batch" else first])
+            self.microbatch = action.microbatch
             self._run(action, inputs, rng, sums)
         for work, _ in self.sending:
             work.wait()
@@ -218,16 +236,8 @@ class Executor:
         for slot in segment.inputs:
             if slot.kind == "value":
                 arguments.append(self.values[action.stage, slot.name, action.microbatch])
-            elif slot.kind == "param":
-                arguments.append(self.params[slot.name])
-            elif slot.kind == "buffer":
-                arguments.append(self.buffers[slot.name])
-            elif slot.kind == "constant":
-                arguments.append(self.made[slot.name])
-            elif slot.kind == "batch":
-                arguments.append(self._batch_part(slot.name, batch))
             else:
-                arguments.append(rng)
+                arguments.append(self._input(slot, batch, rng))
         # The graph empties the list of its arguments, so each is let go of within, after its last use.
         for name in self.freed[action.stage, action.kind]:
             del self.values[action.stage, name, action.microbatch]
@@ -245,7 +255,27 @@ class Executor:
         for name in made.keys() - self.kept[action.stage, action.kind]:
             del self.values[action.stage, name, action.microbatch]
 
-    def _batch_part(self, path: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _input(self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> torch.Tensor:
+        """What feeds a placeholder, other than a value that a segment has made."""
+        held = {
+            "param": self.params,
+            "buffer": self.buffers,
+            "constant": self.made,
+            "total": self.totals,
+        }.get(slot.kind)
+        if held is not None:
+            return held[slot.name]
+        return self._batch_part(slot.name, batch) if slot.kind == "batch" else rng
+
+    def _compute_totals(self, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
+        """Before the first microbatch: what all of them need of the whole batch."""
+        segment = self.lowered.totals
+        if segment is not None:
+            found = self.compute_totals([self._input(slot, batch, rng) for slot in segment.inputs])
+            made = dict(zip(segment.outputs, found, strict=True))
+            self.totals = {path: made[name] for name, path in segment.results}
+
+    def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._part(path, batch[path]).to(self.device, self.batch_dtypes[path])
 
     def _post_receives(self, action: Action) -> None:
@@ -298,7 +328,7 @@ class Executor:
         def result() -> dict[str, float]:
             if work is not None:
                 work.wait()
-            return {n: t / self.plan.num_microbatches for n, t in zip(names, totals.tolist(), strict=True)}
+            return dict(zip(names, totals.tolist(), strict=True))
 
         return result
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trainyard.job.lower.buckets import Bucket
 from trainyard.job.plan import AXES, DATA, TENSOR
 from trainyard.job.run.boxes import Box, boxes
 from trainyard.job.run.executor import Executor
@@ -57,6 +58,13 @@ def take(executor: Executor) -> dict[str, Part]:
                 placements = executor.lowered.params[path].placements
                 if first_of_its_stages and _is_writer(executor, placements, position[path]):
                     taken[f"{field}/{path}"] = _part(executor, value, placements)
+    for frozen in executor.state.frozen.values():
+        for path, value in executor.state.local_tensors({frozen.bucket.name: frozen.exact}).items():
+            param = executor.lowered.params[path]
+            if frozen.bucket.stage == param.stages[0] and _is_writer(
+                executor, param.placements, position[path]
+            ):
+                taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
     for field, path, value in _constants(executor):
         exact = executor.exact.get(path, value)
         taken[f"{field}/{path}"] = _part(executor, exact, executor.lowered.inputs[path])
@@ -80,7 +88,7 @@ def _is_writer(executor: Executor, placements: Mapping[str, Placement], position
 
 
 def _constants(executor: Executor) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Buffers and parameters that are not trained, as they are computed with: field, path and value.
+    """Buffers, and the parameters that are not trained and not in buckets, as they are computed with: field, path, value.
 
     Ranks that hold the same ones all name them.
     """
@@ -131,7 +139,11 @@ class Target:
         for state in executor.state.buckets.values():
             for field, flat in _flats(executor, state).items():
                 if field in wanted:
-                    self._add(field, state, flat)
+                    self._add(field, state.bucket, flat)
+        for frozen in executor.state.frozen.values():
+            self._add(PARAMS, frozen.bucket, frozen.exact)
+            if frozen.part is not frozen.exact:
+                self._copies.append((frozen.part, frozen.exact))
         for field, path, value in _constants(executor):
             exact = executor.exact.get(path, value)
             # Copied over even where the type is the same: buffers may be shared with graphs that ran.
@@ -141,15 +153,13 @@ class Target:
             if path in executor.exact:
                 self._exact[path] = read
 
-    def _add(self, field: str, state: BucketState, flat: torch.Tensor) -> None:
+    def _add(self, field: str, bucket: Bucket, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
         share = flat.numel()
-        low = self.executor.state.shard_index(state.bucket) * share
+        low = self.executor.state.shard_index(bucket) * share
         high = low + share
         start = 0
-        for path, shape, size in zip(
-            state.bucket.paths, state.bucket.shapes, state.bucket.sizes, strict=True
-        ):
+        for path, shape, size in zip(bucket.paths, bucket.shapes, bucket.sizes, strict=True):
             first, last = max(low, start), min(high, start + size)
             placements = self.executor.lowered.params[path].placements
             if first < last:

@@ -50,13 +50,22 @@ class BucketState:
     @cached_property
     def grad_views(self) -> list[torch.Tensor]:
         """The gradients in the parameters' shapes, where they are not sharded."""
-        return list(self.views(self.grads))
+        return list(self.bucket.views(self.grads))
 
-    def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The parameters' shapes in a flat buffer of ``num_elements``."""
-        used = sum(self.bucket.sizes)
-        parts = flat[:used].split(list(self.bucket.sizes))
-        return tuple(p.view(s) for p, s in zip(parts, self.bucket.shapes, strict=True))
+
+@dataclass(frozen=True, eq=False)
+class FrozenState:
+    """The part that one rank keeps of a bucket that is not trained.
+
+    Attributes
+    ----------
+    part : compute type [bucket.share].
+    exact : what it was before it was rounded to that type, on the CPU; ``part`` itself where nothing was rounded.
+    """
+
+    bucket: Bucket
+    part: torch.Tensor
+    exact: torch.Tensor
 
 
 class State:
@@ -64,14 +73,14 @@ class State:
 
     Parameters
     ----------
-    buckets : of all stages of the rank.
-    params, buffers : descriptions of what the stages use beside the buckets, and whole initial values.
-    shards_gradients, shards_params : ZeRO stages 2 and 3.
+    buckets, frozen : of all stages of the rank: what is trained, and what is not and is shared by the ranks.
+    params, values : descriptions of the parameters, and whole initial values.
     """
 
     def __init__(
         self,
         buckets: tuple[Bucket, ...],
+        frozen: tuple[Bucket, ...],
         params: Mapping[str, Param],
         mesh: Mesh,
         values: Values,
@@ -86,6 +95,7 @@ class State:
         self.zero_stage = zero_stage
         self.num_microbatches = steps_accumulated
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
+        self.frozen = {b.name: self._make_frozen(b, params, values) for b in frozen}
         # Reductions of the whole step's gradients: their part (None if in place).
         self.pending: dict[str, tuple[dist.Work, torch.Tensor | None]] = {}
         # Reductions of one microbatch's, oldest first: the part, and what is reduced.
@@ -93,10 +103,9 @@ class State:
 
     def _make(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> BucketState:
         flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
-        parts = [local_part(values(p), params[p].placements, self.mesh).reshape(-1) for p in bucket.paths]
-        flat[: sum(bucket.sizes)] = torch.cat(parts)
+        flat[: sum(bucket.sizes)] = self._initial(bucket, params, values)
         flat = flat.to(self.device)
-        share = bucket.num_elements // bucket.num_shards
+        share = bucket.share
         own = slice(self.shard_index(bucket) * share, (self.shard_index(bucket) + 1) * share)
         gathered = bucket.num_shards > 1 and self.zero_stage == 3
         weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
@@ -104,6 +113,20 @@ class State:
         sharded = is_sharded(self.mesh.plan, bucket)
         grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
+
+    def _make_frozen(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> FrozenState:
+        given = self._initial(bucket, params, values)
+        flat = given.new_zeros(bucket.num_elements)
+        flat[: given.numel()] = given
+        exact = flat[self.shard_index(bucket) * bucket.share :][: bucket.share].clone()
+        part = exact.to(self.device, getattr(torch, bucket.dtype))
+        return FrozenState(bucket, part, part if part.dtype == exact.dtype else exact)
+
+    def _initial(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> torch.Tensor:
+        """The values of a bucket's parameters, one after the other."""
+        return torch.cat(
+            [local_part(values(p), params[p].placements, self.mesh).reshape(-1) for p in bucket.paths]
+        )
 
     def shard_index(self, bucket: Bucket) -> int:
         """Which of a bucket's equal parts this rank keeps."""
@@ -114,19 +137,24 @@ class State:
         found: dict[str, torch.Tensor] = {}
         for state in self.buckets.values():
             if state.weights is not None:
-                found |= zip(state.bucket.paths, state.views(state.weights), strict=True)
+                found |= zip(state.bucket.paths, state.bucket.views(state.weights), strict=True)
         return found
 
     def gather_params(self, name: str) -> tuple[torch.Tensor, ...]:
         """The parameters of a sharded bucket, whole."""
-        state = self.buckets[name]
-        flat = self._gather(state)
-        return state.views(flat)
+        if name in self.frozen:
+            bucket, part = self.frozen[name].bucket, self.frozen[name].part
+        else:
+            bucket, part = self.buckets[name].bucket, self.buckets[name].master.to(self.dtype)
+        flat = self._gather(bucket, part)
+        self.mesh.count_sent(flat, bucket.num_shards)
+        return bucket.views(flat)
 
-    def _gather(self, state: BucketState) -> torch.Tensor:
-        flat = torch.empty(state.bucket.num_elements, dtype=self.dtype, device=self.device)
-        gather_into(flat, state.master.to(self.dtype), group=self.mesh.group(DATA))
-        self.mesh.count_sent(flat, state.bucket.num_shards)
+    def _gather(self, bucket: Bucket, part: torch.Tensor) -> torch.Tensor:
+        """A whole bucket; it travels as bytes, since not every type of numbers may travel."""
+        flat = torch.empty(bucket.num_elements, dtype=part.dtype, device=part.device)
+        group = self.mesh.group(DATA)
+        gather_into(flat.view(torch.uint8), part.contiguous().view(torch.uint8), group=group)
         return flat
 
     def accumulate_grads(self, name: str, grads: list[torch.Tensor]) -> None:
@@ -154,7 +182,7 @@ class State:
         self._settle(MAX_REDUCTIONS_IN_FLIGHT - 1)
         flat = torch.empty(state.bucket.num_elements, device=self.device)
         flat[sum(state.bucket.sizes) :] = 0
-        torch._foreach_copy_(list(state.views(flat)), grads)
+        torch._foreach_copy_(list(state.bucket.views(flat)), grads)
         part = torch.empty_like(state.grads)
         work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
         self.mesh.count_sent(flat, state.bucket.num_shards)
@@ -184,7 +212,7 @@ class State:
 
         Returns
         -------
-        The gradient of every bucket's ``master``, averaged over the microbatches.
+        The gradient of every bucket's ``master``, summed over the microbatches.
 
         Raises
         ------
@@ -206,8 +234,6 @@ class State:
             if work is not None:
                 work.wait()
             grads.append(state.grads if part is None else part)
-        if grads and self.num_microbatches > 1:
-            torch._foreach_mul_(grads, 1.0 / self.num_microbatches)
         return grads
 
     def _sum_over_stages(self) -> None:
@@ -248,16 +274,14 @@ class State:
             work.wait()
 
     def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Whole local tensors by parameter path, from one flat tensor per bucket of the masters' or buffers' size.
+        """Whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a part's.
 
         Collective where a bucket is shared by the data-parallel ranks.
         """
         found: dict[str, torch.Tensor] = {}
         for name, flat in flats.items():
-            state = self.buckets[name]
-            if flat.numel() != state.bucket.num_elements:
-                whole = torch.empty(state.bucket.num_elements, dtype=flat.dtype, device=flat.device)
-                gather_into(whole, flat.contiguous(), group=self.mesh.group(DATA))
-                flat = whole
-            found |= zip(state.bucket.paths, state.views(flat), strict=True)
+            bucket = (self.frozen if name in self.frozen else self.buckets)[name].bucket
+            if flat.numel() != bucket.num_elements:
+                flat = self._gather(bucket, flat)
+            found |= zip(bucket.paths, bucket.views(flat), strict=True)
         return found

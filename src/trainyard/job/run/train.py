@@ -28,6 +28,7 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
+from trainyard.job.run.repeatable import repeatable
 from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -63,10 +64,12 @@ def train(
         If a process fails or dies and ``config.max_restarts`` are used up.
     CheckpointError
         If the checkpoint folder is another run's.
+    DataError
+        If the data is not the same whenever it is asked for a step.
     """
     _check_folder(config)
     recorder = _Recorder(plan, config, on_step, on_restart)
-    work = Work(model, plan, data, config)
+    work = Work(model, plan, repeatable(data, config.steps), config)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
         _train_under_launcher(work, recorder, None)
         return recorder.result()

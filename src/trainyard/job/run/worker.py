@@ -22,9 +22,10 @@ from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
+from trainyard.job.run.repeatable import repeatable
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.state import Values
-from trainyard.program.capture import capture
+from trainyard.job.task import program_of
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
 from trainyard.program.random import POSITIONAL
@@ -81,8 +82,9 @@ def prepare(work: Work, program: Program | None = None) -> Prepared:
             "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
     model = work.build()
-    program = program or capture(model, plan.rows_per_microbatch, getattr(torch, plan.dtype))
-    check_batch(work.data.batch(0), program, plan.num_rows)
+    data = repeatable(work.data, work.config.steps)
+    program = program or program_of(plan, model)
+    check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
     return Prepared(lower(program, plan), values, {**held_values(model), **program.constants})

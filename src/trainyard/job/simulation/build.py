@@ -162,9 +162,13 @@ class Assembly:
         self.tail[rank] = task
         return task
 
-    def add_actions(self, rank: int, actions: tuple[Action, ...], templates: list[Template]) -> None:
-        """The tasks of a rank's actions, one action after the other."""
+    def add_actions(
+        self, rank: int, actions: tuple[Action, ...], templates: list[Template], before: Template | None
+    ) -> None:
+        """The tasks of a rank's actions, one action after the other, and what comes before the first."""
         builder = self.builder
+        first = 0 if before is None else 1
+        templates = templates if before is None else [before, *templates]
         sizes = np.array([len(t.seconds) for t in templates], np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         columns = {id(t): _Columns.of(t, builder) for t in templates}
@@ -185,7 +189,7 @@ class Assembly:
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self.waiting[rank] = ids[~compute].tolist()
             self._settle(rank, templates, starts, ids)
-        for action, start, template in zip(actions, starts, templates, strict=False):
+        for action, start, template in zip(actions, starts[first:], templates[first:], strict=False):
             self.first[action] = int(ids[start])
             self.last[action] = int(ids[start + template.last_compute])
         self.tail[rank] = int(ids[compute][-1])

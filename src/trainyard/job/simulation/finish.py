@@ -86,11 +86,11 @@ class Finish:
             assembly.memory.add(task, rank, Effect(0, "communication", 0, -staged))
 
     def _scale(self, rank: int) -> None:
-        """Averages over microbatches, and the norm; what is left of ZeRO's reductions is let go."""
+        """The norm, and the pass that clips; what is left of ZeRO's reductions is let go."""
         pass_s = self.prices.pass_s
         elements = sum(b.num_elements // b.num_shards for b in self.buckets[rank])
         seconds = pass_s("scale", rank, elements) + pass_s("norm", rank, elements)
-        task = self.assembly.then(rank, seconds, "average gradients", "optimizer")
+        task = self.assembly.then(rank, seconds, "clip gradients", "optimizer")
         self.assembly.memory.add(
             task, rank, Effect(0, "communication", 0, -self.assembly.unsettled_bytes[rank])
         )

@@ -94,6 +94,7 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
         found["parameters"] += weights + master
         found["gradients"] += 4 * (share if is_sharded(plan, bucket) else bucket.num_elements)
         found["optimizer"] += 4 * share * OPTIMIZER_SLOTS[optimizer]
+    found["parameters"] += sum(b.share * b.element_bytes for s in stages for b in s.frozen)
     trained = {p for s in stages for b in s.buckets for p in b.paths}
     constants = {
         slot.name
@@ -104,7 +105,15 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
     }
     nodes = {i.path: lowered.program.nodes[i.node] for i in lowered.program.inputs}
     found["parameters"] += sum(size_bytes(tensor_of(nodes[path])) for path in constants)
+    totals = (i for i in lowered.program.inputs if i.kind == "total")
+    found["activations"] += sum(size_bytes(tensor_of(nodes[i.path])) for i in totals)
     return found
+
+
+def totals_memory(segment: Segment) -> GraphMemory:
+    """Memory of what is computed of the whole batch before the first microbatch."""
+    placeholders = (n for n in segment.graph.nodes if n.op == "placeholder")
+    return graph_memory(segment.graph, dict.fromkeys(placeholders, _NOT_OWNED), {})
 
 
 def stage_memory(lowered: Lowered, stage: StageProgram, over_gloo: bool = False) -> StageMemory:
@@ -123,7 +132,7 @@ class _Stage:
 
     def __init__(self, lowered: Lowered, stage: StageProgram, over_gloo: bool) -> None:
         self.lowered, self.stage, self.over_gloo = lowered, stage, over_gloo
-        self.buckets = {b.name: b for b in stage.buckets}
+        self.buckets = {b.name: b for b in (*stage.buckets, *stage.frozen)}
         rank_of = lowered.plan.schedule.rank_of
         self.neighbours = {s.stage for s in lowered.stages if rank_of(s.stage) == rank_of(stage.stage)}
         self.borrowed: dict[str, int] = {}
@@ -216,12 +225,11 @@ class _Stage:
             if node.target not in (spmd.gather_params, spmd.accumulate_grads):
                 continue
             bucket = self.buckets[str(node.args[0])]
-            share = bucket.num_elements // bucket.num_shards
+            share = bucket.share
             if node.target is spmd.gather_params:
-                whole = bucket.num_elements * width
-                found[node] = WorkingBytes(
-                    (0 if width == 4 else share * width) + (whole if self.over_gloo else 0), whole
-                )
+                whole = bucket.num_elements * bucket.element_bytes
+                converted = bucket.converted_bytes
+                found[node] = WorkingBytes(converted + (whole if self.over_gloo else 0), whole)
             elif is_sharded(plan, bucket):
                 staged = bucket.num_elements if self.over_gloo else 0
                 found[node] = WorkingBytes(4 * (bucket.num_elements + share + staged))

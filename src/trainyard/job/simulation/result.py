@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS
@@ -32,6 +33,7 @@ class Simulation:
     sent_bytes : that each rank sends in a step, counted as ring algorithms send.
     model_flops : of a step, without recomputation, on all ranks together.
     mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
+    sources : where the seconds of ops come from; None where none are measured.
     """
 
     plan: Plan
@@ -46,6 +48,7 @@ class Simulation:
     work_s: tuple[float, ...]
     model_flops: float
     mfu: float
+    sources: Sources | None = None
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from trainyard.cost.ops import Pass, is_free
 from trainyard.job.lower.buckets import Bucket, is_sharded
 from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import DATA
-from trainyard.job.simulation.memory import Effect, element_bytes
+from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of
@@ -204,10 +204,10 @@ class _Writer:
 
     def _gather(self, index: int, node: fx.Node) -> None:
         bucket = self.work.buckets[str(node.args[0])]
-        width = element_bytes(self.prices.plan)
-        if width != 4:
-            share = bucket.num_elements // bucket.num_shards
-            self._compute(self._category(None), self.prices.pass_s("copy", self.work.pipeline, share, width))
+        width = bucket.element_bytes
+        if bucket.converted_bytes:
+            copied_s = self.prices.pass_s("copy", self.work.pipeline, bucket.share, width)
+            self._compute(self._category(None), copied_s)
         self._blocking(index, "all_gather", DATA, bucket.num_elements * width)
 
     def _accumulate(self, index: int, node: fx.Node) -> None:

@@ -9,22 +9,24 @@ from trainyard.cost.trace import Trace, trace_graph
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.segment import Segment
+from trainyard.job.schedule import Kind
 
-_ORDER = ("F", "I", "B", "W")
+_ORDER: tuple[Kind, ...] = ("F", "I", "B", "W")
 
 
 def traces_of(lowered: Lowered) -> list[tuple[Trace, ...]]:
-    """For every stage, the traces of one microbatch."""
-    found = []
-    for stage in lowered.stages:
-        traces = []
-        for kind in (k for k in _ORDER if k in stage.segments):
-            segment = stage.segments[kind]  # type: ignore[index]
-            inputs = [f"{slot.kind}:{slot.name}" for slot in segment.inputs]
-            outputs = [f"value:{name}" for name in segment.outputs]
-            traces.append(trace_graph(segment.graph, inputs, outputs))
-        found.append(tuple(traces))
-    return found
+    """For every stage, the traces of one microbatch; and of what is computed before the first, if anything."""
+    segments = [
+        [stage.segments[kind] for kind in _ORDER if kind in stage.segments] for stage in lowered.stages
+    ]
+    segments += [[lowered.totals]] if lowered.totals is not None else []
+    return [tuple(map(_trace_of, own)) for own in segments]
+
+
+def _trace_of(segment: Segment) -> Trace:
+    inputs = [f"{slot.kind}:{slot.name}" for slot in segment.inputs]
+    return trace_graph(segment.graph, inputs, [f"value:{name}" for name in segment.outputs])
 
 
 def measured_ops(
@@ -46,7 +48,7 @@ def measured_ops(
     Raises
     ------
     HardwareError
-        If the cluster is not this machine, or measuring fails.
+        If the cluster is not this machine.
     """
     plans = lowered if isinstance(lowered, list) else [lowered]
     if cluster.num_cores is None:

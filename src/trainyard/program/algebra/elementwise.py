@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
 import trainyard.program.random  # noqa: F401  (defines the random ops)
 from trainyard.program.algebra.notation import OpAxes
-from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    args_of,
+    named,
+    resized,
+    result_shapes,
+    rule,
+    shapes,
+    sizes_of,
+)
+from trainyard.program.nodes import argument
 from trainyard.program.placement import Reduction
 
 aten = torch.ops.aten
@@ -16,7 +27,21 @@ DRAW = torch.ops.trainyard.draw.default
 
 _JOINTLY_LINEAR = {aten.add.Tensor, aten.sub.Tensor}
 _LINEAR_IN_EACH = {aten.mul.Tensor}
+_BACKWARD = {
+    aten.elu_backward.default,
+    aten.hardshrink_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.hardswish_backward.default,
+    aten.hardtanh_backward.default,
+    aten.leaky_relu_backward.default,
+    aten.mish_backward.default,
+    aten.softplus_backward.default,
+    aten.softshrink_backward.default,
+    aten._prelu_kernel_backward.default,
+}
+"""Gradients of pointwise ops, pointwise themselves and linear in the gradient that they are given."""
 _LINEAR_IN_FIRST = {
+    *_BACKWARD,
     aten.div.Tensor,
     aten.div.Scalar,
     aten.mul.Scalar,
@@ -25,7 +50,18 @@ _LINEAR_IN_FIRST = {
 }
 
 
-@rule("pointwise", aten.clone.default, aten._to_copy.default)
+@rule(
+    "pointwise",
+    aten.clone.default,
+    aten._to_copy.default,
+    aten.copy.default,
+    aten.fill.Scalar,
+    aten.fill.Tensor,
+    aten.hardswish.default,
+    aten.polar.default,
+    aten._prelu_kernel.default,
+    *_BACKWARD,
+)
 def pointwise(node: fx.Node) -> OpAxes:
     """Broadcast to the right; every dimension is mapped."""
     (shape,) = set(result_shapes(node))
@@ -38,6 +74,8 @@ def pointwise(node: fx.Node) -> OpAxes:
     linear: tuple[frozenset[int], ...] = ()
     if node.target in _JOINTLY_LINEAR and count == 2:
         linear = (frozenset({0, 1}),)
+    elif node.target is aten.where.self:
+        linear = (frozenset({1, 2}),)
     elif node.target in _LINEAR_IN_EACH:
         linear = (
             tuple(frozenset({i}) for i in range(count))
@@ -50,34 +88,59 @@ def pointwise(node: fx.Node) -> OpAxes:
     return OpAxes(operands, results, sizes_of("d", shape), linear=linear)
 
 
-_REDUCTIONS: dict[object, Reduction] = {
+_REDUCTIONS: dict[Any, Reduction | None] = {
     aten.sum.dim_IntList: "sum",
     aten.sum.default: "sum",
+    aten.count_nonzero.default: "sum",
+    aten.count_nonzero.dim_IntList: "sum",
     aten.mean.dim: "avg",
     aten.mean.default: "avg",
     aten.amax.default: "max",
+    aten.max.default: "max",
     aten.amin.default: "min",
+    aten.min.default: "min",
+    aten.all.dim: None,
+    aten.any.dim: None,
+    aten.argmax.default: None,
+    aten.argmin.default: None,
+    aten.kthvalue.default: None,
+    aten.linalg_vector_norm.default: None,
+    aten.logsumexp.default: None,
+    aten.max.dim: None,
+    aten.median.dim: None,
+    aten.min.dim: None,
+    aten.norm.ScalarOpt_dim: None,
+    aten.prod.dim_int: None,
+    aten.std.correction: None,
+    aten.var.correction: None,
+    aten.var_mean.correction: None,
 }
+"""Reductions, and how the results of parts combine; None where they do not."""
 
 
 @rule(*_REDUCTIONS)
 def reduction(node: fx.Node) -> OpAxes:
-    """Some dimensions go away; parts of them combine by the op's own reduction."""
+    """Some dimensions go away; parts of them combine by the op's own reduction, or they are whole."""
     (shape,) = shapes(node)
-    given = args_of(node)[1] if len(args_of(node)) > 1 else None
-    gone = {d % len(shape) for d in given} if given else set(range(len(shape)))
-    keepdim = len(args_of(node)) > 2 and bool(args_of(node)[2])
+    given = argument(node, "dim")
+    listed = [given] if isinstance(given, int) else given or range(len(shape))
+    gone = {d % max(1, len(shape)) for d in listed}
+    keepdim = bool(argument(node, "keepdim"))
     dims = named("d", shape)
     kept = tuple(() if d in gone else f for d, f in enumerate(dims) if keepdim or d not in gone)
     kind = _REDUCTIONS[node.target]
-    linear = (frozenset({0}),) if kind in ("sum", "avg") else ()
+    sizes = sizes_of("d", shape)
     return OpAxes(
         (dims,),
-        (kept,),
-        sizes_of("d", shape),
-        reductions=dict.fromkeys(sizes_of("d", shape), kind),
-        linear=linear,
+        (kept,) * len(result_shapes(node)),
+        sizes,
+        whole=frozenset(f for d in gone for f in dims[d]) if shape and kind is None else frozenset(),
+        reductions=dict.fromkeys(sizes, kind) if kind else {},
+        linear=(frozenset({0}),) if node.target in _LINEAR_REDUCTIONS else (),
     )
+
+
+_LINEAR_REDUCTIONS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
 
 
 @rule(
@@ -87,9 +150,6 @@ def reduction(node: fx.Node) -> OpAxes:
     aten.full_like.default,
     aten.zeros_like.default,
     aten.ones_like.default,
-    aten.new_zeros.default,
-    aten.new_ones.default,
-    aten.new_full.default,
     aten.empty_like.default,
 )
 def constant(node: fx.Node) -> OpAxes:
@@ -122,10 +182,29 @@ def draw(node: fx.Node) -> OpAxes:
     return OpAxes(counters, (named("d", shape),), sizes, contiguous=frozenset(sizes))
 
 
-@rule(aten.log_sigmoid_forward.default)
+@rule(aten.log_sigmoid_forward.default, aten.log_sigmoid_backward.default)
 def log_sigmoid(node: fx.Node) -> OpAxes:
-    """Pointwise; its second result, kept for the backward op, is of the same shape or empty."""
-    (shape,) = shapes(node)
+    """Pointwise; the second result, kept for the backward op, is of the same shape or empty."""
+    shape = shapes(node)[0]
     dims = named("d", shape)
-    results = tuple(dims if s == shape else tuple(() for _ in s) for s in result_shapes(node))
-    return OpAxes((dims,), results, sizes_of("d", shape))
+    operands, results = (
+        tuple(dims if s == shape else tuple(() for _ in s) for s in given)
+        for given in (shapes(node), result_shapes(node))
+    )
+    linear = (frozenset({0}),) if node.target is aten.log_sigmoid_backward.default else ()
+    return OpAxes(operands, results, sizes_of("d", shape), linear=linear)
+
+
+@rule(aten.glu.default, aten.glu_backward.default)
+def gated(node: fx.Node) -> OpAxes:
+    """One half of a dimension, which is whole, gates the other."""
+    linear = (frozenset({0}),) if node.target is aten.glu_backward.default else ()
+    return resized(node, [argument(node, "dim")], linear)
+
+
+@rule(aten.bucketize.Tensor)
+def bucketize(node: fx.Node) -> OpAxes:
+    """Pointwise in the values; the boundaries are whole."""
+    shape, boundaries = shapes(node)
+    dims = named("d", shape)
+    return OpAxes((dims, tuple(() for _ in boundaries)), (dims,), sizes_of("d", shape))

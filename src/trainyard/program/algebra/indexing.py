@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import fx
 
@@ -10,12 +12,13 @@ from trainyard.program.algebra.rules import (
     args_of,
     named,
     replicated,
-    result_shapes,
+    resized,
     rule,
     same_dims,
     shapes,
     sizes_of,
 )
+from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
 
@@ -58,36 +61,29 @@ def gather(node: fx.Node) -> OpAxes:
     return OpAxes((dims, dims), (dims,), sizes, linear=_FIRST)
 
 
-@rule(aten.scatter_add.default, aten.scatter.src, aten.scatter.value)
+@rule(aten.scatter_add.default, aten.scatter_reduce.two, aten.scatter.src, aten.scatter.value)
 def scatter(node: fx.Node) -> OpAxes:
-    """As ``gather``."""
+    """As ``gather``; where elements are added, those of parts of the indices add up."""
     given = shapes(node)
     table, indices = given[0], given[1]
-    dim = args_of(node)[1] % len(table)
+    dim = args_of(node)[1] % max(1, len(table))
     same = tuple(d != dim and len({s[d] for s in given}) == 1 for d in range(len(table)))
     dims: Dims = tuple((f"d{d}",) if same[d] and table[d] > 1 else () for d in range(len(table)))
     sizes = {f"d{d}": table[d] for d in range(len(table)) if dims[d]}
-    assert len(indices) == len(table)
-    return OpAxes((dims,) * len(given), (dims,), sizes)
+    if node.target is not aten.scatter_add.default:
+        return OpAxes((dims,) * len(given), (dims,), sizes)
+    source = dims
+    if table and indices == given[2] and indices[dim] > 1:
+        source = (*dims[:dim], ("i",), *dims[dim + 1 :])
+        sizes["i"] = indices[dim]
+    added = (frozenset({0, 2}),)
+    return OpAxes((dims, source, source), (dims,), sizes, addends=frozenset({0}), linear=added)
 
 
-@rule(aten.topk.default, aten.sort.default, aten.sort.stable, aten.argmax.default, aten.argsort.default)
+@rule(aten.topk.default, aten.sort.default, aten.sort.stable, aten.argsort.default)
 def order(node: fx.Node) -> OpAxes:
-    """The ordered dimension is whole; ``argmax`` may drop it."""
-    (shape,) = shapes(node)
-    position = 2 if node.target is aten.topk.default else 1
-    # Without a dimension, argmax looks at all elements and the others at the last one.
-    default = None if node.target is aten.argmax.default else -1
-    given = node.kwargs.get("dim", args_of(node)[position] if len(args_of(node)) > position else default)
-    if given is None or not isinstance(given, int):
-        return OpAxes(
-            (tuple(() for _ in shape),), tuple(tuple(() for _ in s) for s in result_shapes(node)), {}
-        )
-    dim = given % len(shape)
-    dims: Dims = tuple(() if d == dim else f for d, f in enumerate(named("d", shape)))
-    dropped = tuple(f for d, f in enumerate(dims) if d != dim)
-    results = tuple(dims if len(s) == len(shape) else dropped for s in result_shapes(node))
-    return OpAxes((dims,), results, {f: shape[int(f[1:])] for factors in dims for f in factors})
+    """The ordered dimension is whole."""
+    return resized(node, [argument(node, "dim")])
 
 
 @rule(aten.triu.default, aten.tril.default)
@@ -96,42 +92,110 @@ def triangle(node: fx.Node) -> OpAxes:
     return same_dims(node, [-1, -2], (frozenset({0}),))
 
 
-def _lead(node: fx.Node) -> int | None:
-    """Dimensions before the first index; None if indices are apart, for then those that they make come first."""
-    given: list[fx.Node | None] = args_of(node)[1]
-    indexed = [d for d, i in enumerate(given) if i is not None]
-    return indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else None
+@dataclass(frozen=True)
+class _Indexing:
+    """``table[i, :, j]`` in factors: ``d2`` is dimension 2 of the table, ``i0`` dimension 0 of all indices together.
+
+    Attributes
+    ----------
+    table, selected : of the table, where what is looked up is whole, and of what is found in it.
+    indices : of every index tensor.
+    sizes : elements of every factor.
+    """
+
+    table: Dims
+    indices: tuple[Dims, ...]
+    selected: Dims
+    sizes: dict[str, int]
+
+
+def _indexing(node: fx.Node) -> _Indexing | None:
+    """None for masks, which say by their values how much is found."""
+    table = shapes(node)[0]
+    given: list[fx.Node | None] = [*args_of(node)[1]]
+    looked_up = [d for d, i in enumerate(given) if i is not None]
+    tensors = [i.meta["val"] for i in given if i is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in tensors):
+        return None
+    together = torch.broadcast_shapes(*(t.shape for t in tensors))
+    found = named("i", together)
+    indices = tuple(
+        tuple(f if n != 1 else () for f, n in zip(found[len(found) - t.dim() :], t.shape, strict=True))
+        for t in tensors
+    )
+    dims: Dims = tuple(() if d in looked_up else f for d, f in enumerate(named("d", table)))
+    first, last = looked_up[0], looked_up[-1]
+    # The dimensions of indices that are apart come first.
+    at = first if last - first + 1 == len(looked_up) else 0
+    free = tuple(f for d, f in enumerate(dims) if d not in looked_up)
+    sizes = {f: table[d] for d, factors in enumerate(dims) for f in factors} | sizes_of("i", together)
+    return _Indexing(dims, indices, (*free[:at], *found, *free[at:]), sizes)
 
 
 @rule(aten.index.Tensor)
 def index(node: fx.Node) -> OpAxes:
-    """Dimensions before the first index are mapped; all others are whole."""
-    table, *indices = shapes(node)
-    lead = _lead(node)
-    if lead is None:
+    """What is looked up is whole; all other dimensions, and those of the indices, are mapped."""
+    parts = _indexing(node)
+    if parts is None:
         return replicated(node)
-    dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
-    (target,) = result_shapes(node)
-    result: Dims = (*named("d", target[:lead]), *(() for _ in target[lead:]))
-    plain: list[Dims] = [tuple(() for _ in s) for s in indices]
-    return OpAxes((dims, *plain), (result,), sizes_of("d", table[:lead]), linear=_FIRST)
+    return OpAxes((parts.table, *parts.indices), (parts.selected,), parts.sizes, linear=_FIRST)
 
 
 @rule(aten.index_put.default)
 def index_put(node: fx.Node) -> OpAxes:
-    """Dimensions before the first index are mapped, as in ``index``, whose gradient it is."""
-    table, *rest = shapes(node)
-    lead = _lead(node)
-    if lead is None:
-        return replicated(node)
-    dims: Dims = (*named("d", table[:lead]), *(() for _ in table[lead:]))
-    values = rest[-1]
+    """As ``index``, whose gradient it is; where values are added, those of parts of the indices add up."""
+    parts = _indexing(node)
+    if parts is None:
+        return _masked_put(node)
+    *_, values = shapes(node)
     # Values of fewer dimensions are spread over what is indexed, from the right.
-    selected = len(torch.broadcast_shapes(*rest[:-1])) + len(table) - len(rest[:-1])
-    mapped = len(values) == selected and values[:lead] == table[:lead]
-    value_dims: Dims = (*named("d", values[:lead]), *(() for _ in values[lead:]))
-    if not mapped:
-        dims, value_dims = tuple(() for _ in table), tuple(() for _ in values)
-    plain: list[Dims] = [tuple(() for _ in s) for s in rest[:-1]]
-    sizes = sizes_of("d", table[:lead]) if mapped else {}
-    return OpAxes((dims, *plain, value_dims), (dims,), sizes)
+    aligned = parts.selected[len(parts.selected) - len(values) :]
+    value_dims: Dims = tuple(f if n != 1 else () for f, n in zip(aligned, values, strict=True))
+    operands = (parts.table, *parts.indices, value_dims)
+    if not argument(node, "accumulate"):
+        whole = frozenset(f for f in parts.sizes if f.startswith("i"))
+        return OpAxes(operands, (parts.table,), parts.sizes, whole)
+    added = (frozenset({0, len(operands) - 1}),)
+    return OpAxes(operands, (parts.table,), parts.sizes, addends=frozenset({0}), linear=added)
+
+
+def _masked_put(node: fx.Node) -> OpAxes:
+    """One value, or one for each of the last dimensions, wherever a mask of the first dimensions says so."""
+    table, *masks, values = shapes(node)
+    mask = args_of(node)[1][0]
+    if len(masks) != 1 or mask is None or mask.meta["val"].dtype != torch.bool:
+        return replicated(node)
+    dims = named("d", table)
+    if len(values) > len(table) - len(masks[0]):
+        return replicated(node)
+    tail = dims[len(table) - len(values) :]
+    value_dims: Dims = tuple(f if n != 1 else () for f, n in zip(tail, values, strict=True))
+    return OpAxes((dims, dims[: len(masks[0])], value_dims), (dims,), sizes_of("d", table))
+
+
+@rule(aten.index_select.default)
+def index_select(node: fx.Node) -> OpAxes:
+    """What is looked up is whole; all other dimensions, and that of the indices, are mapped."""
+    table, indices = shapes(node)
+    table_dims, source = _selected(table, indices, args_of(node)[1])
+    sizes = {f: table[d] for d, factors in enumerate(table_dims) for f in factors} | sizes_of("i", indices)
+    return OpAxes((table_dims, named("i", indices)), (source,), sizes, linear=_FIRST)
+
+
+@rule(aten.index_add.default)
+def index_add(node: fx.Node) -> OpAxes:
+    """The gradient of ``index_select``: parts of the indices add up."""
+    table, indices, _ = shapes(node)
+    dims, source = _selected(table, indices, args_of(node)[1])
+    sizes = {f: table[d] for d, factors in enumerate(dims) for f in factors} | sizes_of("i", indices)
+    added = (frozenset({0, 2}),)
+    operands = (dims, named("i", indices), source)
+    return OpAxes(operands, (dims,), sizes, addends=frozenset({0}), linear=added)
+
+
+def _selected(table: tuple[int, ...], indices: tuple[int, ...], dim: int) -> tuple[Dims, Dims]:
+    """Dimensions of a table, and of what is looked up in one of them by a row of indices."""
+    at = dim % max(1, len(table))
+    dims: Dims = tuple(() if d == at else f for d, f in enumerate(named("d", table)))
+    found = named("i", indices)[0] if indices else ()
+    return dims, tuple(found if d == at else f for d, f in enumerate(dims))

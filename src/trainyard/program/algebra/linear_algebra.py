@@ -6,7 +6,17 @@ import torch
 from torch import fx
 
 from trainyard.program.algebra.notation import Dims, OpAxes
-from trainyard.program.algebra.rules import args_of, named, result_shapes, rule, shapes, sizes_of, text_rule
+from trainyard.program.algebra.rules import (
+    args_of,
+    leading,
+    named,
+    replicated,
+    result_shapes,
+    rule,
+    shapes,
+    sizes_of,
+    text_rule,
+)
 
 aten = torch.ops.aten
 
@@ -125,22 +135,37 @@ def attention_backward(node: fx.Node) -> OpAxes:
     return OpAxes(operands, (tensor,) * 3, _attention_sizes(query, key))
 
 
-@rule(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default)
-def pool(node: fx.Node) -> OpAxes:
-    """Images and channels are independent; space is whole."""
-    shape = shapes(node)[0]
-    lead = named("d", shape[:-2])
-    dims: Dims = (*lead, (), ())
-    return OpAxes((dims,), (dims,) * len(result_shapes(node)), sizes_of("d", shape[:-2]))
+@rule(aten._cdist_forward.default)
+def distances(node: fx.Node) -> OpAxes:
+    """``.. p m, .. r m -> .. p r``: pairs are independent."""
+    left, right = shapes(node)
+    if left[:-2] != right[:-2]:
+        return replicated(node)
+    lead = named("d", left[:-2])
+    sizes = {**sizes_of("d", left[:-2]), "p": left[-2], "r": right[-2]}
+    return OpAxes(((*lead, ("p",), ()), (*lead, ("r",), ())), ((*lead, ("p",), ("r",)),), sizes)
+
+
+@rule(aten._cdist_backward.default)
+def distances_backward(node: fx.Node) -> OpAxes:
+    """``.. p r, .. p m, .. r m, .. p r -> .. p m``."""
+    _, left, right, _ = shapes(node)
+    if left[:-2] != right[:-2]:
+        return replicated(node)
+    lead = named("d", left[:-2])
+    sizes = {**sizes_of("d", left[:-2]), "p": left[-2], "r": right[-2]}
+    pairs, first = (*lead, ("p",), ("r",)), (*lead, ("p",), ())
+    return OpAxes((pairs, first, (*lead, ("r",), ()), pairs), (first,), sizes, linear=_EACH[:1])
 
 
 @rule(
-    aten.max_pool2d_with_indices_backward.default,
-    aten.avg_pool2d_backward.default,
-    aten._adaptive_avg_pool2d_backward.default,
+    aten.linalg_inv_ex.default,
+    aten.linalg_cholesky_ex.default,
+    aten.linalg_solve_triangular.default,
+    aten.linalg_lu_solve.default,
+    aten._linalg_det.default,
+    aten._linalg_solve_ex.default,
 )
-def pool_backward(node: fx.Node) -> OpAxes:
-    """As the forward op."""
-    shape = shapes(node)[0]
-    dims: Dims = (*named("d", shape[:-2]), (), ())
-    return OpAxes((dims,) * len(shapes(node)), (dims,), sizes_of("d", shape[:-2]))
+def factorisation(node: fx.Node) -> OpAxes:
+    """Matrices are whole, and independent of each other."""
+    return leading(node, len(shapes(node)[0]) - 2)

@@ -16,6 +16,8 @@ from torch import fx
 from trainyard.program import spmd
 from trainyard.program.algebra.notation import Choice
 from trainyard.program.algebra.rules import args_of, first_index, result_shapes
+from trainyard.program.algebra.shapes import SPLITS
+from trainyard.program.algebra.spatial import UPSAMPLE_BACKWARD
 from trainyard.program.placement import Placement, Shard, local_shape
 
 aten = torch.ops.aten
@@ -71,7 +73,7 @@ def _local(shape: Sequence[int], placement: Placement, num_ranks: int) -> list[i
     return list(local_shape(tuple(shape), placement, num_ranks))
 
 
-@_localiser(aten.view.default, aten.expand.default, aten.new_zeros.default, aten.new_ones.default)
+@_localiser(aten.view.default, aten.expand.default)
 def _shape_second(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     return _replaced(node, 1, _local(result_shapes(node)[0], choice.results[0], num_ranks))
 
@@ -88,14 +90,27 @@ def _shape_first(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     return _replaced(node, 0, _local(result_shapes(node)[0], choice.results[0], num_ranks))
 
 
-@_localiser(aten.new_full.default)
-def _new_full(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    return _shape_second(node, choice, num_ranks)
+_NAMES_RESULT: dict[Any, str] = {
+    aten.select_backward.default: "input_sizes",
+    aten.diagonal_backward.default: "input_sizes",
+    aten.unfold_backward.default: "input_sizes",
+    **dict.fromkeys(UPSAMPLE_BACKWARD, "input_size"),
+}
+"""Gradients that name the size of their result, and in which argument."""
 
 
-@_localiser(aten.select_backward.default)
-def _select_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    return _replaced(node, 1, _local(args_of(node)[1], choice.results[0], num_ranks))
+@_localiser(*_NAMES_RESULT)
+def _result_size(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    position = names.index(_NAMES_RESULT[node.target])
+    return _replaced(node, position, _local(args_of(node)[position], choice.results[0], num_ranks))
+
+
+@_localiser(aten.native_group_norm.default, aten.native_group_norm_backward.default)
+def _group_norm(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    """The number of images is an argument."""
+    position = 3 if node.target is aten.native_group_norm.default else 5
+    return _replaced(node, position, args_of(node)[position] // num_ranks)
 
 
 @_localiser(aten.slice.Tensor)
@@ -129,7 +144,7 @@ def _slice_backward(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     return LocalCall(node.target, (grad, local, dim, start, end, step), {})
 
 
-@_localiser(aten.split.Tensor, aten.split_with_sizes.default)
+@_localiser(*SPLITS)
 def _split(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
     dim = (args_of(node)[2] if len(args_of(node)) > 2 else 0) % len(result_shapes(node)[0])
     result = choice.results[0]

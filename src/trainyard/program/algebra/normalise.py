@@ -16,6 +16,7 @@ from trainyard.program.algebra.rules import (
     shapes,
     sizes_of,
 )
+from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
 
@@ -32,7 +33,13 @@ def softmax_backward(node: fx.Node) -> OpAxes:
     return same_dims(node, [args_of(node)[2]])
 
 
-@rule(aten.cumsum.default, aten.cumprod.default)
+@rule(
+    aten.cumsum.default,
+    aten.cumprod.default,
+    aten.cummax.default,
+    aten.cummin.default,
+    aten.logcumsumexp.default,
+)
 def cumulative(node: fx.Node) -> OpAxes:
     """The accumulated dimension is whole."""
     linear = (frozenset({0}),) if node.target is aten.cumsum.default else ()
@@ -80,11 +87,51 @@ def rms_norm(node: fx.Node) -> OpAxes:
     return OpAxes(operands, (dims, stats), sizes_of("d", given[0]), whole)
 
 
+@rule(aten.native_group_norm.default)
+def group_norm(node: fx.Node) -> OpAxes:
+    """``n c .., c, c -> n c .., n g, n g``: images are independent."""
+    image, *affine = shapes(node)
+    dims: Dims = (("n",), *(() for _ in image[1:]))
+    stats: Dims = (("n",), ())
+    return OpAxes((dims, *(((),) for _ in affine)), (dims, stats, stats), {"n": image[0]})
+
+
+@rule(aten.native_group_norm_backward.default)
+def group_norm_backward(node: fx.Node) -> OpAxes:
+    """Gradients of input, weight and bias; the last two sum over images."""
+    image, *given = shapes(node)
+    dims: Dims = (("n",), *(() for _ in image[1:]))
+    stats: Dims = (("n",), ())
+    operands = (dims, dims, stats, stats, *(((),) for _ in given[3:]))
+    asked: list[bool] = argument(node, "output_mask")
+    results = tuple(d for d, wanted in zip((dims, ((),), ((),)), asked, strict=True) if wanted)
+    return OpAxes(operands, results, {"n": image[0]}, linear=(frozenset({0}),))
+
+
+def _weight_norm_dim(node: fx.Node, shape: tuple[int, ...]) -> tuple[Dims, dict[str, int]]:
+    kept = argument(node, "dim") % len(shape)
+    return tuple(("k",) if d == kept else () for d in range(len(shape))), {"k": shape[kept]}
+
+
+@rule(aten._weight_norm_interface.default, aten._weight_norm_interface_backward.default)
+def weight_norm(node: fx.Node) -> OpAxes:
+    """Direction and length of each slice of a weight: slices are independent."""
+    dims, sizes = _weight_norm_dim(node, shapes(node)[0])
+    backward = node.target is aten._weight_norm_interface_backward.default
+    results = len(result_shapes(node))
+    linear = (frozenset({0}),) if backward else ()
+    return OpAxes((dims,) * len(shapes(node)), (dims,) * results, sizes, linear=linear)
+
+
 def _all_but(dims: Dims, kept: int) -> frozenset[str]:
     return frozenset(f for d, factors in enumerate(dims) if d != kept for f in factors)
 
 
-@rule(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default)
+@rule(
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+)
 def batch_norm(node: fx.Node) -> OpAxes:
     """``n c .., c, c, c, c -> n c .., c, ..``: channels are independent, the batch is whole.
 
@@ -115,7 +162,7 @@ def batch_norm_backward(node: fx.Node) -> OpAxes:
 def nll_loss(node: fx.Node) -> OpAxes:
     """``n c, n (, c) -> 1, 1`` summed over ``n``; a part of the classes answers for the targets among them.
 
-    Capture writes a mean as a sum over a count (``decompose.mean_losses``), so that only sums are cut.
+    Capture writes a mean as a sum over a count (``decompose.losses_written_out``), so that only sums are cut.
     """
     scores, _, *weight = shapes(node)
     if args_of(node)[3] != 2 or len(scores) != 2:

@@ -1,7 +1,7 @@
 """The registry of rules: which dimensions every op maps, sums or needs whole.
 
 A rule is a function from a node to its ``OpAxes``. Rules are registered in the files beside this one, by kind:
-``elementwise``, ``shapes``, ``linear_algebra``, ``normalise``, ``indexing``. An op without a rule is
+``elementwise``, ``shapes``, ``linear_algebra``, ``normalise``, ``indexing``, ``spatial``. An op without a rule is
 replicated: correct on every mesh, parallel on none.
 """
 
@@ -85,6 +85,28 @@ def same_dims(node: fx.Node, whole: Iterable[int], linear: tuple[frozenset[int],
     operands = tuple(_fit(dims, s, shape) for s in shapes(node))
     results = tuple(_fit(dims, s, shape) for s in result_shapes(node))
     return OpAxes(operands, results, sizes_of("d", shape), held, linear=linear)
+
+
+def leading(node: fx.Node, count: int, linear: tuple[frozenset[int], ...] = ()) -> OpAxes:
+    """The first ``count`` dimensions are mapped, and are the same in every operand and result; the others are whole."""
+    lead = shapes(node)[0][:count]
+    if any(s[:count] != lead for s in (*shapes(node), *result_shapes(node))):
+        return replicated(node)
+    dims = named("d", lead)
+    operands, results = (
+        tuple((*dims, *(() for _ in s[count:])) for s in given)
+        for given in (shapes(node), result_shapes(node))
+    )
+    return OpAxes(operands, results, sizes_of("d", lead), linear=linear)
+
+
+def resized(node: fx.Node, whole: Iterable[int], linear: tuple[frozenset[int], ...] = ()) -> OpAxes:
+    """Every operand and result has the dimensions of operand 0; those in ``whole`` may differ and cannot be cut."""
+    shape = shapes(node)[0]
+    held = {d % len(shape) for d in whole}
+    dims: Dims = tuple(() if d in held else f for d, f in enumerate(named("d", shape)))
+    sizes = {f: shape[d] for d, factors in enumerate(dims) for f in factors}
+    return OpAxes((dims,) * len(shapes(node)), (dims,) * len(result_shapes(node)), sizes, linear=linear)
 
 
 def _fit(dims: Dims, shape: tuple[int, ...], full: tuple[int, ...]) -> Dims:

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import math
 import operator
+from typing import Any
 
 import torch
 from torch import fx
 
+from trainyard.program import spmd
 from trainyard.program.algebra.notation import Dims, OpAxes, split_and_merge
-from trainyard.program.algebra.rules import args_of, first_index, named, result_shapes, rule, shapes, sizes_of
+from trainyard.program.algebra.rules import (
+    args_of,
+    first_index,
+    leading,
+    named,
+    resized,
+    result_shapes,
+    rule,
+    same_dims,
+    shapes,
+    sizes_of,
+)
+from trainyard.program.nodes import argument
 
 aten = torch.ops.aten
 
 _FIRST = (frozenset({0}),)
+SPLITS: tuple[Any, ...] = (
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+)
 
 
 @rule(aten.view.default)
@@ -89,6 +109,69 @@ def select_backward(node: fx.Node) -> OpAxes:
     return OpAxes((source,), (dims,), sizes_of("d", target), frozenset(dims[at]), linear=_FIRST)
 
 
+@rule(aten.select_scatter.default)
+def select_scatter(node: fx.Node) -> OpAxes:
+    """A tensor with another one at one index of a dimension, which is whole."""
+    shape = shapes(node)[0]
+    at = argument(node, "dim") % len(shape)
+    dims = named("d", shape)
+    source = tuple(f for d, f in enumerate(dims) if d != at)
+    sizes, whole = sizes_of("d", shape), frozenset(dims[at])
+    return OpAxes((dims, source), (dims,), sizes, whole, linear=(frozenset({0, 1}),))
+
+
+@rule(aten.slice_scatter.default)
+def slice_scatter(node: fx.Node) -> OpAxes:
+    """A tensor with another one in a range of a dimension, which is whole."""
+    return resized(node, [argument(node, "dim")], (frozenset({0, 1}),))
+
+
+@rule(aten.diagonal.default)
+def diagonal(node: fx.Node) -> OpAxes:
+    """Two dimensions, which are whole, become one at the end."""
+    (shape,) = shapes(node)
+    return _diagonal(node, shape, to_diagonal=True)
+
+
+@rule(aten.diagonal_backward.default, aten.diag_embed.default)
+def on_diagonal(node: fx.Node) -> OpAxes:
+    """The reverse of ``diagonal``: zeros around it."""
+    (shape,) = result_shapes(node)
+    return _diagonal(node, shape, to_diagonal=False)
+
+
+def _diagonal(node: fx.Node, shape: tuple[int, ...], *, to_diagonal: bool) -> OpAxes:
+    whole = {argument(node, name) % len(shape) for name in ("dim1", "dim2")}
+    dims = tuple(() if d in whole else f for d, f in enumerate(named("d", shape)))
+    short = (*(f for d, f in enumerate(dims) if d not in whole), ())
+    sizes = {f: shape[d] for d, factors in enumerate(dims) for f in factors}
+    source, result = (dims, short) if to_diagonal else (short, dims)
+    return OpAxes((source,), (result,), sizes, linear=_FIRST)
+
+
+@rule(aten.unfold.default, aten.unfold_backward.default)
+def unfold(node: fx.Node) -> OpAxes:
+    """Windows of one dimension, which is whole; the elements of a window are a new last dimension."""
+    shape = min(shapes(node)[0], result_shapes(node)[0], key=len)
+    at = argument(node, "dimension" if node.target is aten.unfold.default else "dim") % max(1, len(shape))
+    dims: Dims = tuple(() if d == at else f for d, f in enumerate(named("d", shape)))
+    sizes = {f: shape[d] for d, factors in enumerate(dims) for f in factors}
+    source, result = (dims, (*dims, ())) if node.target is aten.unfold.default else ((*dims, ()), dims)
+    return OpAxes((source,), (result,), sizes, linear=_FIRST)
+
+
+@rule(aten.view_as_complex.default, aten.view_as_real.default, aten._conj.default)
+def complex_numbers(node: fx.Node) -> OpAxes:
+    """Pairs of real numbers are complex ones; all dimensions before the pairs are mapped."""
+    return leading(node, min(len(shapes(node)[0]), len(result_shapes(node)[0])))
+
+
+@rule(aten._fft_r2c.default, aten._fft_c2r.default, aten._fft_c2c.default)
+def fourier(node: fx.Node) -> OpAxes:
+    """The dimensions that are transformed are whole."""
+    return resized(node, argument(node, "dim"))
+
+
 @rule(aten.slice.Tensor)
 def slice_(node: fx.Node) -> OpAxes:
     """A range of one dimension: whole, unless it is one of several equal blocks."""
@@ -128,7 +211,7 @@ def _block(
     return OpAxes((a if to_block else b,), (b if to_block else a,), sizes, whole, linear=_FIRST)
 
 
-@rule(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+@rule(*SPLITS, aten.unbind.int)
 def split(node: fx.Node) -> OpAxes:
     """Equal parts of a dimension: cut inside every part; unequal parts need it whole."""
     (shape,) = shapes(node)
@@ -220,6 +303,18 @@ def repeat(node: fx.Node) -> OpAxes:
     sizes = {f"d{d}": n for d, n in enumerate(target) if same[d] and n > 1}
     assert math.prod(target) % max(1, math.prod(shape)) == 0
     return OpAxes((dims[lead:],), (dims,), sizes, linear=_FIRST)
+
+
+@rule(spmd.keep_on_first)
+def keep_on_first(node: fx.Node) -> OpAxes:
+    """The tensor itself on one rank of another axis, and zeros on the others."""
+    return same_dims(node, (), linear=_FIRST)
+
+
+@rule(spmd.take_part)
+def take_part(node: fx.Node) -> OpAxes:
+    """A part of one dimension, which is whole, on each rank of another axis."""
+    return resized(node, [args_of(node)[2]], _FIRST)
 
 
 @rule(operator.getitem)

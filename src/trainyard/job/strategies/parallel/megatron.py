@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
-from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes
+from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes, num_trained
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.remesh import microbatch_program
 from trainyard.job.task import Setting, Strategy, with_mesh
@@ -40,7 +40,7 @@ def megatron(
     tensor: int | None = None,
     pipeline: int | None = None,
     data: int | None = None,
-    microbatch_rows: int = 1,
+    microbatch_rows: int | None = None,
     stages_per_rank: int = 1,
     memory_fraction: float = 0.9,
 ) -> Strategy:
@@ -53,7 +53,8 @@ def megatron(
     Parameters
     ----------
     tensor, pipeline, data : sizes t, p, d of the axes.
-    microbatch_rows : rows b of a microbatch on each data-parallel rank.
+    microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all where the batch cannot be
+        split.
     stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
         is v times smaller (section 2.2).
     memory_fraction : share of device memory that weights, state and activations may take.
@@ -78,7 +79,7 @@ def megatron(
     def strategy(setting: Setting, plan: Plan) -> Plan:
         asked = (tensor, pipeline, data)
         degrees = _degrees(setting, asked, microbatch_rows, stages_per_rank, memory_fraction)
-        count = _num_microbatches(setting, degrees.data, microbatch_rows)
+        count = _num_microbatches(setting, degrees.data, _rows(setting, microbatch_rows, degrees.data))
         program = microbatch_program(setting, count, degrees.data)
         plan = with_mesh(
             setting,
@@ -154,6 +155,12 @@ def _why(degrees: Degrees, asked: tuple[int | None, ...]) -> str:
     return f"Tensor {degrees.tensor} x pipeline {degrees.pipeline} x data {degrees.data}: {origin}."
 
 
+def _rows(setting: Setting, asked: int | None, data: int) -> int:
+    """Rows of a microbatch on each data-parallel rank."""
+    task = setting.task
+    return asked if asked is not None else 1 if task.splits else task.num_rows // max(1, data)
+
+
 def _num_microbatches(setting: Setting, data: int, microbatch_rows: int) -> int:
     rows = setting.task.num_rows
     if microbatch_rows < 1 or rows % (data * microbatch_rows):
@@ -167,7 +174,7 @@ def _num_microbatches(setting: Setting, data: int, microbatch_rows: int) -> int:
 def _degrees(
     setting: Setting,
     asked: tuple[int | None, ...],
-    microbatch_rows: int,
+    microbatch_rows: int | None,
     stages_per_rank: int,
     memory_fraction: float,
 ) -> Degrees:
@@ -192,7 +199,7 @@ def _degrees(
 
 
 def _candidates(
-    setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int, stages_per_rank: int
+    setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int | None, stages_per_rank: int
 ) -> Iterator[Degrees]:
     cluster, task = setting.cluster, setting.task
     program = task.program(task.num_rows)
@@ -207,9 +214,10 @@ def _candidates(
                 continue
             left = cluster.num_devices // (t * p)
             for d in (left,) if asked[2] is None else (asked[2],):
-                if t * p * d > cluster.num_devices or task.num_rows % (max(1, d) * max(1, microbatch_rows)):
+                rows = max(1, d) * max(1, _rows(setting, microbatch_rows, d))
+                if t * p * d > cluster.num_devices or task.num_rows % rows:
                     continue
-                count = task.num_rows // (d * microbatch_rows)
+                count = task.num_rows // rows
                 if d >= 1 and (stages_per_rank == 1 or count % p == 0):
                     yield Degrees(t, p, d)
 
@@ -220,7 +228,7 @@ def _sizes(asked: int | None, limit: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, limit + 1) if limit % n == 0)
 
 
-def _no_candidate(setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int) -> str:
+def _no_candidate(setting: Setting, asked: tuple[int | None, ...], microbatch_rows: int | None) -> str:
     named = ", ".join(f"{k}={v}" for k, v in zip(("tensor", "pipeline", "data"), asked, strict=True) if v)
     task = setting.task
     layers = len(repeated_blocks(task.program(task.num_rows)))
@@ -228,16 +236,25 @@ def _no_candidate(setting: Setting, asked: tuple[int | None, ...], microbatch_ro
         f"no split of {task.model.name} over the {setting.cluster.num_devices} devices of {setting.cluster.name} "
         f"with {named or 'any sizes'}: the sizes must multiply to at most the devices, pipeline times stages_per_rank "
         f"must divide the {layers} repeated blocks, the {task.num_rows} rows must divide by data times "
-        f"microbatch_rows={microbatch_rows}, and interleaving needs microbatches in multiples of pipeline"
+        f"microbatch_rows={_rows(setting, microbatch_rows, 1)}, and interleaving "
+        "needs microbatches in multiples of pipeline"
     )
 
 
-def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int) -> float:
+def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | None) -> float:
     """Model state of a rank and the activations of the first stage, which keeps p microbatches of 1/p of the layers."""
     task = setting.task
-    program = task.program(microbatch_rows)
+    rows = _rows(setting, microbatch_rows, degrees.data)
+    # A batch that is not split is captured whole, for all data-parallel ranks.
+    peers = degrees.data if rows * degrees.data == task.num_rows else 1
+    program = task.program(rows * peers)
     share = degrees.tensor * degrees.pipeline
+    trained = num_trained(program)
     state = model_state_bytes(
-        program.num_params / share, adam_state(task.dtype), zero_stage=0, num_ranks=degrees.data
+        trained / share,
+        adam_state(task.dtype),
+        zero_stage=0,
+        num_ranks=degrees.data,
+        num_frozen=(program.num_params - trained) / share,
     )
-    return state + kept_bytes(program) / degrees.tensor
+    return state + kept_bytes(program) / (degrees.tensor * peers)

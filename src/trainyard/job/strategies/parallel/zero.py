@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.footprint import ADAM_MIXED, model_state_bytes
+from trainyard.job.footprint import ADAM_MIXED, model_state_bytes, num_trained
 from trainyard.job.plan import DATA, Plan, PlanError
 from trainyard.job.remesh import degree_left, resized
 from trainyard.job.task import Setting, Strategy
@@ -75,6 +75,10 @@ def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
             f"{size} ranks share {_SHARED[stage]}: in mixed precision with Adam {shared:.3g} bytes per parameter "
             f"instead of {whole:.3g}."
         )
+        program = setting.task.program(plan.rows_per_microbatch)
+        if num_frozen := program.num_params - num_trained(program):
+            kept = "their weights are shared, too" if stage == 3 else "every rank keeps all of their weights"
+            why += f" {num_frozen:,} parameters are not trained and have neither gradients nor state; {kept}."
         return replace(plan, zero_stage=stage, reasons=(*plan.reasons, why))
 
     return strategy

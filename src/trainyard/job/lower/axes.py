@@ -1,0 +1,63 @@
+"""The mesh axes that cut tensors: a program as one rank of the data axis and of the tensor axis runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainyard.job.lower.shard import shard
+from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
+from trainyard.program.placement import PARTIAL, Partial, Placement, Replicate, Shard
+from trainyard.program.program import Program
+from trainyard.program.propagate import Axis
+
+
+def shard_axes(
+    program: Program, plan: Plan
+) -> tuple[Program, dict[str, dict[str, Placement]], list[dict[str, Placement]]]:
+    """Cut the program over the data axis, then over the tensor axis.
+
+    Returns
+    -------
+    One rank's program; the placements of its inputs by path and axis; of its outputs, in order, by axis.
+    """
+    inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
+    outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
+    for axis in (Axis(DATA, plan.data), Axis(TENSOR, plan.tensor)):
+        wanted = plan.placements.get(axis.name, {})
+        _check_placements(program, axis, wanted)
+        if axis.size == 1:
+            continue
+        try:
+            sharded = shard(program, axis, _with_gradients(program, axis, wanted))
+        except (KeyError, ValueError) as error:
+            raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
+        program = sharded.program
+        for path, placement in sharded.inputs.items():
+            inputs[path][axis.name] = placement
+        for known, placement in zip(outputs, sharded.outputs, strict=True):
+            known[axis.name] = placement
+    return program, inputs, outputs
+
+
+def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> None:
+    """Refuse placements in which ranks would hold something else than the model has."""
+    inputs = {entry.path for entry in program.inputs}
+    for name, placement in wanted.items():
+        if name.startswith("grad:"):
+            why = "a gradient lies as its parameter does; place the parameter"
+        elif isinstance(placement, Partial) and (name in inputs or placement.reduction != "sum"):
+            why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
+        else:
+            continue
+        raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
+
+
+def _with_gradients(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> dict[str, Placement]:
+    """A gradient lies as its parameter does; along the data axis replicas keep terms, which buckets sum."""
+    whole = PARTIAL if axis.name == DATA else Replicate()
+    grads: dict[str, Placement] = {}
+    for output in program.outputs:
+        if output.kind == "grad":
+            placement = wanted.get(output.path, Replicate())
+            grads[f"grad:{output.path}"] = placement if isinstance(placement, Shard) else whole
+    return {**grads, **wanted}

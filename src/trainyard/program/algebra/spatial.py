@@ -1,0 +1,112 @@
+"""Images and signals: space is whole; images, and mostly channels, are independent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from trainyard.program.algebra.notation import Dims, OpAxes
+from trainyard.program.algebra.rules import args_of, leading, resized, rule, shapes
+
+aten = torch.ops.aten
+
+_FIRST = (frozenset({0}),)
+
+_MAX_POOLS: dict[Any, int] = {
+    aten.max_pool2d_with_indices.default: 2,
+    aten.max_pool3d_with_indices.default: 3,
+    aten.adaptive_max_pool2d.default: 2,
+    aten.adaptive_max_pool3d.default: 3,
+}
+_LINEAR: dict[Any, int] = {
+    aten.max_pool2d_with_indices_backward.default: 2,
+    aten.max_pool3d_with_indices_backward.default: 3,
+    aten.adaptive_max_pool2d_backward.default: 2,
+    aten.adaptive_max_pool3d_backward.default: 3,
+    aten.avg_pool2d.default: 2,
+    aten.avg_pool2d_backward.default: 2,
+    aten.avg_pool3d.default: 3,
+    aten.avg_pool3d_backward.default: 3,
+    aten._adaptive_avg_pool2d.default: 2,
+    aten._adaptive_avg_pool2d_backward.default: 2,
+    aten._adaptive_avg_pool3d.default: 3,
+    aten._adaptive_avg_pool3d_backward.default: 3,
+    aten.upsample_nearest1d.default: 1,
+    aten.upsample_nearest2d.default: 2,
+    aten.upsample_nearest3d.default: 3,
+    aten._upsample_nearest_exact1d.default: 1,
+    aten._upsample_nearest_exact2d.default: 2,
+    aten._upsample_nearest_exact3d.default: 3,
+    aten.upsample_linear1d.default: 1,
+    aten.upsample_bilinear2d.default: 2,
+    aten.upsample_bicubic2d.default: 2,
+    aten.upsample_trilinear3d.default: 3,
+    aten.reflection_pad1d.default: 1,
+    aten.reflection_pad1d_backward.default: 1,
+    aten.reflection_pad2d.default: 2,
+    aten.reflection_pad2d_backward.default: 2,
+    aten.reflection_pad3d.default: 3,
+    aten.reflection_pad3d_backward.default: 3,
+    aten.replication_pad1d.default: 1,
+    aten.replication_pad1d_backward.default: 1,
+    aten.replication_pad2d.default: 2,
+    aten.replication_pad2d_backward.default: 2,
+    aten.replication_pad3d.default: 3,
+    aten.replication_pad3d_backward.default: 3,
+    # In these, channels and space become each other.
+    aten.pixel_shuffle.default: 3,
+    aten.pixel_unshuffle.default: 3,
+    aten.im2col.default: 3,
+    aten.col2im.default: 2,
+}
+UPSAMPLE_BACKWARD: dict[Any, int] = {
+    aten.upsample_nearest1d_backward.default: 1,
+    aten.upsample_nearest2d_backward.default: 2,
+    aten.upsample_nearest3d_backward.default: 3,
+    aten._upsample_nearest_exact1d_backward.default: 1,
+    aten._upsample_nearest_exact2d_backward.default: 2,
+    aten._upsample_nearest_exact3d_backward.default: 3,
+    aten.upsample_linear1d_backward.default: 1,
+    aten.upsample_bilinear2d_backward.default: 2,
+    aten.upsample_bicubic2d_backward.default: 2,
+    aten.upsample_trilinear3d_backward.default: 3,
+}
+"""These name the size of their result."""
+
+_WHOLE = {**_MAX_POOLS, **_LINEAR, **UPSAMPLE_BACKWARD}
+"""How many of the last dimensions are whole."""
+
+
+@rule(*_WHOLE)
+def window(node: fx.Node) -> OpAxes:
+    """What looks at neighbours: the dimensions before space are mapped; all but maxima are linear in operand 0."""
+    linear = () if node.target in _MAX_POOLS else _FIRST
+    return leading(node, len(shapes(node)[0]) - _WHOLE[node.target], linear)
+
+
+@rule(aten.channel_shuffle.default)
+def channel_shuffle(node: fx.Node) -> OpAxes:
+    """Channels, which are whole, change places."""
+    return resized(node, [1], _FIRST)
+
+
+_IMAGE: Dims = (("n",), ("c",), (), ())
+_GRID: Dims = (("n",), (), (), ())
+
+
+@rule(aten.grid_sampler_2d.default)
+def grid_sampler(node: fx.Node) -> OpAxes:
+    """``n c h w, n y x 2 -> n c y x``."""
+    image, _ = shapes(node)
+    return OpAxes((_IMAGE, _GRID), (_IMAGE,), {"n": image[0], "c": image[1]}, linear=_FIRST)
+
+
+@rule(aten.grid_sampler_2d_backward.default)
+def grid_sampler_backward(node: fx.Node) -> OpAxes:
+    """Gradients of the image and of the grid; the latter sums over channels."""
+    image = shapes(node)[1]
+    asked: list[bool] = args_of(node)[6]
+    results = tuple(dims for dims, wanted in zip((_IMAGE, _GRID), asked, strict=True) if wanted)
+    return OpAxes((_IMAGE, _IMAGE, _GRID), results, {"n": image[0], "c": image[1]}, linear=_FIRST)

@@ -1,0 +1,66 @@
+"""One training step under a plan, beside the same step of plain PyTorch on one device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainyard.job.lower.lower import lower
+from trainyard.job.plan import Plan
+from trainyard.job.run.data import by_path
+from trainyard.job.run.executor import Executor
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.state import local_part
+from trainyard.job.task import Task
+from trainyard.program.capture import batch_rows
+from trainyard.program.model import Model
+from trainyard.program.random import CounterDropout
+
+SEED = 3
+
+
+def plain(model: Model) -> tuple[float, dict[str, Tensor]]:
+    """The loss and the gradients of one device, on the whole batch."""
+    model.module.zero_grad()
+    with CounterDropout(torch.tensor([SEED, 0, 0]), batch_rows(model.batch)):
+        result = model.loss(model.module, model.batch)
+        loss = result[0] if isinstance(result, tuple) else result
+        loss.backward()
+    found = {n: p.grad for n, p in model.module.named_parameters() if p.grad is not None}
+    return loss.item(), {n: g.clone() for n, g in found.items()}
+
+
+def trained(task: Task, plan: Plan, rank: int = 0) -> tuple[float, dict[str, Tensor]]:
+    """The loss and the gradients that a rank has after one step."""
+    loss, grads, _ = stepped(task, plan, rank)
+    return loss, grads
+
+
+def stepped(task: Task, plan: Plan, rank: int) -> tuple[float, dict[str, Tensor], Executor]:
+    """The same, and the rank itself."""
+    module = task.model.module
+    held = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    values = {n: v.detach().clone() for n, v in held.items()}
+    lowered = lower(task.program(plan.rows_per_microbatch), plan)
+    sgd = OptimizerConfig("sgd", lr=0.0)
+    executor = Executor(lowered, rank, values.__getitem__, sgd, torch.device("cpu"), seed=SEED)
+    sums = executor.forward_backward(by_path(task.model.batch), 0)
+    losses = executor._reduce_losses(sums)()
+    state = executor.state
+    grads = state.local_tensors(dict(zip(state.buckets, state.finish_gradients(), strict=True)))
+    return losses["loss:loss"], {n: g.clone() for n, g in grads.items()}, executor
+
+
+def own_part(executor: Executor, path: str, whole: Tensor) -> Tensor:
+    """A rank's part of a parameter or gradient."""
+    return local_part(whole, executor.lowered.params[path].placements, executor.mesh)
+
+
+def check_equal(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, Tensor]]) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    largest = max(float(g.abs().max()) for g in wanted[1].values())
+    for name, grad in found[1].items():
+        scale = max(float(wanted[1][name].abs().max()), 0.05 * largest)
+        # Where terms of about one cancel, what is left of a gradient is rounding.
+        assert float((grad - wanted[1][name]).abs().max()) <= 1e-5 * scale + 3e-7, name
