@@ -1,6 +1,6 @@
 """A loss of all pairs of rows, which cannot be split into microbatches.
 
-    trainyard plan examples/exact_contrastive.py --cluster 1x2xT4 --strategies gpipe
+trainyard plan examples/exact_contrastive.py --cluster 1x2xT4 --strategies gpipe
 """
 
 import torch

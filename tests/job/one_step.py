@@ -13,7 +13,7 @@ from trainyard.job.run.executor import Executor
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.state import local_part
 from trainyard.job.task import Task
-from trainyard.program.capture import batch_rows
+from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
 from trainyard.program.random import CounterDropout
 
@@ -23,7 +23,7 @@ SEED = 3
 def plain(model: Model) -> tuple[float, dict[str, Tensor]]:
     """The loss and the gradients of one device, on the whole batch."""
     model.module.zero_grad()
-    with CounterDropout(torch.tensor([SEED, 0, 0]), batch_rows(model.batch)):
+    with CounterDropout(torch.tensor([SEED, 0, 0]), batch_rows(model.batch, model.whole)):
         result = model.loss(model.module, model.batch)
         loss = result[0] if isinstance(result, tuple) else result
         loss.backward()

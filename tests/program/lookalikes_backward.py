@@ -129,8 +129,8 @@ CASES: dict[str, tuple[Callable[[], Model], int]] = {
     "gradients of weights in the loss": (gradients_of_weights, 0),
     "a hook on the input": (hook_on_the_input, 0),
     "an output that is not used": (unused_output, 0),
-    "recomputed inside": (checkpointed_inside, 0),
-    "recomputed in pairs": (checkpointed_pairs, 0),
+    "recomputed inside": (checkpointed_inside, 4),
+    "recomputed in pairs": (checkpointed_pairs, 4),
     "a gradient of its own": (gradient_of_its_own, 0),
     "a hook within": (hook_within, 0),
 }

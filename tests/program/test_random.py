@@ -221,14 +221,6 @@ def test_dropout_hidden_in_multi_head_attention_is_found():
     assert F.dropout.__module__ == "torch.nn.functional"
 
 
-def test_checkpointing_inside_the_model_is_refused():
-    from torch.utils.checkpoint import checkpoint
-
-    x = torch.randn(4, 4, requires_grad=True)
-    with CounterDropout(rng(), 4), pytest.raises(RuntimeError, match="recomputation is part of the plan"):
-        checkpoint(lambda t: F.dropout(t, 0.5).sin(), x, use_reentrant=False).sum().backward()
-
-
 @relaxed
 @given(st.integers(0, 2**62), st.integers(0, 2**30))
 def test_runs_where_positions_are_large(first_row, salt):

@@ -12,6 +12,8 @@ __all__ = ["op_signature"]
 _MAX_VIEWS = 4
 # Its salt, offsets and the shape of the whole say which elements are dropped, not how long that takes.
 _BY_OPERANDS_ONLY = frozenset({"trainyard.dropout.default"})
+# Of a draw, likewise, its shape, distribution and type.
+_DRAW = "trainyard.draw.default"
 
 
 def op_signature(node: fx.Node) -> str:
@@ -23,6 +25,8 @@ def op_signature(node: fx.Node) -> str:
     name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else node.target.__name__  # type: ignore[union-attr]
     if name in _BY_OPERANDS_ONLY:
         return f"{name}({', '.join(_operand(n) for n in node.all_input_nodes)})"
+    if name == _DRAW:
+        return f"{name}({_describe(node.args[0])}, {node.args[2]}, dtype={node.kwargs['dtype']})"
     parts = [_describe(a) for a in node.args]
     parts += [
         f"{key}={_describe(value)}"

@@ -68,7 +68,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
     model = load_model_file(Path(spec))
     if rows is not None:
         raise ValueError(f"{spec} gives its own batch; change its rows there, not with rows={rows}")
-    return Model(spec, model.module, model.loss, model.batch)
+    return replace(model, name=spec)
 
 
 def plan(
@@ -113,13 +113,31 @@ def plan_task(
         with collecting_rarely():
             found = search(setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell)
         seconds = time.perf_counter() - started
-        return Planned(found.plan, found.simulation, setting.task, found.runners_up, seconds)
+        return Planned(_noted(found.plan, task), found.simulation, setting.task, found.runners_up, seconds)
     tell(f"applying {strategies}", 0.0)
     chosen = _with_coupling(apply(parse_strategies(strategies), setting), task)
     tell("simulating the plan", 0.5)
     lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
     simulation = _simulate(lowered, setting.task, place)
-    return Planned(chosen, simulation, setting.task, (), time.perf_counter() - started)
+    return Planned(_noted(chosen, task), simulation, setting.task, (), time.perf_counter() - started)
+
+
+def _noted(plan: Plan, task: Task) -> Plan:
+    """A plan whose reasons say what the model itself asks for, and leaves aside."""
+    program = task.program(plan.rows_per_microbatch)
+    notes = []
+    if program.recompute:
+        notes.append(
+            f"{len(program.recompute)} tensors are recomputed because the model checkpoints what makes them "
+            "(torch.utils.checkpoint)."
+        )
+    if program.unused:
+        first = ", ".join(program.unused[:5])
+        more = f" and {len(program.unused) - 5} more" if len(program.unused) > 5 else ""
+        notes.append(
+            f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized."
+        )
+    return replace(plan, reasons=(*plan.reasons, *notes))
 
 
 def _with_coupling(plan: Plan, task: Task) -> Plan:

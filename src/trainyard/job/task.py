@@ -13,7 +13,8 @@ from trainyard.hardware.parse import is_described_by_name
 from trainyard.job.lower.split import CoupledRowsError, split
 from trainyard.job.plan import DATA, Plan, PlanError, Statistics
 from trainyard.job.schedules import make_schedule
-from trainyard.program.capture import batch_rows, capture
+from trainyard.program.batch import batch_rows
+from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
 from trainyard.program.program import Program
@@ -41,7 +42,7 @@ class Task:
     @cached_property
     def num_rows(self) -> int:
         """Rows of one step."""
-        return batch_rows(self.model.batch) if self.rows is None else self.rows
+        return batch_rows(self.model.batch, self.model.whole) if self.rows is None else self.rows
 
     def program(self, num_rows: int) -> Program:
         """The program of a microbatch of this many rows (on all data-parallel ranks together); made once.
@@ -121,7 +122,7 @@ Strategy = Callable[[Setting, Plan], Plan]
 
 
 def first_plan(setting: Setting) -> Plan:
-    """Where strategies start: everything on one rank, the whole batch at once, nothing recomputed."""
+    """Where strategies start: everything on one rank, the whole batch at once, recomputed what the model checkpoints."""
     task = setting.task
     program = task.program(task.num_rows)
     return Plan(
@@ -132,6 +133,7 @@ def first_plan(setting: Setting) -> Plan:
         1,
         1,
         make_schedule("gpipe", 1, 1),
+        recompute=program.recompute,
         dtype=task.dtype,
         place=setting.place,
     )
@@ -175,7 +177,7 @@ def with_mesh(
             f"data-parallel ranks; rows must be a multiple of {share}"
         )
     program = task.program(task.num_rows // num_microbatches)
-    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole}
     along_data = {**plan.placements.get(DATA, {}), **batch}
     return replace(
         plan,

@@ -7,7 +7,7 @@ that repeat are traced once (`trainyard.program.repeats`), so a model of any siz
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, get_args
 from unittest.mock import patch
@@ -23,10 +23,13 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
+from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.conversions import HALF, leave_out_conversions
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.precision import computed_in, kept_type
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
+from trainyard.program.reached import leaves_of, names_among, refuse_reached_elsewhere, refuse_unreached
+from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
 from trainyard.program.running import Given, Watch, running
 from trainyard.program.simplify import simplify
@@ -34,7 +37,7 @@ from trainyard.program.steady import refuse_unsteady
 from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
 from trainyard.program.watching import line_of_model
 
-__all__ = ["CaptureError", "batch_rows", "capture"]
+__all__ = ["CaptureError", "capture"]
 
 
 def capture(
@@ -54,19 +57,20 @@ def capture(
     Raises
     ------
     CaptureError
-        If the model reads a tensor's value to decide what to run, uses a random op that cannot be sharded, keeps state
-        outside of buffers from which its second step computes something else than its first (see
-        `trainyard.program.steady`), or the batch is not a pytree of tensors with one number of rows.
+        If the model reads a tensor's value to decide what to run, uses an op that cannot be divided (see
+        `trainyard.program.refusals` and `trainyard.program.draws`), keeps state outside of buffers from which its second
+        step computes something else than its first (see `trainyard.program.steady`), a parameter that plain PyTorch
+        would train has no gradient in the graph, or the batch is not a pytree of tensors with one number of rows.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's
     # graph does not depend on what was captured before it, every capture begins without.
     FakeTensorMode.cache_clear()
-    rows = batch_rows(model.batch)
+    rows = batch_rows(model.batch, model.whole)
     num_rows = rows if num_rows is None else num_rows
     params, buffers, aliases = _fake_state(model.module, fake, dtype)
     with fake:
-        batch = pytree.tree_map(lambda t: _fake_rows(t, rows, num_rows, dtype), model.batch)
+        batch = _fake_batch(model, None if num_rows == rows else num_rows, dtype)
         rng = torch.zeros(3, dtype=torch.int64)
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     given = Given(params, buffers, batch, rng, num_rows)
@@ -88,39 +92,29 @@ def capture(
             repeats = Repeats({}, None)
             refuse_unsteady(model, given, repeats)
             graph_module = step.trace(repeats)
-    graph = graph_module.graph
-    outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
+        graph = graph_module.graph
+        outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)
+        trained = {o.path for o in outputs if o.kind == "grad"}
+        step.refuse_others(trained)
     _label(graph)
-    inputs = _inputs(graph, params, buffers, batch, {o.path for o in outputs if o.kind == "grad"})
+    inputs = _inputs(graph, given, whole_paths(model.batch, model.whole), trained)
     simplify(graph)
     if dtype in HALF:
         leave_out_conversions(graph)
-    _refuse_random_ops(model.name, graph)
     constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}
-    return Program(model.name, graph, held, inputs, outputs, num_rows, aliases)
-
-
-def batch_rows(batch: Any) -> int:
-    """Rows (size of dim 0) of a batch.
-
-    Raises
-    ------
-    CaptureError
-        If its tensors disagree or there are none.
-    """
-    sizes = {key: t.shape[0] if t.dim() else None for key, t in _paths(batch, "batch")}
-    if not sizes or None in sizes.values() or len(set(sizes.values())) != 1:
-        raise CaptureError(
-            f"every tensor of the batch must have the same number of rows in dim 0; given {sizes}. "
-            "Put values that are not per row into the module as buffers."
-        )
-    return int(next(iter(sizes.values())) or 0)
+    unused = tuple(name for name in trainable if name not in trained)
+    return Program(model.name, graph, held, inputs, outputs, num_rows, aliases, unused)
 
 
 class _Step:
-    """The function that is traced; it remembers what its outputs are."""
+    """The function that is traced; it remembers what its outputs are.
+
+    Attributes
+    ----------
+    reached : the parameters that autograd reached in the first run, with nothing replaced; None before.
+    """
 
     def __init__(self, model: Model, trainable: list[str], given: Given, share: float) -> None:
         self.model = model
@@ -129,6 +123,7 @@ class _Step:
         self.given = given
         self.outputs: list[Output] = []
         self.replaced: Watch = nullcontext
+        self.reached: frozenset[str] | None = None
 
     def trace(self, repeats: Repeats) -> fx.GraphModule:
         """The graph of the step, without the parameters and buffers of blocks that are replaced."""
@@ -144,7 +139,27 @@ class _Step:
         """The loss and the metrics; the model runs within ``watch``."""
         given = self.given
         with running(self.model.module, given.state, given.rng, given.rows, watch):
-            return self.model.loss(self.model.module, given.own_batch())
+            result = self.model.loss(self.model.module, given.own_batch())
+        if self.reached is None:
+            leaves = leaves_of(result[0] if isinstance(result, tuple) else result)
+            refuse_reached_elsewhere(self.model.name, self.model.module, leaves)
+            self.reached = names_among(leaves, given.params)
+        return result
+
+    def refuse_others(self, trained: Set[str]) -> None:
+        """Refuse the step if those that it trains are not the parameters that plain PyTorch would train."""
+        if self.reached is None:
+            self.run(nullcontext)
+        if self.reached is not None and self.reached <= trained:
+            return
+        # Functions with a backward of their own may give no gradient to what autograd reaches.
+        given, names = self.given, [n for n in self.trainable if n in self.given.params]
+        with running(self.model.module, given.state, given.rng, given.rows):
+            result = self.model.loss(self.model.module, given.own_batch())
+            loss = result[0] if isinstance(result, tuple) else result
+            found = torch.autograd.grad(loss, [given.params[n] for n in names], allow_unused=True)
+        wanted = [n for n, grad in zip(names, found, strict=True) if grad is not None]
+        refuse_unreached(self.model.name, wanted, trained)
 
     def __call__(self, params: Any, buffers: Any, batch: Any, rng: Any) -> tuple[Any, ...]:
         module, before = self.model.module, dict(buffers)
@@ -203,7 +218,9 @@ def _fake_state(
             return torch.empty(value.shape, dtype=kept, device="cpu", requires_grad=grad)
 
     for name, p in module.named_parameters():
-        _refuse_parameter(name, p)
+        refuse_parameter(name, p)
+    for name, buffer in module.named_buffers():
+        refuse_buffer(name, buffer)
     params = {
         n: convert(p, dtype if p.is_floating_point() else p.dtype, p.requires_grad)
         for n, p in module.named_parameters()
@@ -217,44 +234,23 @@ def _fake_state(
     return params, buffers, aliases
 
 
-def _refuse_parameter(name: str, p: nn.Parameter) -> None:
-    """Refuse what would be trained in another way than PyTorch trains it."""
-    if isinstance(p, nn.UninitializedParameter):  # type: ignore[attr-defined]
-        why = "has no shape yet; call the model once before"
-    elif p.dtype == torch.float64:
-        why = "is of float64, and weights are kept in float32; call module.float() before"
-    elif p.requires_grad and p.is_complex():
-        why = "is complex; use a parameter of real numbers with a last dimension of 2, and torch.view_as_complex"
-    elif p._backward_hooks or p._post_accumulate_grad_hooks:
-        why = "has hooks on its gradient, which no graph holds; change the loss instead, or freeze a part by a mask"
-    else:
-        return
-    raise CaptureError(f"the model cannot be captured: its parameter {name} {why}")
+def _fake_batch(model: Model, num_rows: int | None, dtype: torch.dtype) -> Any:
+    """A batch like the model's, of so many rows, if that is given."""
+    whole = whole_paths(model.batch, model.whole)
+
+    def like(path: str, value: torch.Tensor) -> torch.Tensor:
+        shape = value.shape if num_rows is None or path in whole else (num_rows, *value.shape[1:])
+        return torch.empty(shape, dtype=kept_type(value, dtype), device="cpu")
+
+    leaves = [like(path, value) for path, value in batch_tensors(model.batch).items()]
+    return pytree.tree_unflatten(leaves, pytree.tree_structure(model.batch))
 
 
-def _fake_rows(value: torch.Tensor, rows: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty((num_rows, *value.shape[1:]), dtype=kept_type(value, dtype), device="cpu")
-
-
-def _paths(tree: Any, root: str) -> list[tuple[str, torch.Tensor]]:
-    leaves, _ = pytree.tree_flatten_with_path(tree)
-    for path, leaf in leaves:
-        if not isinstance(leaf, torch.Tensor):
-            raise CaptureError(
-                f"{root}{pytree.keystr(path)} is a {type(leaf).__name__}; a batch holds tensors only"
-            )
-    return [(root + "".join(f".{_key(k)}" for k in path), leaf) for path, leaf in leaves]
-
-
-def _key(entry: Any) -> str:
-    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
-
-
-def _inputs(graph: fx.Graph, params: Any, buffers: Any, batch: Any, trainable: set[str]) -> tuple[Input, ...]:
-    described: list[tuple[Any, str, bool]] = [("param", n, n in trainable) for n in params]
-    described += [("buffer", n, False) for n in buffers]
-    described += [("batch", path, False) for path, _ in _paths(batch, "batch")]
-    described += [("rng", "rng", False)]
+def _inputs(graph: fx.Graph, given: Given, whole: Set[str], trained: Set[str]) -> tuple[Input, ...]:
+    described: list[tuple[Any, ...]] = [("param", n, n in trained) for n in given.params]
+    described += [("buffer", n) for n in given.buffers]
+    described += [(ROOT, path, False, path in whole) for path in batch_tensors(given.batch)]
+    described += [("rng", "rng")]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     return tuple(Input(n.name, *d) for n, d in zip(placeholders, described, strict=True))
 
@@ -304,31 +300,8 @@ def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, t
     return found
 
 
-def _refuse_random_ops(name: str, graph: fx.Graph) -> None:
-    """A random op outside dropout would draw other numbers under every plan, and again when it is recomputed."""
-    for node in graph.nodes:
-        if node.op != "call_function" or not _draws(node):
-            continue
-        layer = f"layer {node.meta['layer']!r}" if node.meta["layer"] else "the loss"
-        raise CaptureError(
-            f"{name} cannot be captured: {node.target} in {layer} draws random numbers, which would differ under "
-            "every plan. Use torch.nn.functional.dropout, which is drawn by position, or draw the numbers outside "
-            "and give them as a tensor of the batch."
-        )
-
-
-def _draws(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    if torch.Tag.nondeterministic_seeded not in tags:
-        return False
-    # Fused attention draws only where it drops; capture has written out what does.
-    arguments = {a.name: a.default_value for a in node.target._schema.arguments}  # type: ignore[union-attr]
-    arguments |= dict(zip(arguments, node.args, strict=False)) | node.kwargs
-    return bool(arguments.get("dropout_p", arguments.get("p", 1.0)) != 0.0)
-
-
 def _label(graph: fx.Graph) -> None:
-    """Give every node its phase, layer and position.
+    """Give every node its phase, layer and position, and the checkpointed region that it lies in, if in one.
 
     The position of a forward node counts the forward nodes before it; a backward node has the position and the
     layer of the op it differentiates, and the sum of two gradients those of the earlier one.
@@ -338,8 +311,10 @@ def _label(graph: fx.Graph) -> None:
     for position, node in enumerate(graph.nodes):
         sequence = node.meta.get("seq_nr", -1)
         if not is_backward(node):
-            layer = (node.meta.get("custom") or {}).get("layer", "")
-            node.meta |= {"phase": "forward", "layer": layer, "position": position}
+            known = node.meta.get("custom") or {}
+            node.meta |= {"phase": "forward", "layer": known.get("layer", ""), "position": position}
+            if "checkpoint" in known:
+                node.meta["checkpoint"] = known["checkpoint"]
             if node.op == "call_function":
                 origin.setdefault(sequence, node)
             before = node
@@ -371,6 +346,8 @@ def _refused_with_a_line(name: str) -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
         where = line_of_model(reversed(frames))
+        if any(filename.endswith("/nn/utils/rnn.py") for filename, _ in frames):
+            raise CaptureError(f"{name} cannot be captured: {where} {PACKED}") from error
         raise CaptureError(
             f"{name} cannot be captured: {where} decides by a tensor's "
             "value what to compute, so there is no one graph. Write it with tensor ops of fixed shape "

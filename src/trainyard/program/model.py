@@ -27,6 +27,9 @@ class Model:
         further scalars to report. Whatever the plan, it is the loss of the whole batch: a batch is split into
         microbatches only where what they compute adds up to that (see `trainyard.job.lower.split`).
     batch : an example batch, a pytree (dictionary, tuple) of tensors whose dim 0 counts the rows.
+    whole : names of entries of the batch that are not cut into rows, such as ``edge_index``, the edges of a graph:
+        every rank and every microbatch gets all of such an entry. Its size may be any, but is the same in all steps.
+        The entry of an entry is named with a point, as ``graph.edge_index``; positions in a tuple by their number.
 
     References
     ----------
@@ -37,3 +40,4 @@ class Model:
     module: nn.Module
     loss: Loss
     batch: Any
+    whole: tuple[str, ...] = ()

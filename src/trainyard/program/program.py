@@ -27,12 +27,14 @@ class Input:
     path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``; of a
         constant, its name in ``Program.constants``.
     trainable : a parameter whose gradient is among the outputs.
+    whole : an entry of the batch that is not cut into rows: every rank and microbatch gets all of it.
     """
 
     node: str
     kind: InputKind
     path: str
     trainable: bool = False
+    whole: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,11 @@ class Output:
 class Program:
     """One training step of a model on ``num_rows`` rows of its batch.
 
-    The graph holds aten ops and Trainyard's own (counter-based dropout), is functional (no op writes to its
+    The graph holds aten ops and Trainyard's own (random numbers by position), is functional (no op writes to its
     inputs), and every node carries ``meta["val"]`` (a fake tensor or a tuple of them), ``meta["phase"]`` and
     ``meta["layer"]`` (the module path whose forward made it; a backward node has the path of the forward op
-    it differentiates).
+    it differentiates). A forward node inside a function that the user checkpoints has the call's number as
+    ``meta["checkpoint"]``.
 
     Attributes
     ----------
@@ -58,6 +61,8 @@ class Program:
     graph : placeholders in the order of ``inputs``, one flat output tuple as ``outputs``.
     constants : tensors that the model made of Python numbers or keeps beside its buffers, by path.
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
+    aliases : names of tied parameters, and the name under which each is an input.
+    unused : parameters that ask for a gradient and have none, because the loss does not use them.
     totals : of a program of a microbatch: what is computed of the whole batch before the first microbatch, such as
         how many tokens count in the loss. Its outputs are inputs of this program, by path.
     """
@@ -69,6 +74,7 @@ class Program:
     outputs: tuple[Output, ...]
     num_rows: int
     aliases: dict[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
     totals: Program | None = None
 
     @cached_property
@@ -84,6 +90,21 @@ class Program:
     @cached_property
     def params(self) -> tuple[Input, ...]:
         return tuple(i for i in self.inputs if i.kind == "param")
+
+    @cached_property
+    def recompute(self) -> frozenset[str]:
+        """Forward nodes that the user wants computed again: those in a checkpointed region but what leaves it."""
+
+        def stays(user: fx.Node, region: Any) -> bool:
+            return user.meta.get("phase") == "backward" or user.meta.get("checkpoint") == region
+
+        return frozenset(
+            node.name
+            for node in self.graph.nodes
+            if (region := node.meta.get("checkpoint")) is not None
+            and node.op == "call_function"
+            and all(stays(user, region) for user in node.users)
+        )
 
     @cached_property
     def result_nodes(self) -> tuple[fx.Node | None, ...]:
@@ -107,6 +128,8 @@ class Program:
 
         A plan made for one program is refused for another.
         """
+        lines = [str(self.inputs), str(self.outputs)]
+        lines += [f"whole {entry.path}" for entry in self.inputs if entry.whole]
         lines = [str(self.inputs), str(self.outputs), self.totals.fingerprint if self.totals else ""]
         for node in self.graph.nodes:
             shapes = [(tuple(t.shape), str(t.dtype)) for t in tensors_of(node)]

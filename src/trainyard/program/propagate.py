@@ -106,6 +106,7 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
     """
     result = Assignment(axis)
     _resolve_names(program, wanted, result)
+    _draw_with_rows(program, result)
     _push_back(program, result)
     params = {program.nodes[i.node] for i in program.params}
     for node in program.graph.nodes:
@@ -163,6 +164,17 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
     # The gradient of two parameters that lie in different ways is moved for each (`shard`).
     for node in unlike:
         del result.wanted[node, 0]
+
+
+def _draw_with_rows(program: Program, result: Assignment) -> None:
+    """Where the rows of the batch are cut, random numbers are drawn for a rank's own rows only."""
+    batch = [program.nodes[i.node] for i in program.inputs if i.kind == "batch"]
+    if Shard(0) not in [result.wanted.get((node, 0)) for node in batch]:
+        return
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.trainyard.draw.default):
+        whole, (batch_dim, row_elements) = node.meta["val"].shape, node.args[4:6]
+        if row_elements and whole[batch_dim] % result.axis.size == 0:
+            result.wanted.setdefault((node, 0), Shard(batch_dim))
 
 
 def _push_back(program: Program, result: Assignment) -> None:

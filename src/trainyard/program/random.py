@@ -1,9 +1,9 @@
-"""Dropout by position for any module: a mode within which PyTorch's dropout is ``trainyard::dropout``."""
+"""Random numbers by position for any module: a mode within which PyTorch's dropout is ``trainyard::dropout``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -12,9 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from trainyard.program.draw_op import Distribution, draw
+from trainyard.program.draws import Draws
+from trainyard.program.model import CaptureError
 from trainyard.program.random_op import dropout
+from trainyard.program.watching import frames_now, line_of_model
 
-__all__ = ["CounterDropout", "dropout"]
+__all__ = ["POSITIONAL", "SALT", "CounterDropout", "dropout"]
+
+POSITIONAL = (torch.ops.trainyard.dropout.default, torch.ops.trainyard.draw.default)
+"""The ops whose results depend on where an element lies. Their arguments stand in the same order."""
+
+SALT = 3
+"""Place among those arguments of the number of the draw, which tells a model's draws apart."""
 
 # By these names, because the functions are replaced in their module for a while (see the end of this file).
 _PLAIN_DROPOUT = F.dropout
@@ -22,20 +32,20 @@ _PLAIN_ATTENTION = F.scaled_dot_product_attention
 
 
 class CounterDropout(TorchFunctionMode):
-    """Within it, dropout is drawn by position.
+    """Within it, dropout and all other random numbers are drawn by position.
 
     ``torch.nn.functional.dropout`` (and so ``nn.Dropout``) and ``scaled_dot_product_attention`` with dropout
-    use ``trainyard::dropout``, with salts in order of the calls since the mode was entered. Attention with
-    dropout is written out as matmul, softmax, dropout, matmul. Without dropout, and in evaluation, nothing
-    changes.
+    use ``trainyard::dropout``, every other op that draws (`trainyard.program.draws`) ``trainyard::draw``, with salts
+    in order of the calls since the mode was entered. Attention with dropout is written out as matmul, softmax,
+    dropout, matmul. Without dropout, and in evaluation, nothing changes.
 
     Parameters
     ----------
     rng : int64 [3]: seed, step, first row.
     rows : rows of the batch in this execution. A tensor's batch dimension is 0 if its size is a multiple of
-        ``rows``, else 1 if that has exactly ``rows``; a tensor with neither has the same mask for all rows. Where
+        ``rows``, else 1 if that has exactly ``rows``; a tensor with neither has the same numbers for all rows. Where
         another dimension that comes first is a multiple of ``rows`` by chance, as time may be, it is taken for the
-        batch's, and the masks depend on how the batch is cut into microbatches.
+        batch's, and the numbers depend on how the batch is cut into microbatches.
     """
 
     def __init__(self, rng: Tensor, rows: int) -> None:
@@ -43,11 +53,17 @@ class CounterDropout(TorchFunctionMode):
         self.rng = rng
         self.rows = rows
         self.calls = 0
+        self._draws = Draws(self)
 
     def __enter__(self) -> CounterDropout:
         self.calls = 0
         super().__enter__()
+        self._draws.__enter__()
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._draws.__exit__(*error)
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -56,19 +72,29 @@ class CounterDropout(TorchFunctionMode):
 
     def drop(self, x: Tensor, p: float) -> Tensor:
         """Apply the next dropout of the model to ``x``."""
+        return dropout(x, self.rng, p, *self._next(x.shape))
+
+    def numbers(
+        self, shape: Sequence[int], distribution: Distribution, dtype: torch.dtype, device: Any
+    ) -> Tensor:
+        """The next random numbers of the model."""
+        return draw(shape, self.rng, distribution, *self._next(shape), dtype=dtype, device=device)
+
+    def _next(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Salt, batch dimension and elements per row of what is drawn next."""
         if torch._C._current_graph_task_id() != -1:
-            raise RuntimeError(
-                "dropout was called again during the backward pass, so it cannot be told which call of the "
-                "forward pass it repeats; remove torch.utils.checkpoint from the model: recomputation is "
-                "part of the plan"
+            raise CaptureError(
+                f"{line_of_model(frames_now())} draws random numbers in the backward pass, so it cannot be told which "
+                "draw of the forward pass it repeats. Draw in the forward pass, and save what was drawn; to save memory, "
+                "torch.utils.checkpoint is understood"
             )
         batch_dim, row_elements = 0, 0
-        if x.dim() and x.shape[0] % self.rows == 0:
-            row_elements = x.numel() // self.rows
-        elif x.dim() > 1 and x.shape[1] == self.rows:
-            batch_dim, row_elements = 1, x.numel() // self.rows
+        if len(shape) and shape[0] % self.rows == 0:
+            row_elements = math.prod(shape) // self.rows
+        elif len(shape) > 1 and shape[1] == self.rows:
+            batch_dim, row_elements = 1, math.prod(shape) // self.rows
         self.calls += 1
-        return dropout(x, self.rng, p, self.calls - 1, batch_dim, row_elements)
+        return self.calls - 1, batch_dim, row_elements
 
 
 def _function(
@@ -133,12 +159,9 @@ def _with_hidden_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-# The two last ones so that dropout during the backward pass, from checkpointing, is noticed and refused.
 _REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.dropout: _function,
     torch.dropout: _torch_function,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _with_hidden_calls(F.multi_head_attention_forward),
-    torch.autograd.grad: _with_hidden_calls(torch.autograd.grad),
-    Tensor.backward: _with_hidden_calls(Tensor.backward),
 }

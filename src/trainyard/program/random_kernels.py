@@ -62,8 +62,21 @@ def zero_dropped(
 
 
 @partial(compiled, nogil=True)
+def uniform(
+    values: Any, lines: Any, length: int, stride: Any, key: Any, bits: int, first: int, last: int
+) -> None:
+    """Write numbers of [0, 1) by position, each of so many random bits, into a flat array (see ``zero_dropped``)."""
+    unit = 2.0**-bits
+    unused = U64(64 - bits)
+    for position in range(first, last):
+        line = position // length
+        index = lines[line] + U64(position - line * length) * stride
+        values[position] = float(_mix(key + index * GOLDEN) >> unused) * unit
+
+
+@partial(compiled, nogil=True)
 def normal(values: Any, lines: Any, length: int, stride: Any, key: Any, first: int, last: int) -> None:
-    """Write standard normal numbers by position into a flat float32 array (see ``zero_dropped``)."""
+    """Write standard normal numbers by position into a flat array (see ``zero_dropped``)."""
     for position in range(first, last):
         line = position // length
         index = U64(2) * (lines[line] + U64(position - line * length) * stride)

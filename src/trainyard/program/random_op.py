@@ -141,20 +141,35 @@ def _dropout_cpu(
     y = _scaled(x, p)
     if y.numel() == 0:
         return y
-    numbers = rng.tolist()
-    strides = position_strides(shape, batch_dim % max(1, x.dim()))
-    starts, length, stride = runs(tuple(x.shape), tuple(strides))
-    base = _base(numbers, row_elements, strides, offsets)
-    lines = starts + np.uint64(base) if base else starts
+    where = part_of_stream(x.shape, rng, salt, batch_dim, row_elements, shape, offsets)
     bits = y.view(_UNSIGNED[y.element_size()]).view(-1).numpy()
-    key = np.uint64(stream_key(numbers[0], numbers[1], salt))
     threshold = np.uint64(round(p * 2**NUM_BITS))
 
     def work(first: int, last: int) -> None:
-        random_kernels.zero_dropped(bits, lines, length, np.uint64(stride), key, threshold, first, last)
+        random_kernels.zero_dropped(bits, *where, threshold, first, last)
 
     in_threads(work, y.numel())
     return y
+
+
+def part_of_stream(
+    local: Sequence[int], rng: Tensor, salt: int, batch_dim: int, row_elements: int, shape: Any, offsets: Any
+) -> tuple[np.ndarray[Any, Any], int, np.uint64, np.uint64]:
+    """Which random numbers the elements of a part have: as the kernels of ``random_kernels`` take it.
+
+    Returns
+    -------
+    lines : position of the first element of each run.
+    length : elements in a run.
+    stride : distance of positions in a run.
+    key : of the stream.
+    """
+    numbers = rng.tolist()
+    strides = position_strides(shape, batch_dim % max(1, len(shape)))
+    starts, length, stride = runs(tuple(local), tuple(strides))
+    base = _base(numbers, row_elements, strides, offsets)
+    lines = starts + np.uint64(base) if base else starts
+    return lines, length, np.uint64(stride), np.uint64(stream_key(numbers[0], numbers[1], salt))
 
 
 def in_threads(work: Callable[[int, int], None], count: int) -> None:
@@ -178,19 +193,38 @@ def dropout_by_arithmetic(
 ) -> Tensor:
     """The same op in tensor arithmetic, for any device; the same masks bit for bit."""
     numbers = rng.tolist()
-    strides = position_strides(shape, batch_dim % max(1, x.dim()))
-    base = _signed(_base(numbers, row_elements, strides, offsets))
-    position = torch.full((), base, dtype=torch.int64, device=x.device)
-    for d, (size, stride) in enumerate(zip(x.shape, strides, strict=True)):
-        along = torch.arange(size, device=x.device) * stride
-        position = position + along.view(-1, *[1] * (x.dim() - 1 - d))
-    z = position * _signed(_GOLDEN) + _signed(stream_key(numbers[0], numbers[1], salt))
-    for shift, multiplier in zip(_SHIFTS[:2], _MULTIPLIERS, strict=True):
-        z = (z ^ _shifted(z, shift)) * _signed(multiplier)
-    z = z ^ _shifted(z, _SHIFTS[2])
-    dropped = _shifted(z, 64 - NUM_BITS) < round(p * 2**NUM_BITS)
+    position = positions(x.shape, numbers, batch_dim, row_elements, shape, offsets, x.device)
+    z = numbers_at(position, stream_key(numbers[0], numbers[1], salt))
+    dropped = shifted(z, 64 - NUM_BITS) < round(p * 2**NUM_BITS)
     y: Tensor = _scaled(x, p).masked_fill_(dropped, 0.0)
     return y
+
+
+def positions(
+    local: Sequence[int],
+    rng: Sequence[int],
+    batch_dim: int,
+    row_elements: int,
+    shape: Any,
+    offsets: Any,
+    device: torch.device,
+) -> Tensor:
+    """Global positions of a part's elements, by tensor arithmetic; int64, modulo 2**64."""
+    strides = position_strides(shape, batch_dim % max(1, len(shape)))
+    base = _signed(_base(rng, row_elements, strides, offsets))
+    position = torch.full((), base, dtype=torch.int64, device=device)
+    for d, (size, stride) in enumerate(zip(local, strides, strict=True)):
+        along = torch.arange(size, device=device) * stride
+        position = position + along.view(-1, *[1] * (len(local) - 1 - d))
+    return position
+
+
+def numbers_at(position: Tensor, key: int) -> Tensor:
+    """The 64 random bits of a stream at some positions, by tensor arithmetic."""
+    z = position * _signed(_GOLDEN) + _signed(key)
+    for shift, multiplier in zip(_SHIFTS[:2], _MULTIPLIERS, strict=True):
+        z = (z ^ shifted(z, shift)) * _signed(multiplier)
+    return z ^ shifted(z, _SHIFTS[2])
 
 
 def _signed(value: int) -> int:
@@ -198,10 +232,10 @@ def _signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-def _shifted(z: Tensor, bits: int) -> Tensor:
+def shifted(z: Tensor, bits: int) -> Tensor:
     """Shift right as if unsigned; tensors have no unsigned shift."""
-    shifted: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
-    return shifted
+    result: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
+    return result
 
 
 @torch.library.register_fake("trainyard::dropout")

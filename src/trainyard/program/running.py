@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from trainyard.program.checkpoints import checkpoints_run_once
 from trainyard.program.random import CounterDropout
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a step is captured on: fake parameters and buffers by name, a batch of these ``rows``, what dropout needs."""
+    """What a step is captured on: fake parameters and buffers, a batch of these ``rows``, the counter of draws."""
 
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -38,8 +39,11 @@ class Given:
         return {**self.params, **self.buffers}
 
 
+Held = Sequence[tuple[Any, Any]]
+"""Containers, and copies of what they hold."""
+
 Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
-"""What a module runs within, given the dropout that is on."""
+"""What a module runs within, given the random numbers that are on."""
 
 
 @contextmanager
@@ -47,21 +51,29 @@ def running(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
 ) -> Iterator[CounterDropout]:
     """As `stepping`, and the module is afterwards what it was."""
-    with untouched(module), stepping(module, state, rng, rows, watch) as mode:
+    with untouched(module) as held, stepping(module, state, rng, rows, held, watch) as mode:
         yield mode
 
 
 @contextmanager
 def stepping(
-    module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    rng: Tensor,
+    rows: int,
+    held: Held,
+    watch: Watch = nullcontext,
 ) -> Iterator[CounterDropout]:
-    """Within it a module has other parameters and buffers, and draws its dropout by position; yields that dropout.
+    """Within it a module has other parameters and buffers, and draws random numbers by position; yields what does.
 
-    The backward pass belongs within it, too: what is checkpointed runs once more there.
+    What is checkpointed runs once.
     """
+    _make_parameters(module, state)
     with (
         torch.enable_grad(),
         CounterDropout(rng, rows) as mode,
+        checkpoints_run_once(),
+        _shown_where_held(module, state, held),
         watch(mode),
         # A module that has two paths is given its tensors twice, and back in the order opposite to that.
         _reparametrize_module(module, dict(state), tie_weights=True, stack_weights=True),
@@ -69,15 +81,49 @@ def stepping(
         yield mode
 
 
+def _make_parameters(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Let what stands for parameters be instances of ``nn.Parameter``, as PyTorch lets tensors of other classes be.
+
+    Else what takes only parameters, such as a slice of ``nn.ParameterList``, would wrap them anew, and the gradient would
+    go to the wrapper.
+    """
+    for name, _ in module.named_parameters():
+        if name in state:
+            state[name]._is_param = True  # type: ignore[attr-defined]
+
+
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
+def _shown_where_held(module: nn.Module, state: Mapping[str, Tensor], held: Held) -> Iterator[None]:
+    """Within it, lists and dictionaries in which a module holds its own tensors once more hold the other ones, too."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    other = {id(tensor): state[name] for name, tensor in named if name in state}
+    registers = {id(register) for m in module.modules() for register in (m._parameters, m._buffers)}
+    changed: list[tuple[Any, Any, Tensor]] = []
+    for container, content in held:
+        if id(container) in registers or isinstance(container, set):
+            continue
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            if id(value) in other:
+                container[key] = other[id(value)]
+                changed.append((container, key, value))
+    try:
+        yield
+    finally:
+        for container, key, value in changed:
+            with suppress(LookupError):  # the module may have taken it out
+                container[key] = value
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[Held]:
     """What a module's code sets on it, such as tensors that it remembers, or puts into its lists, is afterwards gone.
 
     So it is with objects that the module holds. Classes, globals and what functions close over keep what they get.
+    Yields the containers in it, and what they hold.
     """
     held = _containers([vars(each) for each in module.modules()])
     try:
-        yield
+        yield held
     finally:
         for container, content in held:
             _refill(container, content)

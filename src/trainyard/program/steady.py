@@ -22,8 +22,10 @@ from torch.utils import _pytree as pytree
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.repeats import Repeats
 from trainyard.program.repeats.equal import frozen
-from trainyard.program.running import Given, stepping, untouched
+from trainyard.program.running import Given, Held, stepping, untouched
 from trainyard.program.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
+
+_SEED = 0x5EED_0F_0C0DE
 
 
 def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
@@ -43,12 +45,15 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
     # From its cache PyTorch tells in another way than at first which results of an op share memory.
     # And it optimises scripts when they run a second time.
     with (
-        untouched(model.module),
+        untouched(model.module) as held,
         disable_fake_tensor_cache(given.rng.fake_mode),
         torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
+        torch.random.fork_rng(devices=()),
     ):
         drawn = _generators()
-        first, written = _step(model, given, repeats, values)
+        # A seed of our own, so that a model that sets one is noticed, also if it has before.
+        torch.manual_seed(_SEED)
+        first, written = _step(model, given, repeats, values, held)
         if written is not None:
             raise CaptureError(
                 f"{model.name} cannot be captured: it writes to its parameter {written} while it computes the loss. "
@@ -59,8 +64,14 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
                 f"{model.name} cannot be captured: it draws random numbers of Python or NumPy, which would be the same "
                 "in all steps. Draw them outside, and give them as a tensor of the batch"
             )
+        if torch.initial_seed() != _SEED:
+            raise CaptureError(
+                f"{model.name} cannot be captured: it seeds PyTorch's random numbers while it computes the loss. They "
+                "are drawn by position, from the seed of the training: leave torch.manual_seed out. To use the same "
+                "numbers in all steps, keep them in a buffer"
+            )
         values.is_second = True
-        second, _ = _step(model, given, repeats, values)
+        second, _ = _step(model, given, repeats, values, held)
     if second != first:
         line = values.first_line_behind(second, first)
         where = f", from {line} on" if line else ""
@@ -71,7 +82,9 @@ def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
         )
 
 
-def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tuple[list[Any], str | None]:
+def _step(
+    model: Model, given: Given, repeats: Repeats, values: _Values, held: Held
+) -> tuple[list[Any], str | None]:
     """What a step computes, and a parameter that it writes to."""
     buffers = {name: torch.empty_like(buffer) for name, buffer in given.buffers.items()}
     state = {**given.params, **buffers}
@@ -85,7 +98,7 @@ def _step(model: Model, given: Given, repeats: Repeats, values: _Values) -> tupl
         with trial.replaced(mode), values:
             yield
 
-    with stepping(model.module, state, given.rng, given.rows, watch):
+    with stepping(model.module, state, given.rng, given.rows, held, watch):
         result = model.loss(model.module, given.own_batch())
         params, kept = dict(model.module.named_parameters()), dict(model.module.named_buffers())
         grads = _gradients(result[0] if isinstance(result, tuple) else result, given.params.values())

@@ -22,17 +22,25 @@ from trainyard.program.decompose import losses_written_out
 def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """Trace a function of pytrees of fake tensors that may write to tensors; the graph does not.
 
-    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) or, after `gradients`, the phase.
+    ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) and the region that is checkpointed (see
+    `trainyard.program.checkpoints`) or, after `gradients`, the phase.
     """
 
     def functional(*given: Any) -> Any:
         with FunctionalTensorMode(), _WithoutChecks():
-            results = function(*pytree.tree_map_only(Tensor, to_fun, given))
+            results = function(*pytree.tree_map_only(Tensor, _functional, given))
             return pytree.tree_map_only(Tensor, from_fun, results)
 
     with fx_traceback.preserve_node_meta():
         tracer = make_fx(functional, decomposition_table=losses_written_out(), tracing_mode="real")
         return tracer(*arguments)
+
+
+def _functional(tensor: Tensor) -> Any:
+    """What stands for a tensor; of a leaf of autograd one, as parameters must be."""
+    if tensor.requires_grad and tensor.is_leaf:
+        return to_fun(tensor.detach()).requires_grad_()
+    return to_fun(tensor)
 
 
 class _WithoutChecks(TorchDispatchMode):
@@ -77,13 +85,13 @@ def layers_recorded(module: nn.Module) -> Iterator[None]:
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             stack.append(path)
-            fx_traceback.current_meta["custom"] = {"layer": path}
+            _in_layer(path)
 
         return hook
 
     def leave(*_: Any) -> None:
         stack.pop()
-        fx_traceback.current_meta["custom"] = {"layer": stack[-1] if stack else ""}
+        _in_layer(stack[-1] if stack else "")
 
     handles = []
     for path, child in module.named_modules():
@@ -94,3 +102,9 @@ def layers_recorded(module: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _in_layer(path: str) -> None:
+    known = fx_traceback.current_meta.get("custom") or {}
+    kept = {"checkpoint": known["checkpoint"]} if "checkpoint" in known else {}
+    fx_traceback.current_meta["custom"] = {"layer": path, **kept}

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.model import CaptureError
+from trainyard.program.refusals import refused_op, refused_result
 
 # Files whose lines are not the model's, by how their names begin.
 _NOT_THE_MODEL = (str(Path(__file__).parent), "<", contextlib.__file__)
@@ -74,11 +75,16 @@ class Watching(TorchDispatchMode, ABC):
                 "divided among devices. Write it with tensor ops"
             )
         kwargs = kwargs or {}
+        if why := refused_op(func, args, kwargs):
+            raise CaptureError(f"{line_of_model(frames_now()) or 'the model'} {why}")
         with torch._C.DisableTorchFunction():
             known = self.before(func, pytree.tree_leaves((args, kwargs)), tuple(kwargs))
         result = func(*args, **kwargs)
+        made = tensors_of(result)
+        if why := next(filter(None, map(refused_result, made)), ""):
+            raise CaptureError(f"{line_of_model(frames_now()) or 'the model'} {why}")
         # Others are questions, such as which device a tensor is on.
-        if tensors_of(result) or func._schema.is_mutable:
+        if made or func._schema.is_mutable:
             with torch._C.DisableTorchFunction():
                 self.after(func, known, args, kwargs, result)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -17,7 +18,8 @@ def load_model_file(path: str | Path) -> Model:
 
     Parameters
     ----------
-    path : of the file; its folder is importable while it runs. A tuple's model is named after the file.
+    path : of the file; its folder is importable while it runs. A tuple's model is named after the file, and the
+        entries of its batch that are not cut into rows are those of the file's ``whole``, if it has one.
 
     Raises
     ------
@@ -28,13 +30,13 @@ def load_model_file(path: str | Path) -> Model:
         function = getattr(loaded, "model", None)
         if not callable(function):
             raise ValueError(f"{path} has no function `model`; {_ADVICE}")
-        result = function()
+        result, whole = function(), tuple(getattr(loaded, "whole", ()))
     if isinstance(result, Model):
-        return result
+        return replace(result, whole=whole) if whole else result
     if isinstance(result, tuple) and len(result) == 3:
         module, loss, batch = result
         if isinstance(module, nn.Module) and callable(loss):
-            return Model(Path(path).stem, module, loss, batch)
+            return Model(Path(path).stem, module, loss, batch, whole)
     described = type(result).__name__
     if isinstance(result, tuple):
         described = f"({', '.join(type(r).__name__ for r in result)})"

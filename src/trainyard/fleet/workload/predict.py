@@ -87,7 +87,7 @@ def predicted_job(name: str, model: Model, num_steps: int, table: Sequence[Throu
     FleetError
         If the model runs nowhere; the message says why.
     """
-    from trainyard.program.capture import batch_rows
+    from trainyard.program.batch import batch_rows
 
     runs = [entry for entry in table if entry.steps_per_s > 0]
     if not runs:
@@ -106,5 +106,5 @@ def predicted_job(name: str, model: Model, num_steps: int, table: Sequence[Throu
         max_devices=max(entry.spot.num_devices for entry in runs),
         device_types=tuple(kinds),
         model=model.name,
-        batch_size=batch_rows(model.batch),
+        batch_size=batch_rows(model.batch, model.whole),
     )

@@ -51,7 +51,10 @@ def build(setting: Setting, estimate: Estimate) -> Plan:
     )
     plan = _placed(setting, plan, point.sharding)
     return replace(
-        plan, recompute=recomputed(program, point.recompute), zero_stage=point.zero_stage, made_by=("auto",)
+        plan,
+        recompute=recomputed(program, point.recompute) | program.recompute,
+        zero_stage=point.zero_stage,
+        made_by=("auto",),
     )
 
 

@@ -50,7 +50,9 @@ def split(program: Program, num_microbatches: int) -> Program:
     for output in program.outputs:
         if output.kind == "buffer":
             raise CoupledRowsError(f"a step writes the buffer {output.path!r}, once for the whole batch")
-    wanted: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    wanted: dict[str, Placement] = {
+        i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole
+    }
     wanted |= {f"grad:{o.path}": PARTIAL for o in program.outputs if o.kind == "grad"}
     whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches, in_turns=True), wanted)
     local = _summed(emit(whole, assignment, wanted))

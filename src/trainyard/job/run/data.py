@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trainyard.program.batch import ROOT, key_text
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
 from trainyard.zoo.text import TextBatches, standard_library
@@ -110,15 +111,11 @@ def by_path(batch: Any) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
-        name = ".".join(["batch", *(_key(k) for k in path)])
+        name = ".".join([ROOT, *map(key_text, path)])
         if not isinstance(leaf, Tensor):
             raise DataError(f"{name} is a {type(leaf).__name__}; a batch holds tensors only")
         found[name] = leaf
     return found
-
-
-def _key(entry: Any) -> str:
-    return str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", entry))))
 
 
 def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) -> None:
@@ -131,7 +128,7 @@ def check_batch(batch: Mapping[str, Tensor], program: Program, num_rows: int) ->
     """
     for entry in (i for i in program.inputs if i.kind == "batch"):
         expected = tensor_of(program.nodes[entry.node])
-        shape = (num_rows, *expected.shape[1:])
+        shape = tuple(expected.shape) if entry.whole else (num_rows, *expected.shape[1:])
         if entry.path not in batch:
             raise DataError(f"the data has no {entry.path}; it has {', '.join(batch) or 'nothing'}")
         given = batch[entry.path]

@@ -155,6 +155,7 @@ class Executor:
 
     def _index_transfers(self) -> None:
         """Which values go from and to which actions, in the order of the sends."""
+        self.whole = {i.path for i in self.lowered.program.inputs if i.whole}
         self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
         self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
@@ -211,7 +212,10 @@ class Executor:
                 self._post_receives(ahead)
             self._collect_receives(action)
             first = action.microbatch * rows
-            inputs = {path: value[first : first + rows] for path, value in batch.items()}
+            inputs = {
+                path: value if path in self.whole else value[first : first + rows]
+                for path, value in batch.items()
+            }
             # Where the batch was split the position of its rows is part of the graph.
             rng = torch.tensor([self.seed, step, 0 if self.plan.statistics == "batch" else first])
             self.microbatch = action.microbatch

@@ -28,7 +28,7 @@ from trainyard.job.run.state import Values
 from trainyard.job.task import program_of
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
-from trainyard.program.random import dropout
+from trainyard.program.random import POSITIONAL
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,13 @@ def _load_kernels(program: Program, values: Values) -> None:
     matrices = [path for path, shape in shapes.items() if len(shape) > 1]
     if matrices:
         values(min(matrices, key=lambda path: shapes[path].numel()))
-    drawn = next((n for n in program.graph.nodes if n.target is torch.ops.trainyard.dropout.default), None)
-    if drawn is not None:
-        dropout(torch.ones(2, dtype=tensor_of(drawn).dtype), torch.zeros(3, dtype=torch.int64), 0.5, 0)
+    counter = torch.zeros(3, dtype=torch.int64)
+    drawn = [n for n in program.graph.nodes if n.target in POSITIONAL]
+    for op, how, dtype in {(n.target, n.args[2], tensor_of(n).dtype) for n in drawn}:
+        if isinstance(how, str):
+            op([2], counter, how, 0, 0, 0, [2], [0], dtype=dtype, device=torch.device("cpu"))
+        else:
+            op(torch.ones(2, dtype=dtype), counter, how, 0, 0, 0, [2], [0])
 
 
 def train_rank(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-import trainyard.program.random  # noqa: F401  (defines the dropout op)
+import trainyard.program.random  # noqa: F401  (defines the random ops)
 from trainyard.program.algebra.notation import OpAxes
 from trainyard.program.algebra.rules import (
     args_of,
@@ -23,6 +23,7 @@ from trainyard.program.placement import Reduction
 
 aten = torch.ops.aten
 DROPOUT = torch.ops.trainyard.dropout.default
+DRAW = torch.ops.trainyard.draw.default
 
 _JOINTLY_LINEAR = {aten.add.Tensor, aten.sub.Tensor}
 _LINEAR_IN_EACH = {aten.mul.Tensor}
@@ -177,6 +178,15 @@ def dropout(node: fx.Node) -> OpAxes:
     operands = (dims, *(tuple(() for _ in s) for s in shapes(node)[1:]))
     sizes = sizes_of("d", shape)
     return OpAxes(operands, (dims,), sizes, linear=(frozenset({0}),), contiguous=frozenset(sizes))
+
+
+@rule(DRAW)
+def draw(node: fx.Node) -> OpAxes:
+    """Every dimension is mapped, because a number depends on its global position; the counter is whole."""
+    (shape,) = result_shapes(node)
+    sizes = sizes_of("d", shape)
+    counters = tuple(tuple(() for _ in s) for s in shapes(node))
+    return OpAxes(counters, (named("d", shape),), sizes, contiguous=frozenset(sizes))
 
 
 @rule(aten.log_sigmoid_forward.default, aten.log_sigmoid_backward.default)

@@ -7,7 +7,7 @@ arguments, and are listed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from trainyard.program.placement import Placement, Shard, local_shape
 
 aten = torch.ops.aten
 DROPOUT = torch.ops.trainyard.dropout.default
+DRAW = torch.ops.trainyard.draw.default
 
 
 @dataclass(frozen=True)
@@ -162,13 +163,21 @@ def _convolution_backward(node: fx.Node, choice: Choice, num_ranks: int) -> Loca
     return _replaced(node, 3, [sizes[0] // num_ranks])
 
 
+@_localiser(DRAW)
+def _draw(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    """As ``dropout``, and of the shape of this part."""
+    placed = _positional(node, choice, num_ranks)
+    return replace(
+        placed, args=(_local(result_shapes(node)[0], choice.results[0], num_ranks), *placed.args[1:])
+    )
+
+
 @_localiser(DROPOUT)
-def _dropout(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
-    """The mask is a function of global positions: say where this part begins."""
+def _positional(node: fx.Node, choice: Choice, num_ranks: int) -> LocalCall:
+    """What is drawn is a function of global positions: say where this part begins."""
     part = choice.results[0]
     assert isinstance(part, Shard)
-    names = [a.name for a in DROPOUT._schema.arguments]
-    position = names.index("offsets")
+    position = [a.name for a in DROPOUT._schema.arguments].index("offsets")
     offsets: list[Any] = list(args_of(node)[position])
     local = result_shapes(node)[0][part.dim] // num_ranks
     offsets[part.dim] = Offset(local, offsets[part.dim])

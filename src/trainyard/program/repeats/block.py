@@ -31,7 +31,7 @@ class Traced:
     outputs, input_grads : fake tensors like the results, without those of parameters.
     has_grad : of the parameters and buffers, and of what the block is given.
     rebuild : makes what the block returns of its output tensors.
-    num_draws : calls of dropout.
+    num_draws : draws of random numbers.
     """
 
     graph: fx.Graph
@@ -147,7 +147,7 @@ def trace_block(block: nn.Module, call: Call, rng: Tensor, rows: int, watch: Wat
     with layers_recorded(block):
         graph = trace(step, tensors, given).graph
     phases = [is_backward(n) for n in graph.nodes if n.op == "call_function"]
-    # Where the block is checkpointed, ops of the forward pass run again in the backward pass.
+    # Functions with a backward pass of their own may run ops of layers there.
     if step.writes or graph.find_nodes(op="get_attr") or phases != sorted(phases):
         return None
     results = [n.meta["val"] for n in output_args(graph) if n is not None]

@@ -30,7 +30,7 @@ class Repeats:
     Attributes
     ----------
     blocks : by path; all equal the one that is ``traced``. There are none where nothing repeats.
-    placed : path and number of the first dropout of every call that was replaced.
+    placed : path and number of the first draw of every call that was replaced.
     """
 
     blocks: Mapping[str, nn.Module]

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 
+from trainyard.program.random import SALT
 from trainyard.program.repeats.block import Call
 from trainyard.program.repeats.equal import description, frozen, is_plain
 from trainyard.program.watching import Watching, storage_id, tensors_of
-
-_NUMBER = 3  # place of the number of the draw among the arguments of dropout
 
 
 class Ops:
@@ -48,8 +47,10 @@ class Ops:
     ) -> None:
         """An op ran; its draws are counted from the first."""
         arguments = list(self.comparable(leaves))
-        if op is torch.ops.trainyard.dropout.default:
-            arguments[_NUMBER] = leaves[_NUMBER] - first_draw
+        if (
+            op is torch.ops.trainyard.dropout.default
+        ):  # other draws are seen as the ops of PyTorch that they are
+            arguments[SALT] = leaves[SALT] - first_draw
         for number, tensor in enumerate(tensors_of(result)):
             if storage_id(tensor) not in self._origin:
                 self.comes_from((len(self.ops), number), tensor)

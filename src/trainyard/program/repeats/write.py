@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from trainyard.program.nodes import copy_node
 from trainyard.program.program import output_args
+from trainyard.program.random import POSITIONAL, SALT
 from trainyard.program.repeats.stand_in import Repeats
 from trainyard.program.tracing import is_backward
 
@@ -84,11 +85,23 @@ def _write(
             copied = copy_node(graph, node, values.__getitem__)
             copied.meta["seq_nr"] = (index, node.meta.get("seq_nr", -1))
             if phase == "forward":
-                inside = (node.meta.get("custom") or {}).get("layer", "")
-                copied.meta["custom"] = {"layer": f"{path}.{inside}" if inside else path}
-            if node.target is torch.ops.trainyard.dropout.default:
-                copied.update_arg(3, node.args[3] + first_draw)
+                copied.meta["custom"] = _origin(node, op, path)
+            if node.target in POSITIONAL:
+                copied.update_arg(SALT, node.args[SALT] + first_draw)
             values[node] = copied
     results = output_args(traced.graph)
     count = len(traced.outputs)
     return [values[node] for node in (results[:count] if phase == "forward" else results[count:]) if node]
+
+
+def _origin(node: fx.Node, op: fx.Node, path: str) -> dict[str, Any]:
+    """What a forward node of the block at ``path`` came from, where ``op`` stands for that block."""
+    inside = node.meta.get("custom") or {}
+    around = op.meta.get("custom") or {}
+    layer = inside.get("layer", "")
+    found: dict[str, Any] = {"layer": f"{path}.{layer}" if layer else path}
+    if "checkpoint" in around:
+        found["checkpoint"] = around["checkpoint"]
+    elif "checkpoint" in inside:
+        found["checkpoint"] = (op.args[2], inside["checkpoint"])
+    return found
