@@ -41,6 +41,10 @@ class Task:
             self._programs[num_rows] = capture(self.model, num_rows, getattr(torch, self.dtype))
         return self._programs[num_rows]
 
+    def coupling(self) -> str | None:
+        """Why the batch must not be split into microbatches, in one sentence; None where it may be."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -65,7 +69,7 @@ def first_plan(setting: Setting) -> Plan:
         task.num_rows,
         1,
         1,
-        make_schedule("gpipe", 1, 1),
+        make_schedule("one_f_one_b", 1, 1),
         dtype=task.dtype,
     )
 
@@ -94,6 +98,8 @@ def with_mesh(
     """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
 
     What strategies before have placed stays where it is; lowering refuses what does not divide over an axis.
+    A pipeline of one stage runs its microbatches one after the other, whatever the schedule, so that it keeps the
+    activations of one only.
 
     Raises
     ------
@@ -108,6 +114,7 @@ def with_mesh(
             f"data-parallel ranks; rows must be a multiple of {share}"
         )
     program = task.program(task.num_rows // num_microbatches)
+    schedule = schedule if pipeline * num_stages_per_rank > 1 else "one_f_one_b"
     batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
     along_data = {**plan.placements.get(DATA, {}), **batch}
     return replace(
