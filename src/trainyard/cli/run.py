@@ -29,6 +29,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
     from trainyard.job.plan import load_plan
     from trainyard.job.planning import load_model, simulate
+    from trainyard.report.prediction import does_not_fit, simulation_document
 
     plan = load_plan(options.plan)
     spec = options.model or plan.model
@@ -38,5 +39,8 @@ def act(options: Options, screen: Screen) -> Outcome:
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = None if options.model is None else load_model(spec)
             simulation = simulate(plan, model, f"local:{plan.num_ranks}")
+        # What is known of this machine is its processors and their memory.
+        if options.device == "cpu" and not simulation.fits:
+            return Outcome(simulation_document(simulation), failure=does_not_fit(plan, simulation))
     command = f"trainyard run {options.plan}" + (f" --model {options.model}" if options.model else "")
     return train_and_report(command, spec, plan, simulation, options, screen)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ _GRADIENT_BYTES = 4
 _OPTIMIZER_TRAFFIC_BYTES = 28
 
 Floats = npt.NDArray[np.float64]
+Balance = Literal["time", "memory"]
+"""What stages are to have the same of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +50,17 @@ class Stages:
     output_bytes: int
 
 
-def cut_stages(blocks: Sequence[BlockCost], num_stages: int) -> Stages:
-    """Cut blocks into stages whose slowest is as fast as possible."""
-    starts = (0, *balanced_cuts([b.forward_s + b.backward_s for b in blocks], num_stages))
+def cut_stages(blocks: Sequence[BlockCost], num_stages: int, balance: Balance = "time") -> Stages:
+    """Cut blocks into stages whose slowest is as fast as possible, or whose largest is as small as possible.
+
+    Memory is counted with as many microbatches in flight as there are stages, as at the first of 1F1B.
+    """
+    if balance == "time":
+        costs = [b.forward_s + b.backward_s for b in blocks]
+    else:
+        state_bytes = 2 + _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
+        costs = [b.param_elements * state_bytes + b.kept_bytes * num_stages for b in blocks]
+    starts = (0, *balanced_cuts(costs, num_stages))
     stages = [blocks[a:b] for a, b in zip(starts, (*starts[1:], len(blocks)), strict=True)]
 
     def total(name: str) -> Floats:
@@ -79,12 +90,14 @@ class Estimate:
     ----------
     step_s : of one training step.
     memory_bytes : on the fullest device.
+    mean_memory_bytes : of all pipeline ranks.
     stage_paths : path of the first block of each stage.
     """
 
     point: Point
     step_s: float
     memory_bytes: int
+    mean_memory_bytes: int
     stage_paths: tuple[str, ...]
 
 
@@ -118,8 +131,9 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
         working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
-    memory_bytes = int((state + kept + working).max())
-    return Estimate(point, pipeline_s + exposed_s + optimizer_s, memory_bytes, stages.paths)
+    used = state + kept + working
+    step_s = pipeline_s + exposed_s + optimizer_s
+    return Estimate(point, step_s, int(used.max()), int(used.mean()), stages.paths)
 
 
 def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster: Cluster) -> float:

@@ -1,7 +1,8 @@
 """Probing: what one block of a model costs under a sharding, from the graph that would run.
 
-A model of many equal blocks is captured with two of them; the second stands for all that repeat. So a model of any
-depth is probed in the time of a shallow one, and the whole model is captured only for the plan that is chosen.
+A model of many equal blocks is captured with three of them; the second stands for all between the first, which follows
+what is no block, and the last, which the loss follows. So a model of any depth is probed in the time of a shallow one,
+and the whole model is captured only for the plan that is chosen.
 """
 
 from __future__ import annotations
@@ -62,6 +63,30 @@ def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tu
     saved = saved_values(local, parts, recompute)
     params = _params_by_block(local, order)
     return tuple(_block(path, order, saved, params.get(path, 0), seconds) for path in paths)
+
+
+def between(low: BlockCost, low_rows: int, high: BlockCost, high_rows: int, rows: int) -> BlockCost:
+    """The cost of a block at some rows from those at two others: a line through both, as long as it is not negative.
+
+    Seconds and bytes of an op grow by as much with each row as long as the same rate limits it.
+    """
+    share = (rows - low_rows) / (high_rows - low_rows)
+
+    def at(name: str) -> float:
+        first, last = float(getattr(low, name)), float(getattr(high, name))
+        return max(0.0, first + (last - first) * share)
+
+    return BlockCost(
+        low.path,
+        at("forward_s"),
+        at("backward_s"),
+        at("recompute_s"),
+        at("communication_s"),
+        round(at("kept_bytes")),
+        round(at("output_bytes")),
+        round(at("working_bytes")),
+        low.param_elements,
+    )
 
 
 def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
