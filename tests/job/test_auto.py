@@ -108,7 +108,7 @@ def test_accumulation_keeps_one_microbatch():
 
 
 def test_nothing_fits():
-    with pytest.raises(DoesNotFitError, match=r"does not fit.*GiB on a device.*as many devices"):
+    with pytest.raises(DoesNotFitError, match=r"does not fit.*MiB on a device.*as many devices"):
         plan(wide(16), small_memory(10**6, devices=2))
 
 
@@ -151,8 +151,8 @@ def test_stages_of_a_root_sequential_are_even(layers, stages, right):
 
 
 def test_stages_are_cut_by_memory_where_those_of_equal_time_do_not_fit():
-    slow = BlockCost("0", 1.0, 2.0, 0.0, 0.0, 0, 0, 0, 100)
-    large = BlockCost("1", 0.1, 0.2, 0.0, 0.0, 0, 0, 0, 10_000)
+    slow = BlockCost("0", 1.0, 2.0, 0.0, 0.0, 0, 0, 0, 100, 100)
+    large = BlockCost("1", 0.1, 0.2, 0.0, 0.0, 0, 0, 0, 10_000, 10_000)
     blocks = [slow, slow, large, large]
     assert cut_stages(blocks, 2, "time").paths == ("0", "0")
     assert list(cut_stages(blocks, 2, "memory").elements) == [10_200, 10_000]
@@ -171,6 +171,16 @@ def test_costs_between_probes_are_those_of_a_probe():
         assert found.kept_bytes == right.kept_bytes
         assert found.forward_s == pytest.approx(right.forward_s, rel=0.05)
         assert found.backward_s == pytest.approx(right.backward_s, rel=0.05)
+
+
+def test_frozen_parameters_have_no_optimizer_state():
+    model = wide(16)
+    model.module.requires_grad_(False)
+    model.module[-2].requires_grad_(True)
+    setting = Setting(Task(model), parse_cluster("1x1xT4"))
+    estimates = estimate_all(setting, Probes(setting, Roofline()), 2**40, lambda what, done: None)
+    layer_bytes = 4 * (256 * 256 + 256)
+    assert min(e.memory_bytes for e in estimates.points) < 10 * layer_bytes
 
 
 def test_ladders_divide_the_batch():

@@ -34,7 +34,7 @@ class Stages:
     Attributes
     ----------
     paths : path of the first block.
-    elements : parameters; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
+    elements : parameters, and ``trained`` of them; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
     widest_elements : parameters of the block that has most.
     output_bytes : the most that one stage hands to the next.
     """
@@ -44,6 +44,7 @@ class Stages:
     backward_s: Floats
     recompute_s: Floats
     elements: Floats
+    trained: Floats
     kept_bytes: Floats
     working_bytes: Floats
     widest_elements: Floats
@@ -58,8 +59,10 @@ def cut_stages(blocks: Sequence[BlockCost], num_stages: int, balance: Balance = 
     if balance == "time":
         costs = [b.forward_s + b.backward_s for b in blocks]
     else:
-        state_bytes = 2 + _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
-        costs = [b.param_elements * state_bytes + b.kept_bytes * num_stages for b in blocks]
+        trained = _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
+        costs = [
+            2 * b.param_elements + trained * b.trained_elements + b.kept_bytes * num_stages for b in blocks
+        ]
     starts = (0, *balanced_cuts(costs, num_stages))
     stages = [blocks[a:b] for a, b in zip(starts, (*starts[1:], len(blocks)), strict=True)]
 
@@ -75,6 +78,7 @@ def cut_stages(blocks: Sequence[BlockCost], num_stages: int, balance: Balance = 
         total("backward_s"),
         total("recompute_s"),
         total("param_elements"),
+        total("trained_elements"),
         total("kept_bytes"),
         largest("working_bytes"),
         largest("param_elements"),
@@ -116,17 +120,18 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
         return summed
 
     forward_s, backward_s = by_rank(stages.forward_s), by_rank(stages.backward_s)
-    elements = by_rank(stages.elements)
-    most = float(elements.max())
+    elements, trained = by_rank(stages.elements), by_rank(stages.trained)
+    most = float(trained.max())
     device = cluster.device(0)
     shared = point.data if point.zero_stage else 1
     optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
     slowest = int((forward_s + backward_s).argmax())
-    exposed_s = _data_s(point, most, backward_s[slowest], cluster, weight_bytes)
+    gathered = float(elements.max()) if point.zero_stage == 3 else most
+    exposed_s = _data_s(point, most, gathered, backward_s[slowest], cluster, weight_bytes)
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
     state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
-    state += elements * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
-    state += elements * _MASTER_AND_MOMENTS_BYTES / shared
+    state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
+    state += trained * _MASTER_AND_MOMENTS_BYTES / shared
     kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
@@ -151,8 +156,15 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
 
 
-def _data_s(point: Point, elements: float, backward_s: float, cluster: Cluster, weight_bytes: int) -> float:
-    """Data-parallel traffic that no computation hides."""
+def _data_s(
+    point: Point, elements: float, gathered: float, backward_s: float, cluster: Cluster, weight_bytes: int
+) -> float:
+    """Data-parallel traffic that no computation hides.
+
+    Parameters
+    ----------
+    elements : whose gradients are reduced; ``gathered`` whose parameters ZeRO gathers.
+    """
     if point.data == 1:
         return 0.0
 
@@ -162,7 +174,7 @@ def _data_s(point: Point, elements: float, backward_s: float, cluster: Cluster, 
     if point.zero_stage == 0:
         return max(0.0, cost("all_reduce", elements * _GRADIENT_BYTES) - backward_s)
     scatter_s = cost("reduce_scatter", elements * _GRADIENT_BYTES)
-    gather_s = cost("all_gather", elements * weight_bytes)
+    gather_s = cost("all_gather", gathered * weight_bytes)
     if point.zero_stage == 1:
         return max(0.0, scatter_s - backward_s) + gather_s
     if point.zero_stage == 2:

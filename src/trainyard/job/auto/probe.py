@@ -35,7 +35,7 @@ class BlockCost:
     kept_bytes : what the forward pass keeps for the backward pass.
     output_bytes : what the block hands to the next.
     working_bytes : the largest sum of what one op of its backward pass reads and writes, and what is recomputed.
-    param_elements : of this rank's part of its parameters.
+    param_elements : of this rank's part of its parameters; ``trained_elements`` of those that are trained.
     """
 
     path: str
@@ -47,6 +47,7 @@ class BlockCost:
     output_bytes: int
     working_bytes: int
     param_elements: int
+    trained_elements: int
 
 
 def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tuple[BlockCost, ...]:
@@ -62,7 +63,7 @@ def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tu
     paths = list(dict.fromkeys(order.values()))
     saved = saved_values(local, parts, recompute)
     params = _params_by_block(local, order)
-    return tuple(_block(path, order, saved, params.get(path, 0), seconds) for path in paths)
+    return tuple(_block(path, order, saved, params.get(path, (0, 0)), seconds) for path in paths)
 
 
 def between(low: BlockCost, low_rows: int, high: BlockCost, high_rows: int, rows: int) -> BlockCost:
@@ -86,6 +87,7 @@ def between(low: BlockCost, low_rows: int, high: BlockCost, high_rows: int, rows
         round(at("output_bytes")),
         round(at("working_bytes")),
         low.param_elements,
+        low.trained_elements,
     )
 
 
@@ -106,13 +108,16 @@ def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
     return found
 
 
-def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, tuple[int, int]]:
+    """Elements of each block's parameters, and of those of them that are trained."""
+    found: dict[str, tuple[int, int]] = {}
     for entry in local.params:
         node = local.nodes[entry.node]
         path = block_path(entry.path)
         known = path if path in order.values() else next((order[u] for u in node.users if u in order), path)
-        found[known] = found.get(known, 0) + node.meta["val"].numel()
+        total, trained = found.get(known, (0, 0))
+        size = node.meta["val"].numel()
+        found[known] = (total + size, trained + size * entry.trainable)
     return found
 
 
@@ -120,7 +125,7 @@ def _block(
     path: str,
     order: dict[fx.Node, str],
     saved: SavedValues,
-    param_elements: int,
+    elements: tuple[int, int],
     seconds: NodeSeconds,
 ) -> BlockCost:
     ops = [n for n, p in order.items() if p == path]
@@ -143,7 +148,7 @@ def _block(
         sum(node_bytes(n) for n in saved.kept if order.get(n) == path),
         sum(node_bytes(n) for n in {storage_of(n) for n in leaving}),
         _working_bytes(backward) + sum(node_bytes(n) for n in {storage_of(n) for n in repeated}),
-        param_elements,
+        *elements,
     )
 
 

@@ -20,7 +20,7 @@ from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Pricing, Trial, Trials
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError
 from trainyard.job.simulate import Simulation
-from trainyard.job.simulation.result import gib_text, usable_bytes
+from trainyard.job.simulation.result import size_text, usable_bytes
 from trainyard.job.task import Setting
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
@@ -86,13 +86,15 @@ def search(
     if best is None:
         raise _nothing_fits(setting, estimates.points, trials)
     others = _runners_up(fitting, trials, best)
+    unfit = {t.name for t in trials.found if not t.simulation.fits}
+    slower = [r for r in others if r.name not in unfit]
     reasons = (
         f"Chosen: {best.name}.",
         _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
         *estimates.left_out,
         *_failed(failures),
         *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
-        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in others[:3]),
+        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
     plan = replace(best.plan, made_by=("auto",), reasons=reasons)
     return Found(plan, best.simulation, tuple(others[:10]))
@@ -181,6 +183,6 @@ def _nothing_fits(setting: Setting, estimates: Sequence[Estimate], trials: Trial
     capacity = cluster.device(0).memory_bytes * _USABLE_MEMORY
     return DoesNotFitError(
         f"{name} does not fit on {cluster.name}: the plan with the least memory ({least.point}) needs "
-        f"{gib_text(least.memory_bytes)} on a device, of which {gib_text(capacity)} can be used. Use about "
+        f"{size_text(least.memory_bytes)} on a device, of which {size_text(capacity)} can be used. Use about "
         f"{least.memory_bytes / capacity:.1f} times as many devices, devices with more memory, or fewer rows"
     )

@@ -85,8 +85,8 @@ class Simulation:
         limit = self.memory_limit_bytes[rank]
         where = f"a device of pipeline rank {rank}" if len(self.memory) > 1 else "a device"
         return (
-            f"{where} needs {gib_text(self.peak_bytes[rank])}, and a plan may use {gib_text(usable_bytes(limit))} of "
-            f"its {gib_text(limit)}: {gib_text(short)} are missing. Most is for {most}. {_REMEDIES[most]}"
+            f"{where} needs {size_text(self.peak_bytes[rank])}, and a plan may use {size_text(usable_bytes(limit))} of "
+            f"its {size_text(limit)}: {size_text(short)} are missing. Most is for {most}. {_REMEDIES[most]}"
         )
 
     @property
@@ -117,9 +117,11 @@ class Simulation:
         return "\n".join(parts)
 
 
-def gib_text(num_bytes: float) -> str:
-    """Bytes in GiB: ``11.2 GiB``."""
+def size_text(num_bytes: float) -> str:
+    """Bytes as people read them: ``11.2 GiB``, ``4.5 MiB``."""
     size = num_bytes / _GIB
+    if size < 0.1:
+        return f"{num_bytes / 2**20:.3g} MiB"
     return f"{size:.3g} GiB" if size < 999.5 else f"{size:,.0f} GiB"
 
 
