@@ -12,6 +12,7 @@ import yaml
 
 from trainyard.cli import main as cli
 from trainyard.cli.screen import plain
+from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import load_plan
 from trainyard.report.comparison_page import comparison_page
 from trainyard.report.league import Contender, league_table, ranked
@@ -47,6 +48,32 @@ def test_plan_is_saved_as_it_is_printed(saved):
     assert prediction["fits"] is True
     assert sum(prediction["breakdown_s"].values()) == pytest.approx(prediction["step_s"])
     assert sum(prediction["memory_bytes"][0].values()) == prediction["peak_bytes"][0]
+
+
+@pytest.fixture
+def small_cluster(tmp_path):
+    """The path of a cluster whose devices have 100 kB."""
+    path = tmp_path / "small.yaml"
+    text = parse_cluster("1x2xT4").to_yaml()
+    path.write_text(re.sub(r"(?m)^  memory_bytes: .*$", "  memory_bytes: 100000", text))
+    return str(path)
+
+
+@pytest.mark.parametrize("strategies", ["data_parallel", "auto"])
+def test_a_plan_that_does_not_fit_fails(strategies, small_cluster, capsys):
+    arguments = ("plan", "gpt-tiny", "--cluster", small_cluster, "--strategies", strategies, "--json")
+    assert cli.main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fits"] is False
+    assert re.search(r"error: .*does not fit.*MiB", err)
+
+
+def test_compare_says_what_is_short_in_a_row(small_cluster, capsys):
+    arguments = ("compare", "gpt-tiny", "--cluster", small_cluster, "--strategies", "data_parallel")
+    assert cli.main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert "does not fit: data 2. a device needs" in " ".join(out.split())
+    assert "none of the strategies has a plan that fits" in err
 
 
 def test_simulate_agrees_with_plan_and_writes_files(saved, tmp_path, capsys):

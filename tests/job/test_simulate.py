@@ -186,8 +186,8 @@ def test_a_plan_that_does_not_fit_says_what_is_short():
     cluster = Cluster("small", (replace(cluster.nodes[0], devices=small),))
     found = simulate_plan(lowered_of(tiny("gpt", 16), cluster), cluster)
     assert not found.fits
-    assert found.shortage_bytes[0] == found.peak_bytes[0] - 10**6
-    assert "does not fit: pipeline rank 0 is short of" in found.explain()
+    assert found.shortage_bytes[0] == found.peak_bytes[0] - 960_000
+    assert "does not fit: a device needs" in found.explain()
     assert simulate_plan(lowered_of(tiny("gpt", 16)), CLUSTER).fits
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 
@@ -18,14 +20,32 @@ class Residual(nn.Sequential):
         return x
 
 
+def model_of(module: nn.Module) -> Model:
+    return Model("stack", module, lambda m, batch: m(batch["x"]).sum(), {"x": torch.ones(2, 4)})
+
+
+def linears(count: int) -> list[nn.Module]:
+    return [nn.Linear(4, 4) for _ in range(count)]
+
+
 def test_a_list_of_blocks_keeps_its_own_forward() -> None:
-    module = nn.Sequential(nn.Linear(3, 4), Residual(*(nn.Linear(4, 4) for _ in range(5))))
-    model = Model("residual", module, lambda m, batch: m(batch["x"]).sum(), {"x": torch.ones(2, 3)})
+    blocks = Residual(*linears(5))
+    model = model_of(nn.Sequential(OrderedDict(first=nn.Linear(4, 4), blocks=blocks)))
     shorter = truncate(model, kept=2)
-    assert (shorter.path, shorter.kept, shorter.count) == ("1", 2, 5)
-    first, blocks = module
-    x = first(model.batch["x"])
+    assert (shorter.path, shorter.kept, shorter.count) == ("blocks", 2, 5)
+    x = model.module.first(model.batch["x"])
     for block in list(blocks)[:2]:
         x = x + block(x)
     torch.testing.assert_close(shorter.model.module(model.batch["x"]), x)
     assert len(blocks) == 5
+
+
+def test_the_model_itself_may_be_the_list() -> None:
+    shorter = truncate(model_of(nn.Sequential(*linears(5))), kept=2)
+    assert (shorter.path, shorter.kept, shorter.count, len(shorter.model.module)) == ("", 2, 5, 2)
+    assert [shorter.block(i) for i in range(2)] == ["0", "1"]
+
+
+def test_a_list_inside_an_item_of_a_list_is_one_block_and_stays_whole() -> None:
+    model = model_of(nn.Sequential(nn.Linear(4, 4), nn.Sequential(*linears(5))))
+    assert truncate(model, kept=2).model is model

@@ -65,4 +65,9 @@ def act(options: Options, screen: Screen) -> Outcome:
         "cluster": cluster.name,
         "contenders": [{**asdict(c), "peak_bytes": c.peak_bytes} for c in contenders],
     }
-    return Outcome(document, (league_table(title, contenders),))
+    failure = (
+        ""
+        if any(c.fits for c in contenders)
+        else f"none of the strategies has a plan that fits {cluster.name}"
+    )
+    return Outcome(document, (league_table(title, contenders),), failure)

@@ -17,7 +17,7 @@ from trainyard.cli.verbs import VERBS, Verb
 
 __all__ = ["UsageError", "help_text", "main", "run"]
 
-_USER_ERROR, _INTERRUPTED = 2, 130
+_FAILED, _USER_ERROR, _INTERRUPTED = 1, 2, 130
 _MOST_ROWS = 4
 _HELP = ("-h", "--help", "help")
 
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0; 2 for an error of the user, told in one line of stderr; 130 after Ctrl-C.
+        The exit code: 0; 1 where there is a result and it is not what was asked for, such as a plan that does not
+        fit; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C.
         With ``TRAINYARD_DEBUG=1`` errors keep their traceback.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -96,8 +97,12 @@ def _dispatch(given: list[str]) -> int:
     from trainyard.cli.screen import Screen
 
     screen = Screen(options.json, is_silent())
-    screen.show(module.act(options, screen))
-    return 0
+    outcome = module.act(options, screen)
+    screen.show(outcome)
+    if not outcome.failure:
+        return 0
+    print(f"error: {outcome.failure}", file=sys.stderr)
+    return _FAILED
 
 
 def _verb(given: list[str]) -> tuple[str, list[str]]:

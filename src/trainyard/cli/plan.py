@@ -35,19 +35,29 @@ class Options(SplittingOptions, Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Plan."""
+    from trainyard.job.plan import DoesNotFitError
     from trainyard.job.planning import load_model, plan
-    from trainyard.report.prediction import planned_document, runners_up_table, simulation_facts
+    from trainyard.report.prediction import (
+        does_not_fit,
+        planned_document,
+        runners_up_table,
+        simulation_facts,
+    )
     from trainyard.report.tables import facts_table
 
-    with screen.waiting("planning") as change:
-        found = plan(
-            load_model(options.model, options.rows),
-            options.cluster,
-            options.strategies,
-            options.dtype,
-            lambda what, done: change(f"{what} ({done:.0%})"),
-            options.statistics,
-        )
+    try:
+        with screen.waiting("planning") as change:
+            found = plan(
+                load_model(options.model, options.rows),
+                options.cluster,
+                options.strategies,
+                options.dtype,
+                lambda what, done: change(f"{what} ({done:.0%})"),
+                options.statistics,
+            )
+    except DoesNotFitError as error:
+        document = {"model": options.model, "cluster": options.cluster, "fits": False, "reason": str(error)}
+        return Outcome(document, failure=str(error))
     if options.save is not None:
         found.plan.save(options.save)
         screen.say(f"saved to {options.save}")
@@ -58,4 +68,4 @@ def act(options: Options, screen: Screen) -> Outcome:
     ]
     if found.runners_up:
         body += ["", runners_up_table(found.runners_up, found.simulation)]
-    return Outcome(planned_document(found), body)
+    return Outcome(planned_document(found), body, does_not_fit(found.plan, found.simulation))

@@ -30,6 +30,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import load_plan
     from trainyard.job.planning import load_model, simulate
+    from trainyard.report.prediction import does_not_fit, simulation_document
 
     plan = load_plan(options.plan)
     spec = options.model or plan.model
@@ -41,6 +42,9 @@ def act(options: Options, screen: Screen) -> Outcome:
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = load_model(spec) if model is None and options.model is not None else model
             simulation = simulate(plan, model, f"local:{plan.num_ranks}")
+        # What is known of this machine is its processors and their memory.
+        if options.device == "cpu" and not simulation.fits:
+            return Outcome(simulation_document(simulation), failure=does_not_fit(plan, simulation))
     del model
     command = f"trainyard run {options.plan}" + (f" --model {options.model}" if options.model else "")
     return train_and_report(command, spec, plan, simulation, data, options, screen)

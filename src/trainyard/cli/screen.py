@@ -34,10 +34,12 @@ class Outcome:
     ----------
     document : numbers, strings, lists and mappings, for ``--json``; units are in its names.
     body : what a person reads; strings are printed as they are, without wrapping.
+    failure : why it is not what was asked for, and what to do; the command then ends with status 1. Empty if it is.
     """
 
     document: Mapping[str, Any]
     body: Sequence[RenderableType] = field(default_factory=tuple)
+    failure: str = ""
 
 
 class Screen:

@@ -38,19 +38,25 @@ class Options(SplittingOptions, TrainingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Train."""
     from trainyard.cli.sources import file_data, file_model
-    from trainyard.job.plan import parse_plan
-    from trainyard.report.prediction import simulation_facts
+    from trainyard.job.plan import DoesNotFitError, parse_plan
+    from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
     model = file_model(options.model, options.seed)
-    data = file_data(
-        options.model, options.steps
-    )  # what cannot be trained on is refused before anything is planned
-    found = None if is_silent() else _best_plan(options, model, screen)
-    plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
-    if found is not None:
-        screen.say(plan.explain())
+    # What cannot be trained on is refused before anything is planned.
+    data = file_data(options.model, options.steps)
+    found = None
+    if not is_silent():
+        try:
+            found = _best_plan(options, model, screen)
+        except DoesNotFitError as error:
+            return Outcome({"model": options.model, "fits": False, "reason": str(error)}, failure=str(error))
+        screen.say(found.plan.explain())
         screen.say(facts_table("", simulation_facts(found.simulation)))
+        # What is known of this machine is its processors and their memory.
+        if options.device == "cpu" and not found.simulation.fits:
+            return Outcome(planned_document(found), failure=does_not_fit(found.plan, found.simulation))
+    plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
     return train_and_report(
         f"trainyard train {options.model}", options.model, plan, simulation, data, options, screen
@@ -60,6 +66,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned:
     """Plan for every number of processes that is in question; the fastest plan wins."""
     from trainyard.hardware import cluster_of_profile, local_profile
+    from trainyard.job.plan import DoesNotFitError
     from trainyard.job.planning import load_model, plan
 
     with screen.waiting("measuring this machine") as change:
@@ -70,14 +77,20 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
     found: list[Planned] = []
     for count in counts:
         with screen.waiting(f"planning for {_processes(count)}") as change:
-            planned = plan(
-                model,
-                cluster_of_profile(profile, count),
-                options.strategies,
-                options.dtype,
-                lambda what, done: change(f"{what} ({done:.0%})"),
-                options.statistics,
-            )
+            try:
+                planned = plan(
+                    model,
+                    cluster_of_profile(profile, count),
+                    options.strategies,
+                    options.dtype,
+                    lambda what, done: change(f"{what} ({done:.0%})"),
+                    options.statistics,
+                    all_devices=True,
+                )
+            except DoesNotFitError:
+                if count != counts[-1] or found:
+                    continue
+                raise
         found.append(planned)
     best = min(found, key=lambda each: (not each.simulation.fits, each.simulation.step_s))
     for other in found:

@@ -1,26 +1,25 @@
-"""Cutting a model into pipeline stages at block boundaries: balanced by work, or evenly by count."""
+"""Cutting a model into pipeline stages at block boundaries: balanced by time, or evenly by count."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from torch import fx
+
+from trainyard.job.lower.cut import cut
 from trainyard.job.plan import PlanError
 from trainyard.program.blocks import Block, blocks
 from trainyard.program.flops import node_flops
 from trainyard.program.program import Program
 
 
-def block_flops(block: Block) -> float:
-    """Flops of the forward pass of a block."""
-    return float(sum(node_flops(node) for node in block.ops))
-
-
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     """Cut a sequence into consecutive, non-empty parts so that the costliest part costs least.
 
-    Bisection on the costliest part; each part is as long as that allows, which decides whether it is possible.
+    Bisection on the costliest part. Of the cuts that reach it, each part is as near to an even share of what is left
+    as the parts after it allow, so that parts are not long only because they can be.
 
     Parameters
     ----------
@@ -40,8 +39,8 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     --------
     >>> balanced_cuts([4, 1, 1, 1, 1], 2)
     (1,)
-    >>> balanced_cuts([1, 1, 1, 1, 1, 1], 3)
-    (2, 4)
+    >>> balanced_cuts([1] * 10, 4)
+    (2, 5, 7)
     """
     count = len(costs)
     if not 1 <= num_parts <= count:
@@ -52,36 +51,53 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> tuple[int, ...]:
     low, high = max(max(costs), before[-1] / num_parts), before[-1]
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if _cuts_within(before, num_parts, middle) else (middle, high)
-    found = _cuts_within(before, num_parts, high)
-    assert found is not None
-    return found
+        low, high = (low, middle) if _earliest(before, num_parts, middle) else (middle, high)
+    earliest = _earliest(before, num_parts, high)
+    assert earliest is not None
+    return _evened(before, earliest, high)
 
 
-def _cuts_within(before: list[float], num_parts: int, most: float) -> tuple[int, ...] | None:
-    """Cuts into parts of at most ``most`` each, every part as long as it can be; None if there are none.
+def _earliest(before: list[float], num_parts: int, most: float) -> list[int] | None:
+    """The earliest start of each part but the first if none costs more than ``most``; None if that is not possible.
 
     Parameters
     ----------
     before : sum of the costs before each element, and of all.
     """
-    count = len(before) - 1
-    cuts: list[int] = []
-    start = 0
+    most *= 1 + 1e-9
+    starts: list[int] = []
+    end = len(before) - 1
     for left in range(num_parts - 1, 0, -1):
-        end = bisect_right(before, before[start] + most * (1 + 1e-12)) - 1
-        start = max(start + 1, min(end, count - left))
-        if before[start] - before[cuts[-1] if cuts else 0] > most * (1 + 1e-9):
-            return None
+        end = max(left, bisect_left(before, before[end] - most))
+        starts.append(end)
+    return starts[::-1] if before[end] <= most else None
+
+
+def _evened(before: list[float], earliest: list[int], most: float) -> tuple[int, ...]:
+    """Cuts with parts of at most ``most``, each as near to an even share of the rest as the later parts allow."""
+    most *= 1 + 1e-9
+    count, cuts, start = len(before) - 1, [], 0
+    for done, first in enumerate(earliest):
+        left = len(earliest) - done
+        share = before[start] + (before[-1] - before[start]) / (left + 1)
+        longest = min(bisect_right(before, before[start] + most) - 1, count - left)
+        candidates = range(max(start + 1, first), max(longest, start + 1, first) + 1)
+        start = min(candidates, key=lambda end: abs(before[end] - share))
         cuts.append(start)
-    return tuple(cuts) if before[-1] - before[cuts[-1] if cuts else 0] <= most * (1 + 1e-9) else None
+    return tuple(cuts)
 
 
-def balanced_starts(program: Program, num_stages: int) -> tuple[str, ...]:
-    """Stage starts at block boundaries such that the stage with most flops has as few as possible.
+def balanced_starts(
+    program: Program, num_stages: int, seconds: Callable[[fx.Node], float]
+) -> tuple[str, ...]:
+    """Stage starts at block boundaries such that the slowest stage takes as little time as possible.
 
-    Blocks without matrix products (embeddings, activations) stay with the one that follows, so that every stage
-    has work; the last ones stay with the one before.
+    A block costs the seconds of its forward and its backward pass. Blocks without matrix products (embeddings,
+    activations) stay with the one that follows, so that every stage has work; the last ones stay with the one before.
+
+    Parameters
+    ----------
+    seconds : of an op.
 
     Raises
     ------
@@ -90,14 +106,15 @@ def balanced_starts(program: Program, num_stages: int) -> tuple[str, ...]:
     """
     costs: list[float] = []
     starts: list[str] = []
-    first = ""
+    first, waiting_s = "", 0.0
+    took = _seconds_by_block(program, seconds)
     for block in blocks(program):
         first = first or block.first
-        cost = block_flops(block)
-        if cost:
-            costs.append(cost)
+        waiting_s += took[block.first]
+        if any(node_flops(node) for node in block.ops):
+            costs.append(waiting_s)
             starts.append(first)
-            first = ""
+            first, waiting_s = "", 0.0
     if num_stages > max(1, len(costs)):
         raise PlanError(
             f"{program.name} has {len(costs)} blocks with matrix products and cannot be cut into {num_stages} stages "
@@ -105,7 +122,24 @@ def balanced_starts(program: Program, num_stages: int) -> tuple[str, ...]:
         )
     if num_stages == 1:
         return ()
+    costs[-1] += waiting_s
     return tuple(starts[i] for i in balanced_cuts(costs, num_stages))
+
+
+def _seconds_by_block(program: Program, seconds: Callable[[fx.Node], float]) -> dict[str, float]:
+    """Seconds of both passes of every block, by its first op; a backward op belongs to what it differentiates."""
+    block_at: dict[int, str] = {}
+    found: dict[str, float] = {}
+    last = ""
+    for block in blocks(program):
+        found[block.first] = 0.0
+        for node in block.ops:
+            block_at.setdefault(node.meta["position"], block.first)
+        last = block.first
+    for node in cut(program, ()).live:
+        if found:
+            found[block_at.get(node.meta["position"], last)] += seconds(node)
+    return found
 
 
 def repeated_blocks(program: Program) -> tuple[Block, ...]:

@@ -38,6 +38,10 @@ class PlanError(ValueError):
     """A plan that cannot run; the message says which part of it, and what would be allowed."""
 
 
+class DoesNotFitError(PlanError):
+    """No plan that was found fits the memory of the devices; the message says what is short."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one training step runs.
@@ -295,4 +299,4 @@ def _require(condition: bool, message: str) -> None:
 
 def single_device(model: str, fingerprint: str, cluster: str, num_rows: int) -> Plan:
     """Everything on one rank, nothing recomputed."""
-    return Plan(model, fingerprint, cluster, num_rows, 1, 1, make_schedule("gpipe", 1, 1))
+    return Plan(model, fingerprint, cluster, num_rows, 1, 1, make_schedule("one_f_one_b", 1, 1))

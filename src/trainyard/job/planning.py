@@ -13,7 +13,8 @@ from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.forked import collecting_rarely
-from trainyard.job.auto.search import Progress, RunnerUp, search
+from trainyard.job.auto.points import Progress
+from trainyard.job.auto.search import RunnerUp, search
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan, PlanError, Statistics
@@ -78,6 +79,7 @@ def plan(
     dtype: str = "float32",
     progress: Progress | None = None,
     statistics: Statistics = "batch",
+    all_devices: bool = False,
 ) -> Planned:
     """Make a plan and simulate it.
 
@@ -86,18 +88,26 @@ def plan(
     cluster : or its text form, ``"16x8xA100-80G"``.
     strategies : ``auto``, or published systems joined by ``+`` and applied left to right.
     statistics : ``microbatch`` splits a batch into microbatches also where its rows depend on each other; see `Task`.
+    all_devices : ``auto`` takes no plan that leaves devices idle, even if it is faster.
 
     Raises
     ------
+    DoesNotFitError
+        If no plan that ``auto`` finds fits the memory of the devices; the plan of other strategies is returned with a
+        simulation that says so.
     PlanError
         If the strategies have no plan for this model on this cluster; the message says what would help.
     """
     place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-    return plan_task(Task(model, dtype, statistics), place, strategies, progress)
+    return plan_task(Task(model, dtype, statistics), place, strategies, progress, all_devices)
 
 
 def plan_task(
-    task: Task, place: Cluster, strategies: str = "auto", progress: Progress | None = None
+    task: Task,
+    place: Cluster,
+    strategies: str = "auto",
+    progress: Progress | None = None,
+    all_devices: bool = False,
 ) -> Planned:
     """The same for a task, which keeps what was captured of it: to plan it in several places.
 
@@ -111,7 +121,9 @@ def plan_task(
     tell = progress or (lambda what, done: None)
     if strategies == "auto":
         with collecting_rarely():
-            found = search(setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell)
+            found = search(
+                setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell, all_devices
+            )
         seconds = time.perf_counter() - started
         return Planned(_noted(found.plan, task), found.simulation, setting.task, found.runners_up, seconds)
     tell(f"applying {strategies}", 0.0)

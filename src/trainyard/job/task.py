@@ -132,7 +132,7 @@ def first_plan(setting: Setting) -> Plan:
         task.num_rows,
         1,
         1,
-        make_schedule("gpipe", 1, 1),
+        make_schedule("one_f_one_b", 1, 1),
         recompute=program.recompute,
         dtype=task.dtype,
         place=setting.place,
@@ -163,6 +163,8 @@ def with_mesh(
     """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
 
     What strategies before have placed stays where it is; lowering refuses what does not divide over an axis.
+    A pipeline of one stage runs its microbatches one after the other, whatever the schedule, so that it keeps the
+    activations of one only.
 
     Raises
     ------
@@ -177,6 +179,7 @@ def with_mesh(
             f"data-parallel ranks; rows must be a multiple of {share}"
         )
     program = task.program(task.num_rows // num_microbatches)
+    schedule = schedule if pipeline * num_stages_per_rank > 1 else "one_f_one_b"
     batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole}
     along_data = {**plan.placements.get(DATA, {}), **batch}
     return replace(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from trainyard.program.blocks import block_path
 from trainyard.program.model import Model
 
 
@@ -17,8 +18,8 @@ class Truncated:
     Attributes
     ----------
     model : the shorter model.
-    path : of the list (``blocks``); empty if the model repeats nothing and is unchanged.
-    kept, count : blocks in the shorter and in the whole model.
+    path : of the list (``blocks``); empty if it is the model itself.
+    kept, count : blocks in the shorter and in the whole model; 0 if the model repeats nothing and is unchanged.
     """
 
     model: Model
@@ -26,10 +27,15 @@ class Truncated:
     kept: int
     count: int
 
+    def block(self, index: int) -> str:
+        """Path of a block of the list."""
+        return _item(self.path, index)
 
-def truncate(model: Model, kept: int = 2) -> Truncated:
+
+def truncate(model: Model, kept: int = 3) -> Truncated:
     """Keep ``kept`` blocks of the longest list of blocks of one class and equal parameter shapes.
 
+    Only lists whose items are what `block_path` calls blocks count: in a list inside another list's item they are not.
     The module is copied without its values where it is on the meta device; a model without such a list of more
     than ``kept`` blocks is returned as it is.
     """
@@ -45,8 +51,14 @@ def _lists(module: nn.Module) -> list[tuple[str, nn.ModuleList | nn.Sequential]]
     return [
         (path, child)
         for path, child in module.named_modules()
-        if isinstance(child, nn.ModuleList | nn.Sequential) and _all_equal(child)
+        if isinstance(child, nn.ModuleList | nn.Sequential)
+        and block_path(_item(path, 0)) == _item(path, 0)
+        and _all_equal(child)
     ]
+
+
+def _item(path: str, index: int) -> str:
+    return f"{path}.{index}" if path else str(index)
 
 
 def _all_equal(blocks: nn.ModuleList | nn.Sequential) -> bool:

@@ -25,7 +25,8 @@ class Contender:
     parts_s : where they go on the device that computes longest, by category; they add up to ``step_s``.
     memory_bytes : on the fullest device at its peak, by kind.
     capacity_bytes : memory of that device.
-    fits : whether the peak is below the capacity.
+    fits : whether the peak is below what a plan may use of the capacity.
+    shortage : what is missing where it does not fit, and what would help.
     mfu : share of the devices' peak flops that the model's own flops reach; None where there is no plan.
     """
 
@@ -37,6 +38,7 @@ class Contender:
     capacity_bytes: int = 0
     fits: bool = False
     mfu: float | None = None
+    shortage: str = ""
 
     @property
     def peak_bytes(self) -> int:
@@ -68,7 +70,7 @@ def league_table(title: str, contenders: Sequence[Contender]) -> Table:
             continue
         against = f"{each.step_s / best_s:.2f}x" if best_s and each.fits else ""
         memory = f"{bytes_text(each.peak_bytes)} of {bytes_text(each.capacity_bytes)}"
-        what = each.what if each.fits else f"does not fit: {each.what}"
+        what = each.what if each.fits else f"does not fit: {each.what}. {each.shortage}".rstrip()
         name = f"{place} {each.name}" if each.fits else each.name
         mfu = "" if each.mfu is None else percent_text(each.mfu)
         rows.append((name, seconds_text(each.step_s), against, mfu, memory, what))

@@ -12,13 +12,14 @@ from trainyard.cost.ops import Sources
 from trainyard.job.auto.search import RunnerUp
 from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
-from trainyard.job.simulation.result import Simulation
+from trainyard.job.simulation.result import Simulation, usable_bytes
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
 
 __all__ = [
     "contender_of",
+    "does_not_fit",
     "fullest_rank",
     "mesh_text",
     "planned_document",
@@ -94,11 +95,18 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
         )
         where = "per device" if len(order) == 1 else f"on pipeline rank {rank}"
         short = simulation.shortage_bytes[rank]
-        missing = f" DOES NOT FIT: {bytes_text(short)} are missing" if short else ""
+        missing = f" DOES NOT FIT: {bytes_text(short)} are missing to keep some free" if short else ""
         facts.append((f"memory {where}", f"{used}: {made_of}{missing}"))
     if len(order) > _SHOWN_RANKS:
         facts.append(("", f"and {len(order) - _SHOWN_RANKS} pipeline ranks that use less"))
     return facts
+
+
+def does_not_fit(plan: Plan, simulation: Simulation) -> str:
+    """That a plan does not fit, by how much, and what would help; empty if it fits."""
+    if simulation.fits:
+        return ""
+    return f"this plan of {plan.model} does not fit on {plan.cluster}: {simulation.shortage}"
 
 
 def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
@@ -111,7 +119,7 @@ def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
     best
         Of the chosen plan.
     """
-    limit_bytes = min(best.memory_limit_bytes)
+    limit_bytes = usable_bytes(min(best.memory_limit_bytes))
     rows = [
         (
             each.name,
@@ -159,6 +167,7 @@ def planned_document(planned: Planned) -> dict[str, Any]:
         "dtype": plan.dtype,
         "reasons": plan.reasons,
         "planning_s": planned.seconds,
+        "fits": planned.simulation.fits,
         "prediction": simulation_document(planned.simulation),
         "runners_up": [vars(candidate) for candidate in planned.runners_up],
         "plan": plan.to_text(),
@@ -187,4 +196,5 @@ def contender_of(name: str, found: Planned | Infeasible) -> Contender:
         simulation.memory_limit_bytes[rank],
         simulation.fits,
         simulation.mfu,
+        simulation.shortage,
     )

@@ -27,7 +27,7 @@ def build_sharding(setting: Setting, sharding: Sharding) -> Plan:
         If the model cannot be sharded so.
     """
     count = setting.task.num_rows // (sharding.rows * sharding.data)
-    plan = _on_mesh(setting, sharding, sharding.data, 1, count, "gpipe", 1, ())
+    plan = _on_mesh(setting, sharding, sharding.data, 1, count, "one_f_one_b", 1, ())
     return _placed(setting, plan, sharding)
 
 
@@ -77,7 +77,7 @@ def _on_mesh(
         task.num_rows,
         1,
         1,
-        make_schedule("gpipe", 1, num_microbatches),
+        make_schedule("one_f_one_b", 1, num_microbatches),
         dtype=task.dtype,
         place=setting.place,
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ _GRADIENT_BYTES = 4
 _OPTIMIZER_TRAFFIC_BYTES = 28
 
 Floats = npt.NDArray[np.float64]
+Balance = Literal["time", "memory"]
+"""What stages are to have the same of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,7 @@ class Stages:
     Attributes
     ----------
     paths : path of the first block.
-    trained_elements, frozen_elements, kept_bytes, working_bytes : as in `BlockCost`.
+    elements : parameters, and ``trained`` of them; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
     widest_elements : parameters of the block that has most.
     output_bytes : the most that one stage hands to the next.
     """
@@ -40,17 +43,27 @@ class Stages:
     forward_s: Floats
     backward_s: Floats
     recompute_s: Floats
-    trained_elements: Floats
-    frozen_elements: Floats
+    elements: Floats
+    trained: Floats
     kept_bytes: Floats
     working_bytes: Floats
     widest_elements: Floats
     output_bytes: int
 
 
-def cut_stages(blocks: Sequence[BlockCost], num_stages: int) -> Stages:
-    """Cut blocks into stages whose slowest is as fast as possible."""
-    starts = (0, *balanced_cuts([b.forward_s + b.backward_s for b in blocks], num_stages))
+def cut_stages(blocks: Sequence[BlockCost], num_stages: int, balance: Balance = "time") -> Stages:
+    """Cut blocks into stages whose slowest is as fast as possible, or whose largest is as small as possible.
+
+    Memory is counted with as many microbatches in flight as there are stages, as at the first of 1F1B.
+    """
+    if balance == "time":
+        costs = [b.forward_s + b.backward_s for b in blocks]
+    else:
+        trained = _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
+        costs = [
+            2 * b.param_elements + trained * b.trained_elements + b.kept_bytes * num_stages for b in blocks
+        ]
+    starts = (0, *balanced_cuts(costs, num_stages))
     stages = [blocks[a:b] for a, b in zip(starts, (*starts[1:], len(blocks)), strict=True)]
 
     def total(name: str) -> Floats:
@@ -59,18 +72,16 @@ def cut_stages(blocks: Sequence[BlockCost], num_stages: int) -> Stages:
     def largest(name: str) -> Floats:
         return np.array([max(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
 
-    widest = [max(b.trained_elements + b.frozen_elements for b in s) for s in stages]
-
     return Stages(
         tuple(s[0].path for s in stages),
         total("forward_s"),
         total("backward_s"),
         total("recompute_s"),
+        total("param_elements"),
         total("trained_elements"),
-        total("frozen_elements"),
         total("kept_bytes"),
         largest("working_bytes"),
-        np.array(widest, dtype=np.float64),
+        largest("param_elements"),
         max((s[-1].output_bytes for s in stages[:-1]), default=0),
     )
 
@@ -83,12 +94,14 @@ class Estimate:
     ----------
     step_s : of one training step.
     memory_bytes : on the fullest device.
+    mean_memory_bytes : of all pipeline ranks.
     stage_paths : path of the first block of each stage.
     """
 
     point: Point
     step_s: float
     memory_bytes: int
+    mean_memory_bytes: int
     stage_paths: tuple[str, ...]
 
 
@@ -107,24 +120,25 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
         return summed
 
     forward_s, backward_s = by_rank(stages.forward_s), by_rank(stages.backward_s)
-    trained, frozen = by_rank(stages.trained_elements), by_rank(stages.frozen_elements)
+    elements, trained = by_rank(stages.elements), by_rank(stages.trained)
     most = float(trained.max())
     device = cluster.device(0)
     shared = point.data if point.zero_stage else 1
     optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
     slowest = int((forward_s + backward_s).argmax())
-    gathered = float((trained + frozen).max()) if point.zero_stage == 3 else most
+    gathered = float(elements.max()) if point.zero_stage == 3 else most
     exposed_s = _data_s(point, most, gathered, backward_s[slowest], cluster, weight_bytes)
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
-    state = (trained + frozen) * weight_bytes / (point.data if point.zero_stage == 3 else 1)
+    state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
     state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
     state += trained * _MASTER_AND_MOMENTS_BYTES / shared
     kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
         working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
-    memory_bytes = int((state + kept + working).max())
-    return Estimate(point, pipeline_s + exposed_s + optimizer_s, memory_bytes, stages.paths)
+    used = state + kept + working
+    step_s = pipeline_s + exposed_s + optimizer_s
+    return Estimate(point, step_s, int(used.max()), int(used.mean()), stages.paths)
 
 
 def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster: Cluster) -> float:
@@ -145,7 +159,12 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
 def _data_s(
     point: Point, elements: float, gathered: float, backward_s: float, cluster: Cluster, weight_bytes: int
 ) -> float:
-    """Data-parallel traffic that no computation hides: gradients of ``elements``, weights ``gathered``."""
+    """Data-parallel traffic that no computation hides.
+
+    Parameters
+    ----------
+    elements : whose gradients are reduced; ``gathered`` whose parameters ZeRO gathers.
+    """
     if point.data == 1:
         return 0.0
 

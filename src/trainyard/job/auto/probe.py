@@ -1,7 +1,8 @@
 """Probing: what one block of a model costs under a sharding, from the graph that would run.
 
-A model of many equal blocks is captured with two of them; the second stands for all that repeat. So a model of any
-depth is probed in the time of a shallow one, and the whole model is captured only for the plan that is chosen.
+A model of many equal blocks is captured with three of them; the second stands for all between the first, which follows
+what is no block, and the last, which the loss follows. So a model of any depth is probed in the time of a shallow one,
+and the whole model is captured only for the plan that is chosen.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BlockCost:
     kept_bytes : what the forward pass keeps for the backward pass.
     output_bytes : what the block hands to the next.
     working_bytes : the largest sum of what one op of its backward pass reads and writes, and what is recomputed.
-    trained_elements, frozen_elements : of this rank's part of its parameters, those that are trained and the others.
+    param_elements : of this rank's part of its parameters; ``trained_elements`` of those that are trained.
     """
 
     path: str
@@ -45,8 +46,8 @@ class BlockCost:
     kept_bytes: int
     output_bytes: int
     working_bytes: int
+    param_elements: int
     trained_elements: int
-    frozen_elements: int
 
 
 def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tuple[BlockCost, ...]:
@@ -61,9 +62,32 @@ def probe(local: Program, recompute: frozenset[str], seconds: NodeSeconds) -> tu
     order = _block_of(local, parts)
     paths = list(dict.fromkeys(order.values()))
     saved = saved_values(local, parts, recompute)
-    trained, frozen = (_params_by_block(local, order, trainable) for trainable in (True, False))
-    return tuple(
-        _block(path, order, saved, trained.get(path, 0), frozen.get(path, 0), seconds) for path in paths
+    params = _params_by_block(local, order)
+    return tuple(_block(path, order, saved, params.get(path, (0, 0)), seconds) for path in paths)
+
+
+def between(low: BlockCost, low_rows: int, high: BlockCost, high_rows: int, rows: int) -> BlockCost:
+    """The cost of a block at some rows from those at two others: a line through both, as long as it is not negative.
+
+    Seconds and bytes of an op grow by as much with each row as long as the same rate limits it.
+    """
+    share = (rows - low_rows) / (high_rows - low_rows)
+
+    def at(name: str) -> float:
+        first, last = float(getattr(low, name)), float(getattr(high, name))
+        return max(0.0, first + (last - first) * share)
+
+    return BlockCost(
+        low.path,
+        at("forward_s"),
+        at("backward_s"),
+        at("recompute_s"),
+        at("communication_s"),
+        round(at("kept_bytes")),
+        round(at("output_bytes")),
+        round(at("working_bytes")),
+        low.param_elements,
+        low.trained_elements,
     )
 
 
@@ -84,13 +108,16 @@ def _block_of(local: Program, parts: Cut) -> dict[fx.Node, str]:
     return found
 
 
-def _params_by_block(local: Program, order: dict[fx.Node, str], trainable: bool) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for entry in (i for i in local.params if i.trainable == trainable):
+def _params_by_block(local: Program, order: dict[fx.Node, str]) -> dict[str, tuple[int, int]]:
+    """Elements of each block's parameters, and of those of them that are trained."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in local.params:
         node = local.nodes[entry.node]
         path = block_path(entry.path)
         known = path if path in order.values() else next((order[u] for u in node.users if u in order), path)
-        found[known] = found.get(known, 0) + node.meta["val"].numel()
+        total, trained = found.get(known, (0, 0))
+        size = node.meta["val"].numel()
+        found[known] = (total + size, trained + size * entry.trainable)
     return found
 
 
@@ -98,8 +125,7 @@ def _block(
     path: str,
     order: dict[fx.Node, str],
     saved: SavedValues,
-    trained_elements: int,
-    frozen_elements: int,
+    elements: tuple[int, int],
     seconds: NodeSeconds,
 ) -> BlockCost:
     ops = [n for n, p in order.items() if p == path]
@@ -122,8 +148,7 @@ def _block(
         sum(node_bytes(n) for n in saved.kept if order.get(n) == path),
         sum(node_bytes(n) for n in {storage_of(n) for n in leaving}),
         _working_bytes(backward) + sum(node_bytes(n) for n in {storage_of(n) for n in repeated}),
-        trained_elements,
-        frozen_elements,
+        *elements,
     )
 
 

@@ -1,9 +1,13 @@
-"""The probes of a search: costs of every block of the model, under every sharding and recomputation asked for."""
+"""The probes of a search: costs of every block of the model, under every sharding and recomputation asked for.
+
+A block's costs grow by as much with each row of a microbatch, nearly. So few row counts are probed, the ladder, and what
+lies between two of them is taken from the line through both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch import fx
@@ -11,12 +15,12 @@ from torch import fx
 from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
-from trainyard.job.auto.estimate import Stages, cut_stages
-from trainyard.job.auto.probe import BlockCost, probe
+from trainyard.job.auto.estimate import Balance, Stages, cut_stages
+from trainyard.job.auto.probe import BlockCost, between, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_axes
-from trainyard.job.plan import DATA, PlanError
+from trainyard.job.plan import DATA
 from trainyard.job.task import Setting, Task
 from trainyard.program import spmd
 from trainyard.program.blocks import blocks
@@ -28,26 +32,57 @@ _KINDS: dict[Any, str] = {
     spmd.reduce_scatter: "reduce_scatter",
     spmd.all_to_all: "all_to_all",
 }
-Costs = dict[tuple[Sharding, Recompute], tuple[BlockCost, ...] | None]
-"""Costs of all blocks of the whole model; None where it cannot be sharded or recomputed so."""
+_RUNG = 4  # each row count of the ladder over the one before
 
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class Probed:
+    """What one probe found.
+
+    Attributes
+    ----------
+    costs : of the blocks of the shorter model, by recomputation; without those that it does not allow.
+    failure : why the model cannot run so; empty where it can.
+    """
+
+    costs: Mapping[Recompute, tuple[BlockCost, ...]]
+    failure: str = ""
+
+
 class Probes:
-    """Costs of blocks, probed on a model with two of its repeated blocks."""
+    """Costs of blocks, probed on a model with three of its repeated blocks."""
 
     def __init__(self, setting: Setting, seconds: OpSeconds) -> None:
         self.setting, self.seconds = setting, seconds
         self.truncated = truncate(setting.task.model)
-        self.task = Task(self.truncated.model, setting.task.dtype)
-        self._known: Costs = {}
+        # Where nothing repeats, what is captured here is what strategies use, too.
+        shorter = self.truncated.count > 0
+        self.task = Task(self.truncated.model, setting.task.dtype) if shorter else setting.task
+        self._known: dict[Sharding, Probed] = {}
         self._collective_s: dict[tuple[str, int, int, int], float] = {}
-        self._stages: dict[tuple[Sharding, Recompute, int], Stages | None] = {}
+        self._stages: dict[tuple[Sharding, Recompute, int, Balance], Stages | None] = {}
         program = self.task.program(setting.task.num_rows)
         self.has_experts = has_experts(program)
         paths = [b.path for b in blocks(program)]
         self.num_blocks = len(self._expanded(paths, paths))
+
+    def ladder(self, kind: Sharding, most: int) -> list[int]:
+        """Rows to probe a sharding with, whatever its own: 1, about 4, 16, ... until ``most``, and those of the batch.
+
+        All divide the batch, whose program is known already.
+        """
+        top = self.setting.task.num_rows // kind.data
+        divisors = [d for d in range(1, top + 1) if top % d == 0]
+        found = [1]
+        while found[-1] < most:
+            further = [d for d in divisors if found[-1] < d <= _RUNG * found[-1]]
+            further = further[-1:] or [d for d in divisors if d > found[-1]][:1]
+            if not further or 2 * further[0] > top:
+                break
+            found += further
+        return found if top == 1 else [*found, top]
 
     def groups(self, shardings: Iterable[Sharding]) -> list[list[Sharding]]:
         """Shardings of one captured program each; the largest first, so that nobody is left alone with it at the end."""
@@ -56,39 +91,81 @@ class Probes:
             found.setdefault(sharding.rows * sharding.data, []).append(sharding)
         return sorted(found.values(), key=len, reverse=True)
 
-    def probe(self, shardings: Iterable[Sharding]) -> None:
-        """Learn the costs of all blocks under some shardings."""
-        for sharding in shardings:
-            self._known |= self._probe(sharding)
+    def probe(self, shardings: Iterable[Sharding]) -> dict[Sharding, Probed]:
+        """Learn the costs of all blocks under some shardings, and return them for another process to learn."""
+        found = {sharding: self._probe(sharding) for sharding in shardings}
+        self.learn(found)
+        return found
 
-    def stages(self, sharding: Sharding, recompute: Recompute, num_stages: int) -> Stages | None:
+    def learn(self, found: Mapping[Sharding, Probed]) -> None:
+        """Take over what was probed elsewhere."""
+        self._known |= found
+
+    def failure(self, sharding: Sharding) -> str:
+        """Why the model cannot run under a sharding; empty where nothing speaks against it."""
+        known = self._known.get(sharding)
+        if known is not None:
+            return known.failure
+        ladder = self._ladder_of(sharding)
+        return "" if len(ladder) > 1 else next(iter(p.failure for p in self._same(sharding).values()), "")
+
+    def stages(
+        self, sharding: Sharding, recompute: Recompute, num_stages: int, balance: Balance = "time"
+    ) -> Stages | None:
         """The model cut into stages; None if it cannot be sharded so or has too few blocks."""
-        key = (sharding, recompute, num_stages)
+        key = (sharding, recompute, num_stages, balance)
         if key not in self._stages:
             costs = self.blocks(sharding, recompute)
             fits = costs is not None and num_stages <= len(costs)
-            self._stages[key] = cut_stages(costs, num_stages) if fits and costs is not None else None
+            self._stages[key] = cut_stages(costs, num_stages, balance) if fits and costs is not None else None
         return self._stages[key]
 
     def blocks(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
         """Costs of all blocks of the whole model; None if it cannot be sharded or recomputed so."""
-        return self._known[sharding, recompute]
+        known = self._known.get(sharding)
+        costs = self._interpolated(sharding, recompute) if known is None else known.costs.get(recompute)
+        return None if costs is None else tuple(self._expanded(costs, [c.path for c in costs]))
 
-    def _probe(self, sharding: Sharding) -> Costs:
-        found: Costs = {(sharding, kind): None for kind in RECOMPUTES}
+    def _same(self, sharding: Sharding) -> dict[int, Probed]:
+        """What is known of a sharding with other rows, by rows."""
+        return {s.rows: p for s, p in self._known.items() if replace(s, rows=sharding.rows) == sharding}
+
+    def _ladder_of(self, sharding: Sharding) -> dict[int, Probed]:
+        return {rows: p for rows, p in sorted(self._same(sharding).items()) if not p.failure}
+
+    def _interpolated(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
+        """On the line through the probes next to these rows; None if there are not two."""
+        ladder = self._ladder_of(sharding)
+        below = [rows for rows in ladder if rows < sharding.rows]
+        above = [rows for rows in ladder if rows > sharding.rows]
+        ends = (below[-1:] + above[:1]) if below and above else (below[-2:] or above[:2])
+        if len(ends) < 2:
+            return None
+        first, last = (ladder[rows].costs.get(recompute) for rows in ends)
+        if first is None or last is None or [c.path for c in first] != [c.path for c in last]:
+            return None
+        pairs = zip(first, last, strict=True)
+        return tuple(between(low, ends[0], high, ends[1], sharding.rows) for low, high in pairs)
+
+    def _probe(self, sharding: Sharding) -> Probed:
+        task = self.task
         try:
-            plan = build_sharding(Setting(self.task, self.setting.cluster), sharding)
-            program = self.task.program(plan.rows_per_microbatch)
+            # The model is the user's, and may say in any way that it does not take so few rows.
+            program = task.program(sharding.rows * sharding.data)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return Probed({}, f"with {sharding.rows * sharding.data} rows {reason}")
+        try:
+            plan = build_sharding(Setting(task, self.setting.cluster), sharding)
             local, _, _ = shard_axes(program, plan)
-        except PlanError:
-            return found
+        except ValueError as error:
+            return Probed({}, str(error))
+        found: dict[Recompute, tuple[BlockCost, ...]] = {}
         for kind in RECOMPUTES:
             again = recomputed(program, kind)
             if again or kind == "none":
-                costs = probe(local, again, lambda node: self._node_s(node, sharding))
-                whole = self._expanded(costs, [c.path for c in costs])
-                found[sharding, kind] = tuple(whole)
-        return found
+                found[kind] = probe(local, again, lambda node: self._node_s(node, sharding))
+        return Probed(found)
 
     def _node_s(self, node: fx.Node, sharding: Sharding) -> float:
         cluster = self.setting.cluster
@@ -104,13 +181,21 @@ class Probes:
         return self._collective_s[key]
 
     def _expanded(self, items: Sequence[_T], paths: Sequence[str]) -> list[_T]:
-        """The items of a truncated model's blocks for those of the whole: the second repeats."""
+        """The items of a truncated model's blocks for those of the whole: the last but one repeats."""
+
+        def named(item: _T, path: str) -> _T:
+            found = replace(item, path=path) if isinstance(item, BlockCost) else path
+            return found  # type: ignore[return-value]
+
+        short = self.truncated
+        if not short.count:
+            return list(items)
         found: list[_T] = []
         for item, path in zip(items, paths, strict=True):
-            found.append(item)
-            if path == f"{self.truncated.path}.{self.truncated.kept - 1}":
-                for index in range(self.truncated.kept, self.truncated.count):
-                    named = f"{self.truncated.path}.{index}"
-                    again = replace(item, path=named) if isinstance(item, BlockCost) else named
-                    found.append(again)  # type: ignore[arg-type]
+            if path == short.block(short.kept - 2):
+                found += [named(item, short.block(i)) for i in range(short.kept - 2, short.count - 1)]
+            elif path == short.block(short.kept - 1):
+                found.append(named(item, short.block(short.count - 1)))
+            else:
+                found.append(item)
         return found

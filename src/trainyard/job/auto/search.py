@@ -1,34 +1,28 @@
 """The search: probe every sharding, estimate every point, simulate the best as they would run.
 
 Within its space the search is exhaustive by the estimate: every point is estimated, none is sampled. What is
-approximate is the estimate, so the best few are lowered and simulated, and the best of those is the plan.
+approximate is the estimate, so the best few are lowered and simulated, and so are the published systems that could be
+faster; the best of all these is the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from trainyard.cost.ops import OpSeconds
-from trainyard.engine.simulate import load
 from trainyard.job.auto.build import build
-from trainyard.job.auto.estimate import Estimate, estimate
-from trainyard.job.auto.forked import can_differentiate, map_forked
+from trainyard.job.auto.estimate import Estimate
+from trainyard.job.auto.points import Estimates, Progress, estimate_all
 from trainyard.job.auto.probes import Probes
-from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
-from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import Plan, PlanError
-from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.auto.published import try_published
+from trainyard.job.auto.trials import Pricing, Trial, Trials
+from trainyard.job.plan import DoesNotFitError, Plan, PlanError
+from trainyard.job.simulate import Simulation
+from trainyard.job.simulation.result import size_text, usable_bytes
 from trainyard.job.task import Setting
 
-Progress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, in [0, 1]."""
-
-Pricing = Callable[[Lowered], OpSeconds]
-"""Op times for a lowered plan: measured where that is possible."""
-
-_MAX_ROWS = 8
-_MAX_TENSOR = 16
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
 _MAX_SIMULATED = 8
@@ -39,7 +33,7 @@ _USABLE_MEMORY = 0.92
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A point that is not the plan.
+    """A plan that was considered and is not the best.
 
     Attributes
     ----------
@@ -54,165 +48,141 @@ class RunnerUp:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What the search found.
-
-    Attributes
-    ----------
-    num_points : that were estimated; ``num_fitting`` of them have the memory.
-    """
+    """What the search found."""
 
     plan: Plan
     simulation: Simulation
     runners_up: tuple[RunnerUp, ...]
-    num_points: int
-    num_fitting: int
 
 
-def search(setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progress) -> Found:
-    """Find the fastest plan of the space that fits.
+def search(
+    setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progress, all_devices: bool = False
+) -> Found:
+    """Find the fastest plan that fits, of the space and of the published systems.
 
     Parameters
     ----------
     seconds : of ops, for the probes; ``pricing`` for the candidates that are simulated.
+    all_devices : take no plan that leaves devices idle, even if it is faster.
 
     Raises
     ------
-    PlanError
+    DoesNotFitError
         If nothing fits: says how much is short and what would make it fit.
+    PlanError
+        If the batch cannot be divided over the cluster's devices.
     """
-    estimates = _estimate_all(setting, Probes(setting, seconds), tell)
     capacity = int(setting.cluster.device(0).memory_bytes * _USABLE_MEMORY)
-    fitting = sorted((e for e in estimates if e.memory_bytes <= capacity), key=lambda e: e.step_s)
-    if not fitting:
-        raise PlanError(_what_is_short(setting, estimates, capacity))
-    simulated = _simulate(setting, fitting, pricing, tell)
-    best = min(simulated, key=lambda c: (not c.simulation.fits, c.simulation.step_s))
-    others = _runners_up(fitting, simulated, best)
+    estimates = estimate_all(setting, Probes(setting, seconds), capacity, tell)
+    if not estimates.points:
+        raise PlanError(_divides_nowhere(setting, estimates))
+    fitting = sorted((e for e in estimates.points if e.memory_bytes <= capacity), key=lambda e: e.step_s)
+    trials = Trials(setting, pricing)
+    _simulate(setting, fitting, trials, tell)
+    failures, num_own = tuple(trials.failures), len(trials.found)
+    tell("simulating published systems", 0.9)
+    untried = try_published(setting, seconds, trials, all_devices)
+    best = trials.best
+    if best is None:
+        raise _nothing_fits(setting, estimates.points, trials)
+    others = _runners_up(fitting, trials, best)
+    unfit = {t.name for t in trials.found if not t.simulation.fits}
+    slower = [r for r in others if r.name not in unfit]
     reasons = (
-        f"Chosen: {best.estimate.point}.",
-        f"The fastest of {len(estimates)} plans: all of the space of degrees, microbatches, schedules, recomputation "
-        f"and ZeRO stages, of which {len(fitting)} fit; the best {len(simulated)} by estimate were simulated.",
-        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in others[:3]),
+        f"Chosen: {best.name}.",
+        _searched(estimates, fitting, trials.found[:num_own], trials.found[num_own:]),
+        *estimates.left_out,
+        *_failed(failures),
+        *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
+        *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
-    plan, simulation = best.plan, best.simulation
-    plan = replace(plan, made_by=("auto",), reasons=reasons)
-    return Found(plan, simulation, tuple(others[:10]), len(estimates), len(fitting))
+    plan = replace(best.plan, made_by=("auto",), reasons=reasons)
+    return Found(plan, best.simulation, tuple(others[:10]))
 
 
-def _grid(setting: Setting, probes: Probes) -> Iterator[tuple[int, int, Sharding]]:
-    cluster = setting.cluster
-    experts = probes.has_experts
-    most = min(_MAX_TENSOR, cluster.num_devices // cluster.num_nodes)
-    for pipeline, data, tensor in degrees(cluster.num_devices, most, probes.num_blocks):
-        for rows in microbatch_rows(setting.task.num_rows, data, _MAX_ROWS):
-            for expert in (False, True) if experts and data > 1 else (False,):
-                for sequence in (False, True) if tensor > 1 else (False,):
-                    yield pipeline, data, Sharding(tensor, sequence, expert, data if expert else 1, rows)
-
-
-def _estimate_all(setting: Setting, probes: Probes, tell: Progress) -> list[Estimate]:
-    """Estimates of all points, in the order of the grid; processes share the work by what they capture."""
-    places: dict[Sharding, list[tuple[int, int, int]]] = {}
-    for i, (pipeline, data, sharding) in enumerate(_grid(setting, probes)):
-        places.setdefault(sharding, []).append((i, pipeline, data))
-
-    def estimates_of(shardings: list[Sharding]) -> dict[int, list[Estimate]]:
-        probes.probe(shardings)
-        return {
-            i: _estimates(setting, probes, pipeline, data, sharding)
-            for sharding in shardings
-            for i, pipeline, data in places[sharding]
-        }
-
-    found: dict[int, list[Estimate]] = {}
-    groups = probes.groups(places)
-    tell("probing the blocks of the model", 0.0)
-    forks = can_differentiate()
-    parts = map_forked(estimates_of, groups, load) if forks else map(estimates_of, groups)
-    for done, part in enumerate(parts, 1):
-        found |= part
-        tell(f"{sum(map(len, found.values()))} plans estimated", 0.6 * done / len(groups))
-    return [estimate for i in sorted(found) for estimate in found[i]]
-
-
-def _estimates(
-    setting: Setting, probes: Probes, pipeline: int, data: int, sharding: Sharding
-) -> list[Estimate]:
-    found = []
-    count = setting.task.num_rows // (data * sharding.rows)
-    weight_bytes = 4 if setting.task.dtype == "float32" else 2
-    for recompute in RECOMPUTES:
-        for schedule, per_rank in SCHEDULES if pipeline > 1 else (("gpipe", 1),):
-            stages = probes.stages(sharding, recompute, pipeline * per_rank)
-            if stages is None or (per_rank > 1 and count % pipeline):
-                continue
-            for zero_stage in (0, 1, 2, 3) if data > 1 else (0,):
-                point = Point(sharding, pipeline, data, count, schedule, per_rank, recompute, zero_stage)
-                found.append(estimate(point, stages, setting.cluster, weight_bytes))
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    estimate: Estimate
-    plan: Plan
-    simulation: Simulation
-
-
-def _simulate(
-    setting: Setting, fitting: list[Estimate], pricing: Pricing, tell: Progress
-) -> list[_Candidate]:
+def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials, tell: Progress) -> None:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
-    found: list[_Candidate] = []
-    num_ops = 0
+    usable = usable_bytes(setting.cluster.device(0).memory_bytes)
     for i, candidate in enumerate(fitting):
-        tell(f"simulating {candidate.point}", 0.6 + 0.4 * i / _MAX_SIMULATED)
-        plan = build(setting, candidate)
-        program = setting.task.program(plan.rows_per_microbatch)
-        lowered = lower(program, plan)
-        found.append(_Candidate(candidate, plan, simulate_plan(lowered, setting.cluster, pricing(lowered))))
-        num_ops += len(program.nodes)
-        if not any(c.simulation.fits for c in found):
-            continue
-        if len(found) == _MAX_SIMULATED or num_ops + len(program.nodes) > _MAX_SIMULATED_OPS:
+        best, count = trials.best, len(trials.found)
+        if best is not None:
+            per_plan = trials.num_ops // count
+            if count >= _MAX_SIMULATED or trials.num_ops + per_plan > _MAX_SIMULATED_OPS:
+                break
+            if count >= _MIN_SIMULATED and candidate.step_s * trials.slowness >= best.simulation.step_s:
+                break
+        elif count >= _MAX_SIMULATED:
+            _try(setting, min(fitting[i:], key=lambda e: e.memory_bytes), trials)
             break
-        if len(found) >= _MIN_SIMULATED and _none_better(found, fitting[len(found) :]):
-            break
-    return found
+        if candidate.memory_bytes * trials.bulk <= usable:
+            tell(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
+            _try(setting, candidate, trials)
 
 
-def _none_better(found: list[_Candidate], rest: list[Estimate]) -> bool:
-    """Whether the others are slower even if the estimate is as wrong for them as it was for any so far."""
-    least = min(c.simulation.step_s / c.estimate.step_s for c in found)
-    best_s = min(c.simulation.step_s for c in found if c.simulation.fits)
-    return not rest or rest[0].step_s * least >= best_s
+def _try(setting: Setting, candidate: Estimate, trials: Trials) -> None:
+    plan = trials.make(str(candidate.point), partial(build, setting, candidate))
+    if plan is not None:
+        trials.simulate(str(candidate.point), plan, candidate)
 
 
-def _runners_up(fitting: list[Estimate], simulated: list[_Candidate], best: _Candidate) -> list[RunnerUp]:
-    """The simulated ones, then the next by estimate, scaled by how the estimate was wrong for the best."""
-    scale = best.simulation.step_s / best.estimate.step_s
+def _searched(
+    estimates: Estimates, fitting: Sequence[Estimate], own: Sequence[Trial], published: Sequence[Trial]
+) -> str:
+    names = ", ".join(t.name for t in published)
+    return (
+        f"The fastest of {len(estimates.points)} plans: all of the space of degrees, microbatches, schedules, "
+        f"recomputation and ZeRO stages, of which {len(fitting)} fit; the best {len(own)} by estimate were simulated"
+        + (f", and so were the published systems {names}." if published else ".")
+    )
+
+
+def _failed(failures: Sequence[str]) -> tuple[str, ...]:
+    if not failures:
+        return ()
+    return (f"Left out: {len(failures)} plans that cannot run; the first, {failures[0].rstrip('.')}.",)
+
+
+def _runners_up(fitting: Sequence[Estimate], trials: Trials, best: Trial) -> list[RunnerUp]:
+    """The simulated ones that fit, then the next by estimate, scaled by how the estimate was wrong for our best."""
+    simulated = sorted(trials.found, key=lambda t: (not t.simulation.fits, t.simulation.step_s))
     others = [
-        RunnerUp(str(c.estimate.point), c.simulation.step_s, c.simulation.peak_memory_bytes, True)
-        for c in sorted(simulated, key=lambda c: c.simulation.step_s)
-        if c is not best
+        RunnerUp(t.name, t.simulation.step_s, t.simulation.peak_memory_bytes, True)
+        for t in simulated
+        if t is not best
     ]
+    own = [t for t in simulated if t.estimate is not None]
+    scale = own[0].simulation.step_s / own[0].estimate.step_s if own and own[0].estimate is not None else 1.0
+    known = {t.estimate.point for t in own if t.estimate is not None}
     others += [
-        RunnerUp(str(e.point), e.step_s * scale, e.memory_bytes, False) for e in fitting[len(simulated) :]
+        RunnerUp(str(e.point), e.step_s * scale, e.memory_bytes, False)
+        for e in fitting
+        if e.point not in known
     ]
     return others
 
 
-def _what_is_short(setting: Setting, estimates: list[Estimate], capacity: int) -> str:
-    name, cluster = setting.task.model.name, setting.cluster
-    if not estimates:
-        return (
-            f"{name} has no plan on {cluster.name}: a batch of {setting.task.num_rows} rows divides over none of the "
-            f"meshes of {cluster.num_devices} devices; use a batch that is a multiple of {cluster.num_devices}"
+def _divides_nowhere(setting: Setting, estimates: Estimates) -> str:
+    num_devices = setting.cluster.num_devices
+    return " ".join(
+        (
+            f"{setting.task.model.name} has no plan on {setting.cluster.name}: a batch of {setting.task.num_rows} rows "
+            f"divides over none of the meshes of {num_devices} devices; use a batch that is a multiple of {num_devices}.",
+            *estimates.left_out,
+        )
+    )
+
+
+def _nothing_fits(setting: Setting, estimates: Sequence[Estimate], trials: Trials) -> PlanError:
+    name, cluster, smallest = setting.task.model.name, setting.cluster, trials.smallest
+    if smallest is not None:
+        return DoesNotFitError(
+            f"{name} does not fit on {cluster.name}. Of the plans that were simulated, {smallest.name} is short of "
+            f"least: {smallest.simulation.shortage} Or use more devices, devices with more memory, or fewer rows"
         )
     least = min(estimates, key=lambda e: e.memory_bytes)
-    times = least.memory_bytes / capacity
-    return (
+    capacity = cluster.device(0).memory_bytes * _USABLE_MEMORY
+    return DoesNotFitError(
         f"{name} does not fit on {cluster.name}: the plan with the least memory ({least.point}) needs "
-        f"{least.memory_bytes / 2**30:.1f} GiB on a device, of which {capacity / 2**30:.1f} GiB can be used. Use about "
-        f"{times:.1f} times as many devices, devices with more memory, or fewer rows"
+        f"{size_text(least.memory_bytes)} on a device, of which {size_text(capacity)} can be used. Use about "
+        f"{least.memory_bytes / capacity:.1f} times as many devices, devices with more memory, or fewer rows"
     )

@@ -22,7 +22,8 @@ class Sharding:
     tensor : ranks of the tensor axis.
     sequence : whether the regions between tensor-parallel ones are cut along the sequence.
     expert : whether experts are cut over the data axis.
-    data : ranks of the data axis, where experts are cut over it; 1 otherwise, since then it changes no block.
+    data : ranks of the data axis, where experts are cut over it or rows depend on each other; 1 otherwise, since then
+        it changes no block.
     rows : rows of one microbatch on one data-parallel rank.
     """
 
@@ -79,13 +80,20 @@ def degrees(num_devices: int, max_tensor: int, max_pipeline: int) -> Iterator[tu
                 yield pipeline, num_devices // (tensor * pipeline), tensor
 
 
-def microbatch_rows(num_rows: int, data: int, most: int) -> list[int]:
-    """Rows of a microbatch on one rank: the powers of two up to ``most`` that divide a rank's share, and the share."""
+def microbatch_rows(num_rows: int, data: int) -> list[int]:
+    """Rows of a microbatch on one rank: of its share of the batch the largest divisor up to each power of two, and all.
+
+    Examples
+    --------
+    >>> microbatch_rows(96, 2)
+    [1, 2, 4, 8, 16, 24, 48]
+    """
     if num_rows % data:
         return []
     share = num_rows // data
-    found = {b for b in (2**i for i in range(most.bit_length())) if share % b == 0 and b <= most}
-    return sorted(found | ({share} if share <= most else set()))
+    divisors = _divisors(share)
+    powers = (2**i for i in range(share.bit_length()))
+    return sorted({max(d for d in divisors if d <= power) for power in powers} | {share})
 
 
 def _divisors(n: int) -> list[int]:

@@ -10,6 +10,9 @@ from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS
 
+RESERVED_MEMORY = 0.04
+"""Share of a device's memory that a plan leaves free, for what the framework itself holds and for fragmentation."""
+
 _GIB = 2**30
 
 
@@ -62,15 +65,32 @@ class Simulation:
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of; 0 where it suffices."""
+        """What each rank's memory is short of, with `RESERVED_MEMORY` kept free; 0 where it suffices."""
         return tuple(
-            max(0, used - limit) for used, limit in zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
+            max(0, used - usable_bytes(limit))
+            for used, limit in zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
         )
 
     @property
     def fits(self) -> bool:
         """Whether every rank has enough memory."""
         return not any(self.shortage_bytes)
+
+    @property
+    def shortage(self) -> str:
+        """What the rank that is short of most needs, has and could do without; empty where the plan fits."""
+        short = max(self.shortage_bytes)
+        if not short:
+            return ""
+        rank = self.shortage_bytes.index(short)
+        kinds = self.memory[rank]
+        most = max(MEMORY_KINDS, key=lambda name: kinds.get(name, 0))
+        limit = self.memory_limit_bytes[rank]
+        where = f"a device of pipeline rank {rank}" if len(self.memory) > 1 else "a device"
+        return (
+            f"{where} needs {size_text(self.peak_bytes[rank])}, and a plan may use {size_text(usable_bytes(limit))} of "
+            f"its {size_text(limit)}: {size_text(short)} are missing. Most is for {most}. {_REMEDIES[most]}"
+        )
 
     @property
     def rows_per_s(self) -> float:
@@ -95,14 +115,22 @@ class Simulation:
             f"Memory: pipeline rank {fullest} is fullest with {self.peak_bytes[fullest] / _GIB:.3g} of "
             f"{self.memory_limit_bytes[fullest] / _GIB:.3g} GiB ({kinds})."
         )
-        for rank, short in enumerate(self.shortage_bytes):
-            if short:
-                kind = max(MEMORY_KINDS, key=lambda name: self.memory[rank].get(name, 0))
-                parts.append(
-                    f"It does not fit: pipeline rank {rank} is short of {short / _GIB:.3g} GiB; most is for "
-                    f"{kind}. {_REMEDIES[kind]}"
-                )
+        if not self.fits:
+            parts.append(f"It does not fit: {self.shortage}")
         return "\n".join(parts)
+
+
+def size_text(num_bytes: float) -> str:
+    """Bytes as people read them: ``11.2 GiB``, ``4.5 MiB``."""
+    size = num_bytes / _GIB
+    if size < 0.1:
+        return f"{num_bytes / 2**20:.3g} MiB"
+    return f"{size:.3g} GiB" if size < 999.5 else f"{size:,.0f} GiB"
+
+
+def usable_bytes(memory_bytes: int) -> int:
+    """What a plan may use of a device's memory."""
+    return int(memory_bytes * (1 - RESERVED_MEMORY))
 
 
 _REMEDIES = {

@@ -4,15 +4,17 @@ Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
 arXiv 1811.06965.
 
 Fidelity: exact for the algorithm of section 2. The cost of a layer, which the paper leaves to an optional
-function of the user, is its forward flops; where the paper evens out the estimated costs of the partitions, a
-dynamic programme makes the largest as small as possible. Layers are the model's blocks. Batch normalisation uses
-the statistics of the microbatch, as in section 2.2; moving averages follow the microbatches, too.
+function of the user, is the time of its forward and backward pass by the roofline; where the paper evens out the
+estimated costs of the partitions, a bisection makes the largest as small as possible. Layers are the model's
+blocks. Batch normalisation uses the statistics of the microbatch, as in section 2.2; moving averages follow the
+microbatches, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from trainyard.cost.ops import Roofline
 from trainyard.job.balance import balanced_starts
 from trainyard.job.plan import PIPELINE, Plan
 from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most
@@ -63,6 +65,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
         num_stages = degree_left(setting, plan, PIPELINE, stages)
         count = microbatches_at_most(setting, plan, 4 * num_stages) if microbatches is None else microbatches
         program = microbatch_program(setting, count, plan.data)
+        op_seconds, device = Roofline(), setting.cluster.device(0)
         plan = with_mesh(
             setting,
             plan,
@@ -71,11 +74,11 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
             pipeline=num_stages,
             num_microbatches=count,
             schedule="gpipe",
-            stage_starts=balanced_starts(program, num_stages),
+            stage_starts=balanced_starts(program, num_stages, lambda node: op_seconds(node, device)),
         )
         again = frozenset(node.name for node in forward_ops(program)) if recompute else frozenset[str]()
         why = (
-            f"{num_stages} stages balanced by flops and {count} microbatches leave "
+            f"{num_stages} stages balanced by time and {count} microbatches leave "
             f"{100 * bubble_fraction(num_stages, count):.1f}% of a step idle."
         )
         return replace(plan, recompute=plan.recompute | again, reasons=(*plan.reasons, why))

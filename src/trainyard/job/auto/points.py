@@ -1,0 +1,168 @@
+"""Estimates of all points of the space: what is probed for them, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from trainyard.engine.simulate import load
+from trainyard.job.auto.estimate import Estimate, estimate
+from trainyard.job.auto.forked import can_differentiate, map_forked
+from trainyard.job.auto.probes import Probes
+from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
+from trainyard.job.task import Setting
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and how much of it is done, in [0, 1]."""
+
+_MAX_TENSOR = 16
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What is known of the space.
+
+    Attributes
+    ----------
+    points : all that were estimated.
+    left_out : what the space does not have and why, a sentence each.
+    """
+
+    points: tuple[Estimate, ...]
+    left_out: tuple[str, ...]
+
+
+def estimate_all(setting: Setting, probes: Probes, capacity: int, tell: Progress) -> Estimates:
+    """Probe what is needed, and estimate every point.
+
+    Parameters
+    ----------
+    capacity : bytes that a plan may use on a device, by the estimate.
+    """
+    return _Points(setting, probes, capacity, tell).run()
+
+
+class _Points:
+    def __init__(self, setting: Setting, probes: Probes, capacity: int, tell: Progress) -> None:
+        self.setting, self.probes, self.capacity, self.tell = setting, probes, capacity, tell
+        self.weight_bytes = 4 if setting.task.dtype == "float32" else 2
+        self.coupling = setting.task.coupling
+        self.meshes: dict[Sharding, list[tuple[int, int]]] = {}
+        self.meshes_of_kind: dict[Sharding, set[tuple[int, int]]] = {}
+        for pipeline, data, sharding in self._grid():
+            self.meshes.setdefault(sharding, []).append((pipeline, data))
+            self.meshes_of_kind.setdefault(_kind(sharding), set()).add((pipeline, data))
+
+    def run(self) -> Estimates:
+        self._probe()
+        failed = {s: why for s in self.meshes if (why := self.probes.failure(s))}
+        able = [s for s in self.meshes if s not in failed]
+        fitting = [s for s in able if self._can_fit(s)]
+        # Where nothing fits, the estimates say what is short.
+        kept = set(fitting or able)
+        found: list[Estimate] = []
+        for pipeline, data, sharding in self._grid():
+            if sharding in kept:
+                found += self._estimates(pipeline, data, sharding)
+        self.tell(f"{len(found)} plans estimated", 0.6)
+        return Estimates(tuple(found), tuple(self._left_out(failed, len(able) - len(kept))))
+
+    def _grid(self) -> Iterator[tuple[int, int, Sharding]]:
+        cluster, task = self.setting.cluster, self.setting.task
+        most = min(_MAX_TENSOR, cluster.num_devices // cluster.num_nodes)
+        for pipeline, data, tensor in degrees(cluster.num_devices, most, self.probes.num_blocks):
+            for rows in microbatch_rows(task.num_rows, data)[-1 if self.coupling else 0 :]:
+                for expert in (False, True) if self.probes.has_experts and data > 1 else (False,):
+                    for sequence in (False, True) if tensor > 1 else (False,):
+                        along = data if expert or self.coupling else 1
+                        yield pipeline, data, Sharding(tensor, sequence, expert, along, rows)
+
+    def _probe(self) -> None:
+        """Probe the lowest rungs of every ladder and the highest, then those between that can fit."""
+        most: dict[Sharding, int] = {}
+        for sharding in self.meshes:
+            most[_kind(sharding)] = max(most.get(_kind(sharding), 1), sharding.rows)
+        first: list[Sharding] = []
+        between: list[Sharding] = []
+        for kind, rows in most.items():
+            rungs = [rows] if self.coupling else self.probes.ladder(kind, rows)
+            shardings = [replace(kind, rows=r) for r in rungs]
+            first += [*shardings[:2], *shardings[2:][-1:]]
+            between += shardings[2:-1]
+        self._probe_in_parallel(first, 0.0)
+        self._probe_in_parallel([s for s in between if self._can_fit(s)], 0.4)
+
+    def _probe_in_parallel(self, shardings: Sequence[Sharding], done: float) -> None:
+        """Processes share the work by what they capture."""
+        groups = self.probes.groups(shardings)
+        parts = (
+            map_forked(self.probes.probe, groups, load)
+            if can_differentiate()
+            else map(self.probes.probe, groups)
+        )
+        self.tell("probing the blocks of the model", done)
+        for i, part in enumerate(parts, 1):
+            self.probes.learn(part)
+            self.tell("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
+
+    def _can_fit(self, sharding: Sharding) -> bool:
+        """Whether any mesh has the memory for such microbatches, if it saves as much as it can."""
+        num_rows = self.setting.task.num_rows
+        for pipeline, data in sorted(self.meshes_of_kind[_kind(sharding)], reverse=True):
+            count = max(1, num_rows // (data * sharding.rows))
+            for recompute in reversed(RECOMPUTES):
+                stages = self.probes.stages(sharding, recompute, pipeline)
+                if stages is None:
+                    continue
+                zero_stage = 3 if data > 1 else 0
+                point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, zero_stage)
+                found = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+                if found.mean_memory_bytes <= self.capacity:
+                    return True
+        return False
+
+    def _estimates(self, pipeline: int, data: int, sharding: Sharding) -> list[Estimate]:
+        found = []
+        count = self.setting.task.num_rows // (data * sharding.rows)
+        for recompute in RECOMPUTES:
+            for schedule, per_rank in SCHEDULES if pipeline > 1 else SCHEDULES[:1]:
+                if per_rank > 1 and count % pipeline:
+                    continue
+                for zero_stage in (0, 1, 2, 3) if data > 1 else (0,):
+                    point = Point(sharding, pipeline, data, count, schedule, per_rank, recompute, zero_stage)
+                    estimated = self._estimate(point)
+                    if estimated is not None:
+                        found.append(estimated)
+        return found
+
+    def _estimate(self, point: Point) -> Estimate | None:
+        """With stages as fast as possible; if these do not fit where all memory would, as small as possible."""
+        num_stages = point.pipeline * point.stages_per_rank
+        stages = self.probes.stages(point.sharding, point.recompute, num_stages)
+        if stages is None:
+            return None
+        found = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+        if found.memory_bytes <= self.capacity or found.mean_memory_bytes > self.capacity:
+            return found
+        stages = self.probes.stages(point.sharding, point.recompute, num_stages, "memory")
+        assert stages is not None
+        smaller = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+        return smaller if smaller.memory_bytes <= self.capacity else found
+
+    def _left_out(self, failed: dict[Sharding, str], num_too_large: int) -> Iterator[str]:
+        total = len(self.meshes)
+        if self.coupling:
+            yield f"Only plans with one microbatch: {self.coupling}"
+        if num_too_large:
+            yield f"Left out: {num_too_large} of {total} combinations of rows and sharding, which fit on no mesh."
+        if failed:
+            where, why = next(iter(failed.items()))
+            yield (
+                f"Left out: {len(failed)} of {total} combinations of rows and sharding, which cannot run; the first, "
+                f"{where.rows} rows on a rank and tensor {where.tensor}: {why.rstrip('.')}."
+            )
+
+
+def _kind(sharding: Sharding) -> Sharding:
+    """What shardings that differ in their rows share."""
+    return replace(sharding, rows=1)

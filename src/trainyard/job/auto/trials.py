@@ -1,0 +1,107 @@
+"""Trials: plans that are lowered and simulated as they would run, the slow and exact part of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from trainyard.cost.ops import OpSeconds
+from trainyard.job.auto.estimate import Estimate
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.plan import Plan
+from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.task import Setting
+
+_Made = TypeVar("_Made")
+
+Pricing = Callable[[Lowered], OpSeconds]
+"""Op times for a lowered plan: measured where that is possible."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A plan that was simulated.
+
+    Attributes
+    ----------
+    name : in a few words.
+    estimate : of a point of the space; None for a published system.
+    """
+
+    name: str
+    estimate: Estimate | None
+    plan: Plan
+    simulation: Simulation
+
+
+class Trials:
+    """Simulates plans, no plan twice, and keeps what it found.
+
+    Attributes
+    ----------
+    found : in the order in which they were simulated.
+    num_ops : that were lowered for them.
+    failures : why plans could not be made, one sentence each.
+    """
+
+    def __init__(self, setting: Setting, pricing: Pricing) -> None:
+        self.setting, self.pricing = setting, pricing
+        self.found: list[Trial] = []
+        self.num_ops = 0
+        self.failures: list[str] = []
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest that fits; the first of several."""
+        fitting = [t for t in self.found if t.simulation.fits]
+        return min(fitting, key=lambda t: t.simulation.step_s, default=None)
+
+    @property
+    def smallest(self) -> Trial | None:
+        """The one that is short of least."""
+        return min(self.found, key=lambda t: max(t.simulation.shortage_bytes), default=None)
+
+    def knows(self, plan: Plan) -> bool:
+        """Whether it has simulated the same plan, whoever made it."""
+        return any(_decision(plan) == _decision(t.plan) for t in self.found)
+
+    def make(self, name: str, make: Callable[[], _Made]) -> _Made | None:
+        """What is made for a plan; None where the model cannot run so, which is kept as a failure."""
+        try:
+            return make()
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # a model of the user's says so by any of PyTorch's errors
+            self.failures.append(f"{name}: {' '.join(str(error).split())}")
+            return None
+
+    def simulate(self, name: str, plan: Plan, estimate: Estimate | None = None) -> None:
+        """Simulate a plan, unless the lowering refuses it."""
+        program = self.setting.task.program(plan.rows_per_microbatch)
+        lowered = self.make(name, lambda: lower(program, plan))
+        if lowered is not None:
+            simulation = simulate_plan(lowered, self.setting.cluster, self.pricing(lowered))
+            self.found.append(Trial(name, estimate, plan, simulation))
+            self.num_ops += len(program.nodes)
+
+    @property
+    def slowness(self) -> float:
+        """The least that a simulated step took over what was estimated; 1 before there is any."""
+        return min(
+            (t.simulation.step_s / t.estimate.step_s for t in self.found if t.estimate is not None),
+            default=1.0,
+        )
+
+    @property
+    def bulk(self) -> float:
+        """The least that a simulated plan needed of memory over what was estimated; 1 before there is any."""
+        pairs = [(t.simulation.peak_memory_bytes, t.estimate) for t in self.found]
+        return min(
+            (used / e.memory_bytes for used, e in pairs if e is not None and e.memory_bytes), default=1.0
+        )
+
+
+def _decision(plan: Plan) -> Plan:
+    return replace(plan, made_by=(), reasons=())
