@@ -117,7 +117,7 @@ ALL: dict[Any, Case] = {**CASES, **POINTWISE}
 
 
 @pytest.mark.parametrize("target", ALL, ids=str)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(data=st.data())
 def test_parts_of_every_choice_make_the_whole(target: Any, data: st.DataObject) -> None:
     args = ALL[target](Draw(data))
@@ -129,7 +129,7 @@ def test_parts_of_every_choice_make_the_whole(target: Any, data: st.DataObject) 
 def test_some_choice_cuts(target: Any) -> None:
     cut = 0
 
-    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=10, derandomize=True, database=None)
     @given(data=st.data())
     def count(data: st.DataObject) -> None:
         nonlocal cut
