@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints_kept import Seen, check_done_again
-from daemons import BACK_S, check_kills, form, has_pytorch, kill_job, serving, wait_for_steps
+from daemons import check_kills, form, has_pytorch, kill_job, serving, wait_for_steps
 
 from trainyard.fleet.run.home import JobHome
 
@@ -30,7 +30,6 @@ def test_a_daemon_that_is_killed_loses_nothing(
     options = ("--cluster", "1x2xlocal", "--policy", policy)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
-    assert max(back_s) < BACK_S
 
 
 def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
@@ -39,7 +38,6 @@ def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
     options = ("--cluster", "1x2xlocal", "--policy", "srtf", "--state", postgres)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=2)
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
-    assert max(back_s) < BACK_S
     assert not list((tmp_path / "fleet").glob("*.sqlite"))
 
 
