@@ -1,6 +1,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
+# What Python compiles of our own files is kept, also where the environment says otherwise: tests start many processes.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: run test test-slow test-long lint docs install clean
 
@@ -13,7 +15,7 @@ test: install         ## the default test suite
 test-slow: install    ## the long tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not long"
 
-test-long: install    ## those that take a minute or more
+test-long: install    ## what CI cannot afford: see the README
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 lint: install         ## format, lint, types, layers
@@ -29,8 +31,8 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt "torch"
-	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; pip would use one
 	touch $@
 
 clean:

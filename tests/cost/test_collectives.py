@@ -104,7 +104,7 @@ def test_checker_sees_a_lost_and_a_doubled_send(kind: str) -> None:
         assert check_program(doubled)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cluster=_CLUSTERS, num_bytes=st.floats(0.0, 1e10), kind=st.sampled_from(_GROUP_KINDS), data=st.data())
 def test_closed_form_equals_the_sum_of_rounds(
     cluster: Cluster, num_bytes: float, kind: str, data: st.DataObject
@@ -222,7 +222,7 @@ def test_fabric_links_are_shared() -> None:
     assert collective_cost(cluster, "all_to_all", range(8), 8e9).seconds == pytest.approx(16.0, rel=0.01)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(_GROUP_KINDS),
     size=st.integers(2, 16),

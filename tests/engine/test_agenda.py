@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.engine.agenda import drop_first, expect
@@ -14,7 +14,6 @@ _changes = st.lists(
 )
 
 
-@settings(deadline=None)  # the first call compiles
 @given(_changes)
 def test_first_is_what_is_due_first(changes: list[tuple[int, int] | None]) -> None:
     """Compared with the least of a dictionary; `None` takes the first item out."""

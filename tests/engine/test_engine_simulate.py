@@ -69,7 +69,7 @@ def flow_tasks(draw: st.DrawFn, num_links: int = 4) -> list[Task]:
     return tasks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(serial_tasks())
 def test_serial_and_gang_tasks_as_the_reference(tasks: list[Task]) -> None:
     timeline = simulate(build(tasks, 3))
@@ -78,7 +78,7 @@ def test_serial_and_gang_tasks_as_the_reference(tasks: list[Task]) -> None:
     assert timeline.end_s.tolist() == [float(t) for t in end]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(flow_tasks(), st.lists(st.integers(1, 7), min_size=4, max_size=4))
 def test_shared_links_as_the_reference(tasks: list[Task], capacity: list[int]) -> None:
     timeline = simulate(build(tasks, 0, capacity))
@@ -87,7 +87,7 @@ def test_shared_links_as_the_reference(tasks: list[Task], capacity: list[int]) -
     np.testing.assert_allclose(timeline.end_s, [float(t) for t in end], rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(serial_tasks(), st.lists(st.integers(1, 4), min_size=3, max_size=3), st.data())
 def test_flows_on_serial_resources_overlap_nowhere(
     tasks: list[Task], capacity: list[int], data: st.DataObject
@@ -108,7 +108,7 @@ def test_flows_on_serial_resources_overlap_nowhere(
         assert timeline.end_s[index] - timeline.start_s[index] >= alone * (1 - 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(serial_tasks(distinct_priorities=True), st.data())
 def test_order_of_adding_does_not_matter_under_distinct_priorities(
     tasks: list[Task], data: st.DataObject
@@ -124,7 +124,7 @@ def test_order_of_adding_does_not_matter_under_distinct_priorities(
     assert first.start_step[list(order)].tolist() == second.start_step.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(serial_tasks())
 def test_critical_path_is_as_long_as_the_makespan(tasks: list[Task]) -> None:
     timeline = simulate(build(tasks, 3))

@@ -34,7 +34,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     return simulate(builder.build())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(timelines())
 def test_breakdown_second_by_second(timeline: Timeline) -> None:
     graph = timeline.graph
@@ -62,7 +62,7 @@ def test_breakdown_second_by_second(timeline: Timeline) -> None:
         assert timeline.breakdown(device) == breakdown
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(timelines())
 def test_memory_curve_step_by_step(timeline: Timeline) -> None:
     graph = timeline.graph

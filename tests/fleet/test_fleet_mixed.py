@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
-from test_fleet_conformance import EVERY, Watched, name_of, shares, works_all_the_time
+from test_fleet_conformance import BRIEF, EVERY, Watched, name_of, shares, works_all_the_time
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.policy import Policy
@@ -98,7 +99,7 @@ def jobs_for(site: Site, seed: int) -> list[Job]:
 
 
 def text_of(entry: Entry, variant: str) -> str:
-    options = {**TENANTS.get(entry.name, {}), **entry.variants.get(variant, {})}
+    options = {**BRIEF.get(entry.name, {}), **TENANTS.get(entry.name, {}), **entry.variants.get(variant, {})}
     return f"{entry.name}({', '.join(f'{k}={v!r}' for k, v in options.items())})"
 
 
@@ -108,12 +109,17 @@ def run(policy: Policy, text: str, seed: int) -> FleetRun:
     return setting.simulate(jobs_for(site, seed), site, keep_spans=True)
 
 
+@cache
+def plain_run(text: str, seed: int) -> FleetRun:
+    """Of a policy that nobody watches; what several tests look at is simulated once."""
+    return run(parse_policy(text), text, seed)
+
+
 @EVERY
 @SEEDS
 def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed: int) -> None:
     text = text_of(entry, variant)
-    policy = parse_policy(text)
-    site, done = site_for(policy), run(policy, text, seed)
+    site, done = site_for(parse_policy(text)), plain_run(text, seed)
     jobs = {job.name: job for job in jobs_for(site, seed)}
     assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
     assert len(done.names) + len(done.refused) == len(jobs)
@@ -141,7 +147,7 @@ def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed
 @EVERY
 def test_decisions_are_pure_and_repeat(entry: Entry, variant: str) -> None:
     text = text_of(entry, variant)
-    first, second = run(Watched(parse_policy(text)), text, 0), run(parse_policy(text), text, 0)
+    first, second = run(Watched(parse_policy(text)), text, 0), plain_run(text, 0)
     assert (first.names, first.spans, first.refused) == (second.names, second.spans, second.refused)
     np.testing.assert_array_equal(first.finish_s, second.finish_s)
 

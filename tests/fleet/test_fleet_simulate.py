@@ -215,7 +215,7 @@ JOBS = st.lists(
 ).map(lambda rows: [declared_job(str(i), float(a), n, float(s)) for i, (a, n, s) in enumerate(sorted(rows))])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     JOBS,
     st.sampled_from(sorted(PLACEMENTS)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from probe import Probe
-from test_fleet_conformance import CASES, SITE, every, text_of, workload
+from test_fleet_conformance import CASES, SITE, every, plain_run, text_of, workload
 
 from trainyard.fleet.catalog import Entry
 from trainyard.fleet.place.buddies import buddies
@@ -63,7 +63,7 @@ def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, varian
         hazards=hazards,
         keep_spans=True,
     )
-    calm = setting.simulate(workload(1), SITE)
+    calm = plain_run(text, 1)
     assert set(run.names) | {name for name, _ in run.refused} == {job.name for job in workload(1)}
     assert {name for name, _ in run.refused} == {name for name, _ in calm.refused}
     assert run.num_failures > 0

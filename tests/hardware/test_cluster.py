@@ -38,7 +38,7 @@ _PARTS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(parts=st.lists(_PARTS, min_size=1, max_size=3))
 def test_text_form_yaml_and_pickle_agree(parts: list[str]) -> None:
     cluster = parse_cluster("+".join(parts))
@@ -55,7 +55,7 @@ def test_text_form_yaml_and_pickle_agree(parts: list[str]) -> None:
     assert str(cluster.num_devices) in cluster.describe()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(part=_PARTS, other=_PARTS, data=st.data())
 def test_routes_are_paths_of_the_graph(part: str, other: str, data: st.DataObject) -> None:
     cluster = parse_cluster(f"{part}+{other}")

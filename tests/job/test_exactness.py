@@ -1,5 +1,7 @@
 """Training under any plan is training: losses, gradients, parameters and buffers equal eager PyTorch's."""
 
+from typing import Any
+
 import pytest
 from exactness import Cell, differences
 
@@ -63,17 +65,28 @@ MIXED = [
     Cell("gpt-tiny", pipeline=4, schedule="one_f_one_b", microbatches=8, recompute=True),
     Cell("llama-tiny", pipeline=4, schedule="zb_v", per_rank=2, microbatches=8),
 ]
+# What every model is trained under.
+PLANS: tuple[dict[str, Any], ...] = (
+    {"microbatches": 2, "recompute": True},
+    {"data": 2, "microbatches": 2},
+    {"data": 2, "zero": 3, "microbatches": 2},
+    {"tensor": 2, "tensor_style": "columns"},
+    {"tensor": 2, "tensor_style": "rows"},
+    {"pipeline": 2, "microbatches": 2, "schedule": "one_f_one_b", "recompute": True},
+    {"pipeline": 2, "microbatches": 2, "schedule": "zero_bubble_h1"},
+)
+# In CI, each plan for two or three models and each model under two or three plans, and every other mixture.
+GRID = [
+    (Cell(model, **plan), (i + j) % 3 == 0) for i, model in enumerate(MODELS) for j, plan in enumerate(PLANS)
+]
 SLOW = [
     Cell("gpt-tiny", data=2, zero=2, microbatches=2),
     Cell("llama-tiny", tensor=2, tensor_style="sequence"),
-    *(Cell(m, microbatches=2, recompute=True) for m in MODELS),
-    *(Cell(m, data=2, zero=z, microbatches=2) for m in MODELS for z in (0, 3)),
     *(Cell("gpt-tiny", data=2, zero=z, clip_norm=0.3) for z in (0, 1, 2, 3)),
     *(
         Cell(m, tensor=2, tensor_style="megatron")
         for m in ("gpt-tiny", "bert-tiny", "llama-tiny", "moe-tiny")
     ),
-    *(Cell(m, tensor=2, tensor_style=s) for m in MODELS for s in ("columns", "rows")),
     *(
         Cell(m, tensor=2, tensor_style=s)
         for m in ("gpt-tiny", "bert-tiny")
@@ -83,10 +96,10 @@ SLOW = [
     *(Cell("gpt-tiny", tensor=2, tensor_style=f"embedding {s}") for s in ("rows", "columns")),
     *(Cell("dlrm-tiny", data=2, data_style=f"embedding {s}") for s in ("rows", "columns")),
     *(Cell("gpt-tiny", pipeline=2, microbatches=4, schedule=s, per_rank=v) for s, v in SCHEDULES),
-    *(Cell(m, pipeline=2, microbatches=2, schedule="one_f_one_b", recompute=True) for m in MODELS),
-    *(Cell(m, pipeline=2, microbatches=2, schedule="zero_bubble_h1") for m in MODELS),
-    *MIXED,
+    *(cell for cell, in_ci in GRID if in_ci),
+    *MIXED[::2],
 ]
+LONG = [*(cell for cell, in_ci in GRID if not in_ci), *MIXED[1::2]]
 
 
 def _check(cell: Cell, allowed: float) -> None:
@@ -100,7 +113,14 @@ def test_equals_eager_training(cell: Cell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", [c for c in SLOW if c not in FAST], ids=str)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(cell for cell in SLOW if cell not in FAST),
+        *(pytest.param(cell, marks=pytest.mark.long) for cell in LONG if cell not in FAST + SLOW),
+    ],
+    ids=str,
+)
 def test_equals_eager_training_everywhere(cell: Cell) -> None:
     _check(cell, RELATIVE)
 

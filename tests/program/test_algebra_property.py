@@ -116,28 +116,33 @@ def test_every_rule_has_a_case() -> None:
 ALL: dict[Any, Case] = {**CASES, **POINTWISE}
 
 
-@pytest.mark.parametrize("target", ALL, ids=str)
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_parts_of_every_choice_make_the_whole(target: Any, data: st.DataObject) -> None:
-    args = ALL[target](Draw(data))
-    num_ranks = data.draw(st.sampled_from([2, 4]), "ranks")
-    check_all_choices(target, args, num_ranks, data.draw(st.sampled_from([2, 3]), "blocks"))
-
-
-@pytest.mark.parametrize("target", ALL, ids=str)
-def test_some_choice_cuts(target: Any) -> None:
+def check_drawn(target: Any, max_examples: int) -> int:
+    """Draw arguments of an op and run every choice; returns how many cut something."""
     cut = 0
 
-    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=max_examples, derandomize=True, database=None)
     @given(data=st.data())
-    def count(data: st.DataObject) -> None:
+    def check(data: st.DataObject) -> None:
         nonlocal cut
-        node, _ = make_node(target, ALL[target](Draw(data)))
-        cut += sum(c.factor is not None for c in choices(axes_of(node), 2))
+        args = ALL[target](Draw(data))
+        num_ranks = data.draw(st.sampled_from([2, 4]), "ranks")
+        cut += check_all_choices(target, args, num_ranks, data.draw(st.sampled_from([2, 3]), "blocks"))
 
-    count()
-    assert cut > 0, f"the rule of {target} never cuts anything"
+    check()
+    return cut
+
+
+@pytest.mark.parametrize("target", ALL, ids=str)
+def test_parts_of_every_choice_make_the_whole(target: Any) -> None:
+    # Of some ops few of the arguments that are drawn can be cut.
+    assert check_drawn(target, 8) or check_drawn(target, 60), f"the rule of {target} never cuts anything"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("target", ALL, ids=str)
+def test_parts_of_every_choice_of_many_arguments_make_the_whole(target: Any) -> None:
+    check_drawn(target, 100)
 
 
 def test_taking_a_tuple_apart_has_no_axes() -> None:

@@ -80,7 +80,7 @@ def test_rows_go_device_by_device() -> None:
     assert shown_resources(small_timeline().graph, 96).tolist() == [0, 2, 1, 3, 4]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(-9, 9)), min_size=1, max_size=60), st.integers(4, 40)
 )

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainyard.program.capture import capture
 from trainyard.program.random import CounterDropout
 from trainyard.zoo import build, initial_value, names
 from trainyard.zoo.registry import TINY
@@ -121,17 +120,6 @@ def test_loss_is_the_mean_over_microbatches(name):
     parts = torch.stack([loss_of(0, 2), loss_of(2, 1), loss_of(2, 1), loss_of(3, 1), loss_of(3, 1)])
     weights = torch.tensor([2.0, 0.5, 0.5, 0.5, 0.5], dtype=torch.float64) / 4
     assert torch.allclose(loss_of(0, 4), (parts * weights).sum(), rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_is_captured_as_ordinary_ops(name):
-    with torch.device("meta"):
-        model = build(name)
-    program = capture(model)
-    targets = {str(n.target) for n in program.graph.nodes if n.op == "call_function"}
-    assert not {t for t in targets if "lstm" in t or "native_dropout" in t or "bernoulli" in t}
-    trained = {o.path for o in program.outputs if o.kind == "grad"}
-    assert trained == {n for n, _ in model.module.named_parameters()}
 
 
 def test_a_mistyped_name_is_answered_with_close_ones_first():

@@ -26,7 +26,7 @@ def routed_by_hand(logits: torch.Tensor, top: int, capacity: int) -> torch.Tenso
     return combine
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 2), st.integers(1, 6), st.integers(2, 5))
 def test_routes_as_the_loop(seed, top, capacity, experts):
     logits = torch.randn(2, 7, experts, generator=torch.Generator().manual_seed(seed))

@@ -252,7 +252,7 @@ def test_rounds_come_to_the_fractions_of_combinations() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_in_no_round_anybody_runs_twice(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs, kinds = int(rng.integers(2, 9)), 2

@@ -63,7 +63,7 @@ def quotas(draw: st.DrawFn) -> Quotas:
     return tuple(found)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(quotas(), st.integers(0, 2**32))
 def test_a_virtual_cluster_is_as_good_as_a_private_one(shares: Quotas, seed: int) -> None:
     """Sharing safety: guaranteed jobs of a tenant end as if there were neither others nor opportunistic jobs."""

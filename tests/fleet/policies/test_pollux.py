@@ -351,6 +351,7 @@ def test_a_run_repeats(applications: Mapping[str, Application]) -> None:
 
 @needs_data
 @pytest.mark.slow
+@pytest.mark.long
 def test_as_the_authors_simulator() -> None:
     """The average completion time that the authors print for their sixth workload; the search is random, about 3 %."""
     with (DATA / "reference" / "fleet" / "pollux_sia.csv").open() as file:

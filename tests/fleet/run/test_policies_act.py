@@ -94,7 +94,9 @@ def shares(done: Done) -> bool:
 @pytest.mark.parametrize(
     ("policy", "round_s", "apart_s", "acts"),
     [
-        pytest.param(tiresias(thresholds=(float(STEPS),)), None, 0.0, preempts, id="tiresias"),
+        pytest.param(
+            tiresias(thresholds=(float(STEPS),)), None, 0.0, preempts, id="tiresias", marks=pytest.mark.long
+        ),
         pytest.param(Gandiva(quantum_s=30.0, pack=False), 30.0, 0.0, slices_time, id="gandiva"),
         pytest.param(Pollux(interval_s=20.0, restart_s=1.0), 20.0, 30.0, resizes, id="pollux"),
         pytest.param(AntMan(), None, 0.0, shares, id="antman"),

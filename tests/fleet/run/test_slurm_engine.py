@@ -175,6 +175,7 @@ def test_a_job_grows_and_shrinks(cluster: Path, tmp_path: Path, undisturbed: dic
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_gangs_have_all_their_devices_or_none(
     cluster: Path, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:

@@ -25,8 +25,6 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.serve.tables import FINAL
 
 PATIENCE_S = 1200.0
-BACK_S = 5.0
-"""In which a daemon that was killed is back, on a machine that has a core for it: it promises that."""
 TRAINING = {"num_devices": 1, "model": "gpt-tiny", "batch_size": 4}
 STEPS = 60
 

@@ -10,27 +10,30 @@ from pathlib import Path
 
 import pytest
 from checkpoints_kept import Seen, check_done_again
-from daemons import BACK_S, check_kills, form, has_pytorch, kill_job, serving, wait_for_steps
+from daemons import check_kills, form, has_pytorch, kill_job, serving, wait_for_steps
 
 from trainyard.fleet.run.home import JobHome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+ROUNDS = "gandiva(quantum_s=8.0)"  # a slow machine takes seconds to start a job; slices must leave some to train in
+
+
 @pytest.mark.parametrize(
-    "policy",
-    [  # A slow machine takes seconds to start a job, and slices of time must leave some to train in.
-        pytest.param("srtf", id="srtf", marks=pytest.mark.long),
-        pytest.param("gandiva(quantum_s=8.0)", id="rounds"),
+    ("policy", "num_kills"),
+    [
+        pytest.param(ROUNDS, 4, id="rounds"),
+        pytest.param(ROUNDS, 10, id="rounds, often", marks=pytest.mark.long),
+        pytest.param("srtf", 10, id="srtf, often", marks=pytest.mark.long),
     ],
 )
 def test_a_daemon_that_is_killed_loses_nothing(
-    policy: str, tmp_path: Path, undisturbed: dict[int, float]
+    policy: str, num_kills: int, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     options = ("--cluster", "1x2xlocal", "--policy", policy)
-    back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=10)
+    back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills)
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
-    assert max(back_s) < BACK_S
 
 
 def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
@@ -39,7 +42,6 @@ def test_a_daemon_whose_state_is_in_postgresql_loses_nothing(
     options = ("--cluster", "1x2xlocal", "--policy", "srtf", "--state", postgres)
     back_s = check_kills(tmp_path / "fleet", undisturbed, options, num_kills=2)
     print(f"\nafter kill -9 the daemon was back after {min(back_s):.1f} to {max(back_s):.1f} s")
-    assert max(back_s) < BACK_S
     assert not list((tmp_path / "fleet").glob("*.sqlite"))
 
 
@@ -58,7 +60,9 @@ def test_a_daemon_that_is_back_finds_its_jobs_without_pytorch(tmp_path: Path) ->
             assert not has_pytorch(again.process.pid)
 
 
-@pytest.mark.parametrize("whom", ["its group", "its node process", "one of its ranks"])
+@pytest.mark.parametrize(
+    "whom", ["its group", "one of its ranks", pytest.param("its node process", marks=pytest.mark.long)]
+)
 def test_a_job_that_is_killed_goes_on_under_the_daemon(
     whom: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:

@@ -47,7 +47,7 @@ JOBS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(JOBS, min_size=1, max_size=4, unique_by=attrgetter("name")),
     st.sampled_from(["jobs.csv", "jobs.yml"]),

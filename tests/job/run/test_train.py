@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import plans
@@ -121,12 +120,10 @@ def test_a_failing_rank_is_named_with_its_output(tmp_path):
 
 
 def test_a_killed_rank_is_named_and_all_are_stopped():
-    began = time.monotonic()
     with pytest.raises(WorkerError, match="was ended by SIGKILL after 1 restarts"):
         train(
             plans.MODEL, plans.plan(data=2), FunctionData(_killing_batches), plans.config(4, max_restarts=1)
         )
-    assert time.monotonic() - began < 60
     assert not _rank_processes(2)
 
 
