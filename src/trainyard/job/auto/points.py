@@ -46,7 +46,7 @@ class _Points:
     def __init__(self, setting: Setting, probes: Probes, capacity: int, tell: Progress) -> None:
         self.setting, self.probes, self.capacity, self.tell = setting, probes, capacity, tell
         self.weight_bytes = 4 if setting.task.dtype == "float32" else 2
-        self.coupling = setting.task.coupling
+        self.coupling = None if probes.task.splits else probes.task.coupling
         self.meshes: dict[Sharding, list[tuple[int, int]]] = {}
         self.meshes_of_kind: dict[Sharding, set[tuple[int, int]]] = {}
         for pipeline, data, sharding in self._grid():

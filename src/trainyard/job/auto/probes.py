@@ -59,7 +59,11 @@ class Probes:
         self.truncated = truncate(setting.task.model)
         # Where nothing repeats, what is captured here is what strategies use, too.
         shorter = self.truncated.count > 0
-        self.task = Task(self.truncated.model, setting.task.dtype) if shorter else setting.task
+        self.task = (
+            Task(self.truncated.model, setting.task.dtype, setting.task.statistics)
+            if shorter
+            else setting.task
+        )
         self._known: dict[Sharding, Probed] = {}
         self._collective_s: dict[tuple[str, int, int, int], float] = {}
         self._stages: dict[tuple[Sharding, Recompute, int, Balance], Stages | None] = {}

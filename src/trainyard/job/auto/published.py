@@ -65,7 +65,7 @@ def try_published(
 def _is_allowed(setting: Setting, plan: Plan, all_devices: bool) -> bool:
     if all_devices and plan.num_ranks < setting.cluster.num_devices:
         return False
-    return plan.num_microbatches == 1 or setting.task.coupling is None
+    return plan.num_microbatches == 1 or setting.task.splits
 
 
 def _state_fits(setting: Setting, plan: Plan) -> bool:
