@@ -77,7 +77,7 @@ CASES = {
     "missing plan": (("simulate", "nowhere.yaml"), ("nowhere.yaml", "trainyard plan")),
     "plan that is no YAML": (("simulate", "garbage.yaml"), ("garbage.yaml", "YAML")),
     "plan that is a list": (("simulate", "list.yaml"), ("list.yaml", "mapping")),
-    "half a plan": (("run", "half.yaml"), ("half.yaml", "schedule")),
+    "half a plan": (("run", "half.yaml"), ("half.yaml", "field 'cluster' is missing")),
     "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "not text")),
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),

@@ -132,7 +132,7 @@ def check_drawn(target: Any, max_examples: int) -> int:
     return cut
 
 
-@pytest.mark.parametrize("target", ALL, ids=str)
+@pytest.mark.parametrize("target", ALL, ids=lambda target: target.__name__)
 def test_parts_of_every_choice_make_the_whole(target: Any) -> None:
     # Of some ops few of the arguments that are drawn can be cut.
     assert check_drawn(target, 8) or check_drawn(target, 60), f"the rule of {target} never cuts anything"
@@ -140,7 +140,7 @@ def test_parts_of_every_choice_make_the_whole(target: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("target", ALL, ids=str)
+@pytest.mark.parametrize("target", ALL, ids=lambda target: target.__name__)
 def test_parts_of_every_choice_of_many_arguments_make_the_whole(target: Any) -> None:
     check_drawn(target, 100)
 

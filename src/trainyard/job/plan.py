@@ -252,7 +252,11 @@ def parse_plan(text: str) -> Plan:
         lists: dict[str, Any] = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
         recompute = frozenset(given.pop("recompute", ()))
         return Plan(**given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute)
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise PlanError(
+            f"this is not a plan: its field {error} is missing; `trainyard plan --save` writes the form"
+        ) from error
+    except (TypeError, AttributeError) as error:
         raise PlanError(
             f"this is not a plan: {type(error).__name__} {error}; `trainyard plan --save` writes the form"
         ) from error

@@ -127,7 +127,7 @@ def plan_task(
         seconds = time.perf_counter() - started
         return Planned(_noted(found.plan, task), found.simulation, setting.task, found.runners_up, seconds)
     tell(f"applying {strategies}", 0.0)
-    chosen = _with_coupling(apply(parse_strategies(strategies), setting), task)
+    chosen = apply(parse_strategies(strategies), setting)
     tell("simulating the plan", 0.5)
     lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
     simulation = _simulate(lowered, setting.task, place)
@@ -138,6 +138,9 @@ def _noted(plan: Plan, task: Task) -> Plan:
     """A plan whose reasons say what the model itself asks for, and leaves aside."""
     program = task.program(plan.rows_per_microbatch)
     notes = []
+    coupling = task.coupling if plan.num_microbatches == 1 else None
+    if coupling is not None and not any(coupling in reason for reason in plan.reasons):
+        notes.append(f"The batch is not split into microbatches: {coupling}.")
     if program.recompute:
         notes.append(
             f"{len(program.recompute)} tensors are recomputed because the model checkpoints what makes them "
@@ -150,14 +153,6 @@ def _noted(plan: Plan, task: Task) -> Plan:
             f"The loss does not use {first}{more}: no gradient, no update, no decay; kept as initialized."
         )
     return replace(plan, reasons=(*plan.reasons, *notes))
-
-
-def _with_coupling(plan: Plan, task: Task) -> Plan:
-    """The plan, saying why its batch is not split, if it is not."""
-    if task.coupling is None or plan.statistics == "microbatch":
-        return plan
-    why = f"The batch is not split into microbatches: {task.coupling}."
-    return replace(plan, reasons=(*plan.reasons, why))
 
 
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from algebra_cases.drawing import Case, Draw, case
-from trainyard.program.algebra.elementwise import DROPOUT
+from trainyard.program.algebra.elementwise import DRAW, DROPOUT
 
 aten = torch.ops.aten
 
@@ -185,6 +185,21 @@ def _dropout(d: Draw) -> tuple[Any, ...]:
     shape = d.shape()
     row = torch.Size(shape).numel() // shape[0]
     return d.real(*shape), torch.tensor([1, 2, 3]), 0.5, 7, 0, row, shape, [0] * len(shape)
+
+
+@case(DRAW)
+def _draw(d: Draw) -> tuple[Any, ...]:
+    shape = d.shape()
+    row = torch.Size(shape).numel() // shape[0]
+    kind = d.pick("uniform", "normal")
+    numbers = (7, 0, row, shape, [0] * len(shape))
+    return (
+        shape,
+        torch.tensor([1, 2, 3]),
+        kind,
+        *numbers,
+        {"dtype": torch.float64, "device": torch.device("cpu")},
+    )
 
 
 def _scaled(d: Draw) -> tuple[Any, ...]:

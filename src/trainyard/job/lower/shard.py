@@ -179,7 +179,8 @@ class _Emitter:
         own.meta = {**_place(user), "val": None}
         if isinstance(offset.base, int) and offset.base == 0:
             return own
-        total = self.graph.call_function(operator.add, (local(offset.base), own))
+        # By another name than that of an op of the model, which keeps its own.
+        total = add_op(self.graph, operator.add, (local(offset.base), own), {}, "offset")
         total.meta = dict(own.meta)
         return total
 
