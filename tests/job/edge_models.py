@@ -212,3 +212,9 @@ def one_gradient_of_two() -> tuple[Net, Any]:
     """Two parameters whose gradients are one tensor, and that may lie in other ways than each other."""
     net = Net(lambda net, x: torch.tanh(F.linear(x, net.base + net.delta)))
     return _with(net, base=_matrix(), delta=_matrix()), mse
+
+
+def batch_norm() -> tuple[Net, Any]:
+    """As many features as ranks divide: parts of them are not taken for the whole."""
+    net = Net(lambda net, x: net.b(net.norm(torch.tanh(net.a(x)))))
+    return _with(net, norm=nn.BatchNorm1d(WIDTH)), mse

@@ -130,6 +130,7 @@ TOGETHER = {
         models.one_gradient_of_two, data=2, cut=(("base", Shard(0, 2)), ("delta", Shard(0)))
     ),
     "one gradient, cut and whole": Case(models.one_gradient_of_two, data=2, cut=(("base", Shard(0)),)),
+    "batch norm, parameters cut": Case(models.batch_norm, data=2, microbatches=1, zero=3),
     "gradients cut": Case(models.layer_norm, data=2, microbatches=4, zero=2),
     "frozen parameters shared": Case(models.partly_frozen, data=2, zero=3, recompute=True),
     "frozen parameters shared, in stages": Case(

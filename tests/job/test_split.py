@@ -172,3 +172,24 @@ def test_drawn_losses_and_plans_on_two_ranks() -> None:
             check_equal((loss, {n: torch.from_numpy(g) for n, g in grads.items()}), wanted)
             seen |= set(grads)
         assert seen == set(wanted[1]), one.terms
+
+
+def test_a_batch_that_splits_in_two_and_not_in_four() -> None:
+    """The rows of each half are taken together: what is said of two microbatches is not said of four."""
+
+    def loss(module: nn.Module, batch: Any) -> Tensor:
+        halves = module(batch["x"]).view(2, -1, 3)
+        value: Tensor = halves.sum(1).square().mean()
+        return value
+
+    task = Task(Model("halves", nn.Linear(3, 3), loss, {"x": torch.randn(ROWS, 3)}), statistics="microbatch")
+    assert task.statistics_in(2) == "batch"
+    assert task.statistics_in(4) == "microbatch"
+    check_equal(trained(task, plan_of(task, 2)), plain(task.model))
+
+
+def test_rows_draw_their_own_numbers_whatever_a_plan_allows() -> None:
+    task = Task(with_terms(("mean",), 5).model, statistics="microbatch")
+    assert any(isinstance(module, nn.Dropout) for module in task.model.module.modules())
+    plan = replace(plan_of(task, 4), statistics="microbatch")
+    check_equal(trained(task, plan), plain(task.model))

@@ -65,7 +65,7 @@ class Task:
             return split(self.program(self.num_rows), count)
         except CoupledRowsError as error:
             if self.statistics == "microbatch":
-                return capture(self.model, num_rows, dtype, share=1 / count)
+                return replace(capture(self.model, num_rows, dtype, share=1 / count), is_separate=True)
             raise PlanError(
                 f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Microbatches "
                 "could train something else than the whole batch. Use one microbatch, which data- and tensor-parallel "
@@ -90,7 +90,7 @@ class Task:
 
     def statistics_in(self, num_microbatches: int) -> Statistics:
         """What a plan of so many microbatches has to say of rows that depend on each other."""
-        return "microbatch" if num_microbatches > 1 and self.coupling is not None else "batch"
+        return "microbatch" if self.program(self.num_rows // num_microbatches).is_separate else "batch"
 
 
 def program_of(plan: Plan, model: Model) -> Program:

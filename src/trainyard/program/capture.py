@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.conversions import HALF, leave_out_conversions
 from trainyard.program.model import CaptureError, Model
+from trainyard.program.nodes import add_placeholder
 from trainyard.program.precision import computed_in, kept_type
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.reached import leaves_of, names_among, refuse_reached_elsewhere, refuse_unreached
@@ -284,7 +285,7 @@ def _constants_as_inputs(name: str, graph_module: fx.GraphModule) -> dict[str, t
         path = f"constant.{node.target}"
         if path not in found:
             with graph.inserting_after(last):
-                last = graph.placeholder(node.target)
+                last = add_placeholder(graph, node.target)
             last.meta = dict(node.meta)
             value = getattr(graph_module, node.target)
             if isinstance(value, FakeTensor | FunctionalTensor) or value.requires_grad:

@@ -22,6 +22,17 @@ def add_op(
     return node
 
 
+def add_placeholder(graph: fx.Graph, name: str) -> fx.Node:
+    """A new placeholder at the graph's insertion point, without meta; its argument is called as the node is.
+
+    Where the name is taken the node gets another one. Code that took arguments by the old names, and then gave them
+    the new ones, would overwrite one with another.
+    """
+    node = graph.placeholder(name)
+    node.target = node.name
+    return node
+
+
 def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]) -> fx.Node:
     """A copy of a node of another graph, its meta included; ``argument`` gives what stands for each of its inputs."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), argument)

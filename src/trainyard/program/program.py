@@ -63,6 +63,7 @@ class Program:
     num_rows : rows of the batch (dim 0 of its tensors) that one execution consumes.
     aliases : names of tied parameters, and the name under which each is an input.
     unused : parameters that ask for a gradient and have none, because the loss does not use them.
+    is_separate : captured of a microbatch alone, whose loss is its share of a mean; not a part of the batch's program.
     totals : of a program of a microbatch: what is computed of the whole batch before the first microbatch, such as
         how many tokens count in the loss. Its outputs are inputs of this program, by path.
     """
@@ -76,6 +77,7 @@ class Program:
     aliases: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     totals: Program | None = None
+    is_separate: bool = False
 
     @cached_property
     def graph_module(self) -> fx.GraphModule:

@@ -17,7 +17,7 @@ from trainyard.job.lower.cut import Cut
 from trainyard.job.lower.shard import names_of
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.nodes import copy_node
+from trainyard.program.nodes import add_placeholder, copy_node
 from trainyard.program.program import Input, Program, tensor_of
 
 SlotKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
@@ -143,7 +143,7 @@ class SegmentWriter:
         # All placeholders stand before all ops.
         first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
         with self.graph.inserting_before(first):
-            copy = self.graph.placeholder(node.name)
+            copy = add_placeholder(self.graph, node.name)
         copy.meta = dict(node.meta)
         self.copies[node] = copy
         self.slots[copy] = slot

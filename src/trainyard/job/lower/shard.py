@@ -18,7 +18,7 @@ from trainyard.program import spmd
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.decompose import expand
-from trainyard.program.nodes import add_op
+from trainyard.program.nodes import add_op, add_placeholder
 from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
@@ -93,7 +93,7 @@ class _Emitter:
 
     def _placeholder(self, node: fx.Node) -> None:
         (placement,) = self.assignment.made[node]
-        new = self.graph.placeholder(node.name)
+        new = add_placeholder(self.graph, node.name)
         new.meta = dict(node.meta)
         new.meta["val"] = _empty_part(node.meta["val"], placement, self.axis.size)
         self.current[node] = (placement, new)

@@ -19,7 +19,7 @@ from trainyard.job.lower.shard import Sharded, complete, emit
 from trainyard.program import spmd
 from trainyard.program.algebra.rules import has_rule, tensor_args
 from trainyard.program.decompose import AS_SUMS, expand
-from trainyard.program.nodes import add_op, copy_node, remove_dead
+from trainyard.program.nodes import add_op, add_placeholder, copy_node, remove_dead
 from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
 from trainyard.program.program import Input, Output, Program, output_args
 from trainyard.program.propagate import Assignment, Axis
@@ -163,7 +163,7 @@ def _take_totals(local: Program, whole: Program, exchanged: Mapping[fx.Node, str
     for node, name in exchanged.items():
         if name not in made:
             with graph.inserting_after(last):
-                last = made[name] = graph.placeholder(f"total_{name}")
+                last = made[name] = add_placeholder(graph, f"total_{name}")
             last.meta = {**whole.nodes[name].meta, "phase": "forward"}
         node.replace_all_uses_with(made[name])
         graph.erase_node(node)

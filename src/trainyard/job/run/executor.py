@@ -217,7 +217,7 @@ class Executor:
                 for path, value in batch.items()
             }
             # Where the batch was split the position of its rows is part of the graph.
-            rng = torch.tensor([self.seed, step, 0 if self.plan.statistics == "batch" else first])
+            rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
             self.microbatch = action.microbatch
             self._run(action, inputs, rng, sums)
         for work, _ in self.sending:

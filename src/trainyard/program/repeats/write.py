@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from trainyard.program.nodes import copy_node
+from trainyard.program.nodes import add_placeholder, copy_node
 from trainyard.program.program import output_args
 from trainyard.program.random import POSITIONAL, SALT
 from trainyard.program.repeats.stand_in import Repeats
@@ -55,7 +55,7 @@ def _add_inputs(graph: fx.Graph, missing: Collection[str], state: Mapping[str, T
     for number, (name, value) in enumerate(state.items(), 1):
         if name in missing:
             with graph.inserting_before(following):
-                found[name] = graph.placeholder(f"arg_{number}")
+                found[name] = add_placeholder(graph, f"arg_{number}")
             found[name].meta["val"] = value.detach()
         else:
             following = next(given)
