@@ -16,8 +16,14 @@ def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return F.cross_entropy(left @ right.T / 0.1, torch.arange(len(left)))
 
 
+def data(step: int) -> dict[str, Tensor]:
+    """The batch of a step: two views of each row."""
+    drawn = torch.Generator().manual_seed(step)
+    rows = torch.randn(ROWS, 16, generator=drawn)
+    return {"left": rows, "right": rows + 0.1 * torch.randn(ROWS, 16, generator=drawn)}
+
+
 def model() -> tuple[nn.Module, object, dict[str, Tensor]]:
-    """Two views of each row."""
+    """A small network, its loss and an example batch."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
-    return net, loss, {"left": torch.randn(ROWS, 16), "right": torch.randn(ROWS, 16)}
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8)), loss, data(0)

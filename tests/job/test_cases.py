@@ -69,7 +69,8 @@ def plans_of(name: str) -> dict[str, Plan | str]:
     found: dict[str, Plan | str] = {}
     for strategies in STRATEGIES:
         try:
-            found[strategies] = plan_task(task_of(name), parse_cluster("1x2xA100-80G"), strategies).plan
+            place = parse_cluster("1x2xA100-80G")
+            found[strategies] = plan_task(task_of(name), place, strategies, all_devices=True).plan
         except PlanError as error:
             found[strategies] = str(error)
     return found
