@@ -34,6 +34,9 @@ SEPARATE: dict[str, Term] = {
     "mean": lambda m, s, b: (s - b["y"]).square().mean(),
     "sum": lambda m, s, b: 0.01 * (s - b["y"]).abs().sum(),
     "token mean": lambda m, s, b: F.cross_entropy(_flat(s), b["labels"].reshape(-1)),
+    "summed over the labels": lambda m, s, b: (
+        F.cross_entropy(_flat(s), b["labels"].reshape(-1), reduction="sum") / (b["labels"] != -100).sum()
+    ),
     "class weights": lambda m, s, b: F.cross_entropy(_flat(s), b["labels"].reshape(-1), _weights(s)),
     "smoothed labels": lambda m, s, b: F.cross_entropy(
         _flat(s), b["labels"].reshape(-1), label_smoothing=0.1

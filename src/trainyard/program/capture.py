@@ -76,15 +76,7 @@ def capture(
     trainable = [name for name, p in model.module.named_parameters() if p.requires_grad]
     given = Given(params, buffers, batch, rng, num_rows)
     step = _Step(model, trainable, given, share)
-    with ExitStack() as stack:
-        stack.enter_context(_refused_with_a_line(model.name))
-        stack.enter_context(fake)
-        stack.enter_context(computed_in(dtype))
-        # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
-        stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
-        # Recurrent layers are captured as the products that they are, which run on any device and can be cut, not as
-        # one kernel of this machine's.
-        stack.enter_context(_without_onednn())
+    with fake, _capturing(model.name, dtype):
         repeats = find_repeats(model.module, given, step.run)
         try:
             refuse_unsteady(model, given, repeats)
@@ -107,6 +99,20 @@ def capture(
     held = {path: value for path, (_, value) in constants.items()}
     unused = tuple(name for name in trainable if name not in trained)
     return Program(model.name, graph, held, inputs, outputs, num_rows, aliases, unused)
+
+
+@contextmanager
+def _capturing(name: str, dtype: torch.dtype) -> Iterator[None]:
+    """What holds while a model's code runs; what stops it is told with the line."""
+    with ExitStack() as stack:
+        stack.enter_context(_refused_with_a_line(name))
+        stack.enter_context(computed_in(dtype))
+        # Libraries ask torch.compiler.is_compiling() before they read values, for checks that a graph cannot hold.
+        stack.enter_context(patch.object(torch.compiler, "_is_compiling_flag", True))
+        # Recurrent layers are captured as the products that they are, which run on any device and can be cut, not as
+        # one kernel of this machine's.
+        stack.enter_context(_without_onednn())
+        yield
 
 
 class _Step:

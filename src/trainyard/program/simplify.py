@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trainyard.program.nodes import argument, remove_dead
+from trainyard.program.nodes import add_op, argument, remove_dead
 from trainyard.program.picks import write_picks
 
 aten = torch.ops.aten
@@ -25,6 +25,7 @@ _CONSTANTS: dict[Any, int | str] = {
     aten.new_empty_strided.default: 0,
 }
 """Constants that take shape or type from a tensor: their value, or the argument that holds it."""
+_SUM = 2  # as losses number their reductions
 _VIEWS = {aten._unsafe_view.default, aten.reshape.default, aten.view.default}
 
 
@@ -47,6 +48,8 @@ def simplify(graph: fx.Graph) -> None:
             _make_constant(node)
         elif node.target is aten.expand.default:
             node.args = (node.args[0], list(node.meta["val"].shape))
+        elif node.target is aten.nll_loss_backward.default and node.args[4] == _SUM:
+            _forget_count(graph, node)
     write_picks(graph)
     remove_dead(graph)
     graph.set_codegen(fx.graph.CodeGen())  # placeholders and outputs are flat
@@ -58,6 +61,16 @@ def _leave_out_nothing(node: fx.Node) -> None:
     kept = [p for p in parts if tuple(p.meta["val"].shape) != (0,)]  # type: ignore[union-attr]
     if kept:
         node.args = (kept, *rest)
+
+
+def _forget_count(graph: fx.Graph, node: fx.Node) -> None:
+    """The gradient of a sum of losses is handed how many there were, and does not use it."""
+    *args, count = node.args
+    value = count.meta["val"]  # type: ignore[union-attr]
+    with graph.inserting_before(node):
+        one = add_op(graph, aten.full.default, ([], 1.0), {"dtype": value.dtype, "device": value.device})
+    one.meta = {**node.meta, "val": value}
+    node.args = (*args, one)
 
 
 def _make_constant(node: fx.Node) -> None:

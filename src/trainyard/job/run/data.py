@@ -114,7 +114,7 @@ def by_path(batch: Any) -> dict[str, Tensor]:
         name = ".".join([ROOT, *map(key_text, path)])
         if not isinstance(leaf, Tensor):
             raise DataError(f"{name} is a {type(leaf).__name__}; a batch holds tensors only")
-        found[name] = leaf
+        found[name] = leaf.detach()
     return found
 
 

@@ -53,8 +53,7 @@ def megatron(
     Parameters
     ----------
     tensor, pipeline, data : sizes t, p, d of the axes.
-    microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all where the batch cannot be
-        split.
+    microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all if the batch is not split.
     stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
         is v times smaller (section 2.2).
     memory_fraction : share of device memory that weights, state and activations may take.
