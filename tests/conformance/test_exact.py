@@ -64,10 +64,10 @@ def test_combination_trains_as_eager(model: str, num_devices: int, strategies: s
 def _compare(model: str, strategies: str, num_devices: int) -> None:
     setting, plan = plan_of(strategies, model, f"1x{num_devices}xA100-80G")
     program = setting.task.program(plan.rows_per_microbatch)
-    answers = run_ranks(plan.num_ranks, train_rank, plan.to_text(), model, OPTIMIZER)
+    answers = run_ranks(plan.num_ranks, train_rank, plan.to_text(), OPTIMIZER)
     lowered = lower(program, plan)
     parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
-    wanted = run_eager(model, ROWS, plan.num_microbatches, OPTIMIZER)
+    wanted = run_eager(model, ROWS, 1, OPTIMIZER)
     for which, expected in ((0, wanted.grads), (1, wanted.params)):
         found = {path: _whole(lowered, parts, which, path) for path in _trained(program)}
         difference, where = worst(found, expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ from trainyard.job.run.executor import Executor
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import run_ranks
 from trainyard.job.schedules import make_schedule
-from trainyard.job.task import Task, program_of
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
@@ -175,21 +175,26 @@ def _by_path(batch: Any) -> dict[str, Tensor]:
     return {f"batch.{key}": value for key, value in batch.items()}
 
 
-def train_rank(rank: int, plan_text: str, model: Model | str, optimizer: OptimizerConfig) -> Any:
+@cache
+def task_of(model: str, rows: int, dtype: str) -> Task:
+    """A model of the zoo, captured once in a process."""
+    return Task(build(model, rows), dtype, "microbatch")
+
+
+def train_rank(rank: int, plan_text: str, optimizer: OptimizerConfig) -> Any:
     """What every process does; the program is captured again from the model's name."""
     plan = parse_plan(plan_text)
-    model = build(plan.model, plan.num_rows) if isinstance(model, str) else model
-    program = program_of(plan, model)
+    task = task_of(plan.model, plan.num_rows, plan.dtype)
     executor = Executor(
-        lower(program, plan),
+        lower(task.program(plan.rows_per_microbatch), plan),
         rank,
-        initial_values(model.module).__getitem__,
+        initial_values(task.model.module).__getitem__,
         optimizer,
         torch.device("cpu"),
         seed=SEED,
     )
     buffers = dict(executor.buffers)
-    batch = _by_path(model.batch)
+    batch = _by_path(task.model.batch)
     executor.forward_backward(batch, 0)
     state = executor.state
     flat = dict(zip(state.buckets, state.finish_gradients(), strict=True))
@@ -202,14 +207,26 @@ def train_rank(rank: int, plan_text: str, model: Model | str, optimizer: Optimiz
     return executor.mesh.coordinate, parts, results
 
 
-def run_plan(cell: Cell) -> Run:
-    """Train under the cell's plan, in one process per rank, and put the parts together."""
-    model = build(cell.model, cell.rows)
-    task = Task(model, cell.dtype, "microbatch")
-    program = task.program(cell.rows // cell.microbatches)
-    plan = make_plan(cell, program)
-    plan = replace(plan, statistics=task.statistics_in(cell.microbatches))
-    answers = run_ranks(plan.num_ranks, train_rank, plan.to_text(), cell.model, cell.optimizer)
+def _train_all(rank: int, work: list[tuple[str, OptimizerConfig]]) -> list[Any]:
+    return [train_rank(rank, text, optimizer) for text, optimizer in work]
+
+
+def run_plans(cells: Sequence[Cell]) -> list[Run]:
+    """Train under the plans of cells of equally many ranks, in one process per rank, and put the parts together."""
+    plans = [_plan_of(cell) for cell in cells]
+    work = [(plan.to_text(), cell.optimizer) for plan, cell in zip(plans, cells, strict=True)]
+    by_rank = run_ranks(plans[0].num_ranks, _train_all, work, timeout_s=120 + 60 * len(cells))
+    return [_run_of(plan, answers) for plan, answers in zip(plans, zip(*by_rank, strict=True), strict=True)]
+
+
+def _plan_of(cell: Cell) -> Plan:
+    task = task_of(cell.model, cell.rows, cell.dtype)
+    plan = make_plan(cell, task.program(cell.rows // cell.microbatches))
+    return replace(plan, statistics=task.statistics_in(cell.microbatches))
+
+
+def _run_of(plan: Plan, answers: Sequence[Any]) -> Run:
+    program = task_of(plan.model, plan.num_rows, plan.dtype).program(plan.rows_per_microbatch)
     lowered = lower(program, plan)
     parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
     results = answers[0][2]
@@ -316,11 +333,14 @@ def worst(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[fl
     return answer
 
 
-def differences(cell: Cell) -> dict[str, tuple[float, str]]:
-    """How far a plan's run is from the eager one: by kind, the largest relative difference and where."""
-    found = run_plan(cell)
-    by_itself = Task(build(cell.model, cell.rows), cell.dtype).coupling is not None
-    wanted = run_eager(cell.model, cell.rows, cell.microbatches if by_itself else 1, cell.optimizer)
+def differences(cells: Sequence[Cell]) -> dict[str, dict[str, tuple[float, str]]]:
+    """How far the runs of plans are from the eager ones: by cell and kind, the largest relative difference and where."""
+    return {str(cell): _differences(cell, run) for cell, run in zip(cells, run_plans(cells), strict=True)}
+
+
+def _differences(cell: Cell, found: Run) -> dict[str, tuple[float, str]]:
+    alone = task_of(cell.model, cell.rows, cell.dtype).program(cell.rows // cell.microbatches).is_separate
+    wanted = run_eager(cell.model, cell.rows, cell.microbatches if alone else 1, cell.optimizer)
 
     def scalars(run: Run) -> dict[str, Tensor]:
         named = {f"{k} {i}": v for i, losses in enumerate(run.losses) for k, v in losses.items()}

@@ -1,5 +1,6 @@
 """Training under any plan is training: losses, gradients, parameters and buffers equal eager PyTorch's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -102,27 +103,44 @@ SLOW = [
 LONG = [*(cell for cell, in_ci in GRID if not in_ci), *MIXED[1::2]]
 
 
-def _check(cell: Cell, allowed: float) -> None:
-    found = differences(cell)
-    assert all(size <= allowed for size, _ in found.values()), found
+def _groups(cells: Sequence[Cell], size: int = 8) -> list[list[Cell]]:
+    """Cells of equally many ranks together, which are trained by the same processes."""
+    found: list[list[Cell]] = []
+    for count in sorted({cell.num_ranks for cell in cells}):
+        same = [cell for cell in dict.fromkeys(cells) if cell.num_ranks == count]
+        found += [same[i : i + size] for i in range(0, len(same), size)]
+    return found
 
 
-@pytest.mark.parametrize("cell", FAST, ids=str)
-def test_equals_eager_training(cell: Cell) -> None:
-    _check(cell, RELATIVE)
+def _name(cells: list[Cell]) -> str:
+    return f"{len(cells)} of {cells[0].num_ranks} ranks from {cells[0]}"
+
+
+def _check(cells: Sequence[Cell], allowed: float) -> None:
+    wrong = {
+        cell: found
+        for cell, found in differences(cells).items()
+        if not all(size <= allowed for size, _ in found.values())
+    }
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("cells", _groups(FAST), ids=_name)
+def test_equals_eager_training(cells: list[Cell]) -> None:
+    _check(cells, RELATIVE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cell",
-    [
-        *(cell for cell in SLOW if cell not in FAST),
-        *(pytest.param(cell, marks=pytest.mark.long) for cell in LONG if cell not in FAST + SLOW),
-    ],
-    ids=str,
-)
-def test_equals_eager_training_everywhere(cell: Cell) -> None:
-    _check(cell, RELATIVE)
+@pytest.mark.parametrize("cells", _groups([cell for cell in SLOW if cell not in FAST]), ids=_name)
+def test_equals_eager_training_everywhere(cells: list[Cell]) -> None:
+    _check(cells, RELATIVE)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("cells", _groups([cell for cell in LONG if cell not in FAST + SLOW]), ids=_name)
+def test_equals_eager_training_in_all_mixtures(cells: list[Cell]) -> None:
+    _check(cells, RELATIVE)
 
 
 HALF = [
@@ -135,4 +153,4 @@ HALF = [
 @pytest.mark.parametrize("cell", HALF, ids=str)
 def test_bfloat16_is_near_float32(cell: Cell) -> None:
     # bfloat16 has 8 bits: 2**-9 relative rounding of every activation, a few hundred roundings in a row.
-    _check(cell, 0.05)
+    _check([cell], 0.05)
