@@ -17,7 +17,7 @@ from trainyard.cost.measure_worker import _Worker
 from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
 from trainyard.cost.measurements import Measurement, Measurements
 from trainyard.cost.ops import Roofline, is_free
-from trainyard.cost.trace import Instruction, Notes, Trace, elapsed, read, run_trace, trace_graph
+from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read, run_trace, trace_graph
 from trainyard.hardware.presets import device_named
 from trainyard.program.capture import capture
 from trainyard.zoo import build
@@ -36,12 +36,12 @@ def small_trace():
 
 
 def test_a_trace_computes_what_the_graph_computes():
-    trace, notes = small_trace(), Notes()
+    trace, times = small_trace(), OpTimes()
     values = {"x": torch.randn(64, 32), "w": torch.randn(16, 32)}
-    run_trace(trace, values, notes)
+    run_trace(trace, values, times)
     torch.testing.assert_close(values["y"], torch.relu(values["x"] @ values["w"].t()))
-    assert set(notes.seconds) == trace.signatures
-    assert len(notes.seconds) == 2  # the transpose is a view
+    assert set(times.seconds) == trace.signatures
+    assert len(times.seconds) == 2  # the transpose is a view
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "moe-tiny", "dlrm-tiny", "resnet-tiny"])
@@ -49,11 +49,11 @@ def test_a_training_step_runs_on_made_up_inputs(name):
     program = capture(build(name))
     inputs = [i.path for i in program.inputs]
     trace = trace_graph(program.graph, inputs, [f"{o.kind}:{o.path}" for o in program.outputs])
-    notes = Notes()
-    run_trace(trace, {}, notes)
+    times = OpTimes()
+    run_trace(trace, {}, times)
     priced = [n for n in program.graph.nodes if n.op == "call_function" and not is_free(n)]
-    assert notes.failed == {}
-    assert sum(map(len, notes.seconds.values())) == len(priced)
+    assert times.failed == {}
+    assert sum(map(len, times.seconds.values())) == len(priced)
 
 
 LONG = torch.zeros(8, 5, dtype=torch.int64)
@@ -71,30 +71,30 @@ LOOK_UPS = {
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_computed_indices_are_kept_in_range(name):
     graph = fake_graph(lambda x, i: (LOOK_UPS[name](x, i),), torch.empty(8, 5), LONG)
-    notes = Notes()
-    run_trace(trace_graph(graph, ["x", "i"], ["y"]), {}, notes)
-    assert notes.failed == {}
+    times = OpTimes()
+    run_trace(trace_graph(graph, ["x", "i"], ["y"]), {}, times)
+    assert times.failed == {}
 
 
 def test_made_up_operands_lie_in_memory_as_those_of_the_graph():
     turned = torch.empty(6, 4, 2).permute(2, 0, 1)
     graph = fake_graph(lambda x: (x.permute(1, 2, 0).view(24, 2).relu(),), turned)
     trace, values = trace_graph(graph, ["x"], ["y"]), {}
-    run_trace(trace, values, Notes())
+    run_trace(trace, values, OpTimes())
     assert values["x"].stride() == turned.stride()
     assert values["x"].untyped_storage().nbytes() == turned.untyped_storage().nbytes()
 
 
 def test_a_failing_op_is_noted_and_what_follows_runs_on_what_is_made_up():
     graph = fake_graph(lambda x: (torch.linalg.cholesky(x).relu(),), torch.empty(4, 4))
-    trace, notes, values = trace_graph(graph, ["x"], ["y"]), Notes(), {"x": -torch.eye(4)}
+    trace, times, values = trace_graph(graph, ["x"], ["y"]), OpTimes(), {"x": -torch.eye(4)}
     for _ in range(2):
-        run_trace(trace, values, notes)
-    ((signature, why),) = notes.failed.items()
+        run_trace(trace, values, times)
+    ((signature, why),) = times.failed.items()
     assert "cholesky" in signature
     assert "LinAlgError" in why
-    (relu,) = (s for s in notes.seconds if "relu" in s)
-    assert len(notes.seconds[relu]) == 2
+    (relu,) = (s for s in times.seconds if "relu" in s)
+    assert len(times.seconds[relu]) == 2
     assert values["y"].shape == (4, 4)
 
 
@@ -109,9 +109,9 @@ def test_an_lstm_is_measured_in_the_mode_in_which_it_is_trained(tmp_path):
     weights = [torch.empty(p.shape, requires_grad=True) for p in lstm.parameters()]
     graph = fake_graph(step, torch.empty(3, 2, 4), *weights)
     trace = trace_graph(graph, list("xabcd"), list("ABCD"))
-    notes = measured_by_worker(tmp_path, trace, limit_s=60.0)
-    assert notes["failed"] == {}
-    assert set(notes["seconds"]) == trace.signatures
+    times = measured_by_worker(tmp_path, trace, limit_s=60.0)
+    assert times["failed"] == {}
+    assert set(times["seconds"]) == trace.signatures
 
 
 def measured_by_worker(folder, trace, limit_s):
@@ -148,9 +148,9 @@ def test_ops_that_need_too_much_memory_are_left_out_with_what_follows(room, kept
     (within,) = traces_within([trace], room)
     assert len(within.signatures) == (4 if kept == 3 else kept)
     assert within.signatures <= trace.signatures
-    notes = Notes()
-    run_trace(within, {}, notes)
-    assert set(notes.seconds) == within.signatures
+    times = OpTimes()
+    run_trace(within, {}, times)
+    assert set(times.seconds) == within.signatures
 
 
 def test_memory_that_is_freed_is_used_again():
@@ -172,7 +172,7 @@ def step_of(index, target, *args):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
-    monkeypatch.setattr(measured, "others_now", lambda: 1.0)  # whatever else runs here
+    monkeypatch.setattr(measured, "other_load_now", lambda: 1.0)  # whatever else runs here
     return tmp_path
 
 
@@ -249,7 +249,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     monkeypatch.setattr(measured.Others, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
     node = next(n for n in small_graph().nodes if "mm" in n.name)
     for quiet, seconds, disturbed in ((False, 1.0, 1), (False, 1.0, 1), (True, 0.5, 0), (True, 0.5, 0)):
-        monkeypatch.setattr(measured, "others_now", lambda quiet=quiet: 0.0 if quiet else 1.0)
+        monkeypatch.setattr(measured, "other_load_now", lambda quiet=quiet: 0.0 if quiet else 1.0)
         ops = measure_ops([[trace]], Conditions(1, 1))
         assert ops(node, device_named("A100-80G")) == seconds
         assert ops.sources().num_disturbed == disturbed

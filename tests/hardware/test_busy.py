@@ -15,8 +15,8 @@ def test_the_share_of_others_is_what_this_process_did_not_use(monkeypatch, used_
     readings = iter([(100.0, 50.0, 7.0), (110.0, 50.0 + used_s, 7.0 + own_s)])
     monkeypatch.setattr(busy, "_now", lambda: next(readings))
     monkeypatch.setattr(busy, "_cores", lambda: {0, 1})
-    assert busy.Others().share() == share
+    assert busy.OtherLoad().share() == share
 
 
 def test_a_share_is_one_of_the_cores_that_this_process_may_use():
-    assert 0.0 <= busy.others_now(0.01) <= 1.0
+    assert 0.0 <= busy.other_load_now(0.01) <= 1.0

@@ -22,7 +22,7 @@ from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 from trainyard.zoo.registry import build
 
 SEED = 3
@@ -308,7 +308,7 @@ def _forward_backward(model: Model, rows: int, microbatches: int, step: int) -> 
     sums: dict[str, float] = {}
     for first in range(0, rows, size):
         part = {name: value[first : first + size] for name, value in model.batch.items()}
-        with CounterDropout(torch.tensor([SEED, step, first]), size):
+        with PositionalDraws(torch.tensor([SEED, step, first]), size):
             result = model.loss(model.module, part)
             loss, metrics = result if isinstance(result, tuple) else (result, {})
             (loss / microbatches).backward()

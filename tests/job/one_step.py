@@ -15,7 +15,7 @@ from trainyard.job.run.state import local_part
 from trainyard.job.task import Task
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 
 SEED = 3
 
@@ -23,7 +23,7 @@ SEED = 3
 def plain(model: Model) -> tuple[float, dict[str, Tensor]]:
     """The loss and the gradients of one device, on the whole batch."""
     model.module.zero_grad()
-    with CounterDropout(torch.tensor([SEED, 0, 0]), batch_rows(model.batch, model.whole)):
+    with PositionalDraws(torch.tensor([SEED, 0, 0]), batch_rows(model.batch, model.whole)):
         result = model.loss(model.module, model.batch)
         loss = result[0] if isinstance(result, tuple) else result
         loss.backward()

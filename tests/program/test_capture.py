@@ -19,7 +19,7 @@ from trainyard.program.capture import CaptureError, capture
 from trainyard.program.flops import node_flops, program_flops
 from trainyard.program.model import Model
 from trainyard.program.program import Program
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 from trainyard.zoo.registry import TINY, build
 
 RNG = torch.tensor([3, 1, 0])
@@ -50,7 +50,7 @@ def run_graph(program: Program, model: Model) -> dict[str, Tensor]:
 def run_eager(model: Model, rows: int) -> dict[str, Tensor]:
     model.module.zero_grad()
     before = {n: b.clone() for n, b in model.module.named_buffers()}
-    with CounterDropout(RNG, rows):
+    with PositionalDraws(RNG, rows):
         result = model.loss(model.module, model.batch)
         loss, metrics = result if isinstance(result, tuple) else (result, {})
         loss.backward()
@@ -224,7 +224,7 @@ def test_batches_that_are_no_rows_are_refused() -> None:
 @pytest.mark.parametrize("name", [n for n in TINY if n != "llama-tiny"])
 def test_flops_are_those_of_the_flop_counter(name: str) -> None:
     model, program = captured(name)
-    with FlopCounterMode(display=False) as counter, CounterDropout(RNG, 4):
+    with FlopCounterMode(display=False) as counter, PositionalDraws(RNG, 4):
         result = model.loss(model.module, model.batch)
         (result[0] if isinstance(result, tuple) else result).backward()
     assert program_flops(program) == counter.get_total_flops() > 0

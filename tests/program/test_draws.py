@@ -17,7 +17,7 @@ from trainyard.program.capture import CaptureError, capture
 from trainyard.program.draw_op import draw, draw_by_arithmetic
 from trainyard.program.placement import Shard
 from trainyard.program.propagate import Axis, propagate
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 
 RNG = torch.tensor([3, 1, 0])
 ROWS, WIDTH = 64, 500
@@ -55,7 +55,7 @@ OPS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_has_its_distribution_and_takes_its_numbers_by_position(name: str) -> None:
     function, mean, deviation = OPS[name]
-    with CounterDropout(RNG, ROWS) as mode:
+    with PositionalDraws(RNG, ROWS) as mode:
         found = function()
         assert mode.calls == 1
         other = function()
@@ -68,7 +68,7 @@ def test_every_op_has_its_distribution_and_takes_its_numbers_by_position(name: s
 
 
 def test_permutations_are_permutations() -> None:
-    with CounterDropout(RNG, 4):
+    with PositionalDraws(RNG, 4):
         first, second = torch.randperm(100), torch.randperm(100)
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(100))
     assert not torch.equal(first, second)
@@ -166,7 +166,7 @@ def test_permuted_rows_are_those_of_eager() -> None:
         return (y + y[torch.randperm(4)]).square().mean()
 
     model = model_of(nn.Linear(6, 6), mixed)
-    with CounterDropout(RNG, 4):
+    with PositionalDraws(RNG, 4):
         torch.testing.assert_close(
             run_graph(capture(model), model)["loss:loss"], mixed(model.module, model.batch).detach()
         )

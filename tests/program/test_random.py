@@ -9,7 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainyard.program.random import CounterDropout, dropout
+from trainyard.program.random import PositionalDraws, dropout
 from trainyard.program.random_op import dropout_by_arithmetic, mix64
 
 # The first example compiles, which may take longer than hypothesis allows one.
@@ -66,10 +66,10 @@ def test_microbatches_draw_the_mask_of_the_whole_batch(rows, per_row, time_first
     if time_first and 5 % rows == 0:
         return
     dim = 1 if time_first else 0
-    with CounterDropout(rng(), rows * count):
+    with PositionalDraws(rng(), rows * count):
         whole = F.dropout(x, 0.5)
     for i, part in enumerate(x.chunk(count, dim)):
-        with CounterDropout(rng(first_row=i * rows), rows):
+        with PositionalDraws(rng(first_row=i * rows), rows):
             assert torch.equal(F.dropout(part, 0.5), whole.chunk(count, dim)[i])
 
 
@@ -133,7 +133,7 @@ def test_passes_the_operator_checks_of_pytorch():
 
 def test_is_one_node_forward_and_one_backward():
     def step(x, numbers):
-        with CounterDropout(numbers, 4):
+        with PositionalDraws(numbers, 4):
             loss = F.dropout(x * 2, 0.5).sum()
         return torch.autograd.grad(loss, x)
 
@@ -148,7 +148,7 @@ def test_is_one_node_forward_and_one_backward():
 
 def test_evaluation_and_zero_probability_are_untouched():
     x = torch.randn(4, 4)
-    with CounterDropout(rng(), 4) as mode:
+    with PositionalDraws(rng(), 4) as mode:
         assert F.dropout(x, 0.5, training=False) is x or torch.equal(F.dropout(x, 0.5, False), x)
         assert torch.equal(nn.Dropout(0.5).eval()(x), x)
         assert torch.equal(F.dropout(x, 0.0), x)
@@ -159,7 +159,7 @@ def test_evaluation_and_zero_probability_are_untouched():
 
 def test_salts_number_the_calls_and_begin_again():
     x = torch.ones(4, 64)
-    mode = CounterDropout(rng(), 4)
+    mode = PositionalDraws(rng(), 4)
     with mode:
         first, second = F.dropout(x, 0.5), nn.Dropout(0.5)(x)
     with mode:
@@ -170,7 +170,7 @@ def test_salts_number_the_calls_and_begin_again():
 
 def test_in_place_writes_its_input():
     x = torch.ones(4, 64)
-    with CounterDropout(rng(), 4):
+    with PositionalDraws(rng(), 4):
         y = F.dropout(x, 0.5, inplace=True)
     assert y is x
     assert (x == 0).any()
@@ -200,7 +200,7 @@ def test_attention_is_that_of_pytorch_for_the_ones_kept(options):
         options["attn_mask"] = torch.randn(5, 7) > -1
     if options.pop("float_mask", False):
         options["attn_mask"] = torch.randn(2, 1, 5, 7)
-    with CounterDropout(rng(), 2) as mode:
+    with PositionalDraws(rng(), 2) as mode:
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=1e-9, **options)
         assert mode.calls == 1
         plain = F.scaled_dot_product_attention(q, k, v, **options)
@@ -212,7 +212,7 @@ def test_dropout_hidden_in_multi_head_attention_is_found():
     layer = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
     x = torch.randn(3, 5, 8)
     for weights in (True, False):
-        with CounterDropout(rng(), 3) as mode:
+        with PositionalDraws(rng(), 3) as mode:
             first = layer(x, x, x, need_weights=weights)[0]
         assert mode.calls == 1
         with mode:

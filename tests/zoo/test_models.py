@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 from trainyard.zoo import build, initial_value, names
 from trainyard.zoo.registry import TINY
 
@@ -96,7 +96,7 @@ def test_learns_its_batch(name):
     optimizer = torch.optim.Adam(model.module.parameters(), lr=3e-3)
     losses = []
     for step in range(20):
-        with CounterDropout(torch.tensor([0, step, 0]), next(iter(model.batch.values())).shape[0]):
+        with PositionalDraws(torch.tensor([0, step, 0]), next(iter(model.batch.values())).shape[0]):
             loss = scalar(model.loss(model.module, model.batch))
         optimizer.zero_grad()
         loss.backward()
@@ -114,7 +114,7 @@ def test_loss_is_the_mean_over_microbatches(name):
 
     def loss_of(first: int, count: int) -> torch.Tensor:
         rows = {k: v[first : first + count] for k, v in batch.items()}
-        with CounterDropout(torch.tensor([0, 0, first]), count):
+        with PositionalDraws(torch.tensor([0, 0, first]), count):
             return scalar(model.loss(model.module, rows))
 
     parts = torch.stack([loss_of(0, 2), loss_of(2, 1), loss_of(2, 1), loss_of(3, 1), loss_of(3, 1)])

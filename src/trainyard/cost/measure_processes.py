@@ -21,7 +21,7 @@ from trainyard.cost.measurements import over_processes
 from trainyard.cost.trace import Trace
 from trainyard.hardware.heap import heap_environment
 
-__all__ = ["Found", "measure_in_processes"]
+__all__ = ["ProcessResults", "measure_in_processes"]
 
 _LIMIT_S = 60.0
 _GRACE_S = 30.0  # to start, and to end an op that runs when the time is over
@@ -31,7 +31,7 @@ Group = Sequence[Trace]
 
 
 @dataclass
-class Found:
+class ProcessResults:
     """What processes measured.
 
     Attributes
@@ -65,7 +65,7 @@ def measure_in_processes(
     num_processes: int,
     num_threads: int,
     budget_s: float,
-) -> Found:
+) -> ProcessResults:
     """Measure traces, and start again after what a process died of.
 
     Parameters
@@ -73,7 +73,7 @@ def measure_in_processes(
     failed : ops that are not tried, by signature.
     budget_s : time for the repetitions of all groups; every group runs a few times, but not for ever.
     """
-    found = Found(failed=dict(failed))
+    found = ProcessResults(failed=dict(failed))
     todo = [(group, text) for group in groups if (text := _pickled(group, found.failed)) is not None]
     end = time.monotonic() + _LIMIT_S
     request = {
@@ -127,7 +127,7 @@ def _modules(groups: Iterable[Group]) -> dict[str, str]:
     return found
 
 
-def _fail(groups: Iterable[Group], why: str, found: Found) -> None:
+def _fail(groups: Iterable[Group], why: str, found: ProcessResults) -> None:
     """Note why ops of some groups were not measured."""
     for group in groups:
         for trace in group:
@@ -135,7 +135,7 @@ def _fail(groups: Iterable[Group], why: str, found: Found) -> None:
                 found.failed.setdefault(signature, why)
 
 
-def _take(results: Sequence[dict[str, Any]], found: Found) -> None:
+def _take(results: Sequence[dict[str, Any]], found: ProcessResults) -> None:
     """Put together what the processes found."""
     for result in results:
         found.failed |= result["failed"]

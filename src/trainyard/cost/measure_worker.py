@@ -100,7 +100,7 @@ class _Worker:
     def measure_group(self, index: int, traces: Any) -> None:
         """All ops of traces that run one after another."""
         from trainyard.cost.measurements import over_repeats
-        from trainyard.cost.trace import Notes, run_trace
+        from trainyard.cost.trace import OpTimes, run_trace
 
         runs: list[dict[str, list[float]]] = []
         begin = time.monotonic()
@@ -117,12 +117,12 @@ class _Worker:
             while len(runs) <= _MIN_RUNS or (
                 time.monotonic() - begin < self.request["group_limit_s"] and len(runs) < _MAX_RUNS
             ):
-                notes = Notes({}, self.failed, before, self.clocks)
+                times = OpTimes({}, self.failed, before, self.clocks)
                 if not runs:
-                    partial = notes
+                    partial = times
                 for trace in traces:
-                    run_trace(trace, values, notes)
-                runs.append(notes.seconds)
+                    run_trace(trace, values, times)
+                runs.append(times.seconds)
                 self._say(index, "")
         # The first one compiles, and fills caches and the allocator: it counts where there is no other.
         kept = runs[1:] or [partial.seconds]

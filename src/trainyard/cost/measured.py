@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from torch import fx
 
 from trainyard.cost.fitting import traces_within
-from trainyard.cost.measure_processes import Found, measure_in_processes
+from trainyard.cost.measure_processes import ProcessResults, measure_in_processes
 from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements, Points
 from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, Sources, is_free
 from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
-from trainyard.hardware.busy import BUSY, Others, others_now
+from trainyard.hardware.busy import BUSY, OtherLoad, other_load_now
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.measure import free_memory_bytes
 from trainyard.hardware.remembered import measuring
@@ -154,7 +154,7 @@ def _to_repeat(groups: Iterable[_Group], entry: Entry) -> frozenset[str]:
     """Which of the ops to measure again: what contradicts others, and, if it is quiet now, what other work disturbed."""
     asked = _all_signatures(groups)
     disturbed = entry.disturbed() & asked
-    if disturbed and others_now() > BUSY:
+    if disturbed and other_load_now() > BUSY:
         disturbed = frozenset()
     return disturbed | entry.doubtful() & asked
 
@@ -197,7 +197,7 @@ def _measured(
         missing, passes = _missing(groups, entry, repeat)
         if rest or not (missing or passes):
             break
-        watch = Others()
+        watch = OtherLoad()
         known_to_fail = {s: failure.why for s, failure in entry.failed.items()}
         found = measure_in_processes(
             missing, passes, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
@@ -209,7 +209,7 @@ def _measured(
     return entry, rest
 
 
-def _entry(found: Found, groups: Iterable[_Group], known: Entry, others: float) -> Entry:
+def _entry(found: ProcessResults, groups: Iterable[_Group], known: Entry, others: float) -> Entry:
     """What was found now, in the form in which it is remembered."""
     when_s = time.time()
     work = {s: w for group in groups for trace in group for s, w in trace.work.items()}

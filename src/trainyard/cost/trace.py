@@ -25,7 +25,7 @@ from trainyard.program import draw_op as _defines_ops  # noqa: F401
 from trainyard.program import spmd
 from trainyard.program.flops import node_flops
 
-__all__ = ["Fresh", "Instruction", "Notes", "Ref", "Trace", "elapsed", "read", "run_trace", "trace_graph"]
+__all__ = ["Fresh", "Instruction", "OpTimes", "Ref", "Trace", "elapsed", "read", "run_trace", "trace_graph"]
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
@@ -227,7 +227,7 @@ def _bounds(node: fx.Node) -> list[int]:
 
 
 @dataclass
-class Notes:
+class OpTimes:
     """What running traces found.
 
     Attributes
@@ -254,13 +254,13 @@ def elapsed(clocks: Clocks, start: tuple[float, ...]) -> float:
     return min(clock() - then for clock, then in zip(reversed(clocks), reversed(start), strict=True))
 
 
-def run_trace(trace: Trace, values: dict[str, Any], notes: Notes) -> None:
+def run_trace(trace: Trace, values: dict[str, Any], times: OpTimes) -> None:
     """Run a trace once.
 
     Parameters
     ----------
     values : by key; what is missing is made up, and what later traces take is added.
-    notes : gets the seconds of every op, and which ones failed.
+    times : gets the seconds of every op, and which ones failed.
     """
     results: dict[int, Any] = {}
     for key, index, leaves in trace.inputs:
@@ -276,11 +276,11 @@ def run_trace(trace: Trace, values: dict[str, Any], notes: Notes) -> None:
             results[step.index] = _left(step, results)
             for index in step.frees:
                 del results[index]
-        elif step.signature in notes.failed:
+        elif step.signature in times.failed:
             _stand_in(step, results)
         else:
-            notes.before(step.signature)
-            _measure(step, step.signature, results, notes)
+            times.before(step.signature)
+            _measure(step, step.signature, results, times)
     for key, index in trace.outputs:
         values[key] = results[index]
 
@@ -294,23 +294,23 @@ def _left(step: Instruction, results: Mapping[int, Any]) -> Any:
     return _made(step.leaves)
 
 
-def _measure(step: Instruction, signature: str, results: dict[int, Any], notes: Notes) -> None:
+def _measure(step: Instruction, signature: str, results: dict[int, Any], times: OpTimes) -> None:
     try:
         target = _callable(step.target)
         seen = ChainMap({i: _wrapped(results[i], bound) for i, bound in step.bounds}, results)
         args, kwargs = _filled(step.args, seen), _filled(step.kwargs, seen)
         del seen
-        start = read(notes.clocks)
+        start = read(times.clocks)
         results[step.index] = target(*args, **kwargs)
     except Exception as error:
-        notes.failed[signature] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-        notes.seconds.pop(signature, None)
+        times.failed[signature] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        times.seconds.pop(signature, None)
         _stand_in(step, results)
         return
     del args, kwargs
     for index in step.frees:
         del results[index]
-    notes.seconds.setdefault(signature, []).append(elapsed(notes.clocks, start))
+    times.seconds.setdefault(signature, []).append(elapsed(times.clocks, start))
 
 
 def _stand_in(step: Instruction, results: dict[int, Any]) -> None:

@@ -8,13 +8,13 @@ import time
 
 import psutil
 
-__all__ = ["BUSY", "Others", "others_now"]
+__all__ = ["BUSY", "OtherLoad", "other_load_now"]
 
 BUSY = 0.1
 """A machine of whose cores others use more than this share is busy: what is measured then is not its own speed."""
 
 
-class Others:
+class OtherLoad:
     """Watches the cores that this process may use, from now on."""
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class Others:
         return min(1.0, max(0.0, used - own) / available) if available > 0 else 0.0
 
 
-def others_now(seconds: float = 0.25) -> float:
+def other_load_now(seconds: float = 0.25) -> float:
     """The share of the cores that others use at the moment."""
-    watch = Others()
+    watch = OtherLoad()
     time.sleep(seconds)
     return watch.share()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from trainyard.hardware.busy import Others
+from trainyard.hardware.busy import OtherLoad
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
 
@@ -105,7 +105,7 @@ def measure_machine(progress: Progress | None = None) -> MachineProfile:
         If the processes of the communication measurement fail.
     """
     report = progress or (lambda what, done: None)
-    watch = Others()
+    watch = OtherLoad()
     identity = machine_identity()
     num_cores = int(identity["num_cores"])
     report("collectives between processes", 0.0)

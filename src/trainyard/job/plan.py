@@ -158,8 +158,8 @@ class Plan:
         parts = [
             f"{self.model} on {self.num_ranks} ranks of {where}: {self.pipeline} pipeline x {self.data} data x "
             f"{self.tensor} tensor.",
-            f"{self.num_rows} rows a step in {self.num_microbatches} microbatches of {self.rows_per_microbatch} rows "
-            f"({self.rows_per_microbatch // self.data} on each data-parallel rank), in {self.dtype}.",
+            f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
+            f"rows ({self.rows_per_microbatch // self.data} on each data-parallel rank), in {self.dtype}.",
         ]
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
@@ -224,6 +224,11 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
         "num_microbatches": schedule.num_microbatches,
         "num_stages_per_rank": per_rank,
     }
+
+
+def microbatches_text(count: int) -> str:
+    """As in ``8 microbatches``."""
+    return "1 microbatch" if count == 1 else f"{count} microbatches"
 
 
 def parse_plan(text: str) -> Plan:

@@ -77,37 +77,16 @@ def draw(
 
 
 def _draw_cpu(
-    local: Any,
-    rng: Tensor,
-    distribution: str,
-    salt: int,
-    batch_dim: int,
-    row_elements: int,
-    shape: Any,
-    offsets: Any,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
+    local: Any, rng: Tensor, distribution: str, *place: Any, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     if device.type != "cpu":
-        return draw_by_arithmetic(
-            local,
-            rng,
-            distribution,
-            salt,
-            batch_dim,
-            row_elements,
-            shape,
-            offsets,
-            dtype=dtype,
-            device=device,
-        )
+        return draw_by_arithmetic(local, rng, distribution, *place, dtype=dtype, device=device)
     from trainyard.program import random_kernels
 
     result = torch.empty(local, dtype=_MADE_IN.get(dtype, dtype))
     if result.numel() == 0:
         return result.to(dtype)
-    where = part_of_stream(local, rng, salt, batch_dim, row_elements, shape, offsets)
+    where = part_of_stream(local, rng, *place)
     values = result.view(-1).numpy()
 
     def work(first: int, last: int) -> None:
@@ -121,24 +100,19 @@ def _draw_cpu(
 
 
 def draw_by_arithmetic(
-    local: Any,
-    rng: Tensor,
-    distribution: str,
-    salt: int,
-    batch_dim: int,
-    row_elements: int,
-    shape: Any,
-    offsets: Any,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
+    local: Any, rng: Tensor, distribution: str, *place: Any, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The same op in tensor arithmetic, for any device.
 
     Uniform numbers are the same bit for bit; normal ones as far as the device's logarithm and cosine of float64 are.
+
+    Parameters
+    ----------
+    place : of the elements in the stream: salt, batch dimension, elements per row, whole shape and offsets.
     """
+    salt, *rest = place
     numbers = rng.tolist()
-    position = positions(local, numbers, batch_dim, row_elements, shape, offsets, device)
+    position = positions(local, numbers, device, *rest)
     key = stream_key(numbers[0], numbers[1], salt)
     if distribution == "uniform":
         return _unit(numbers_at(position, key), _BITS[dtype]).to(dtype)

@@ -52,13 +52,13 @@ class Axis:
 
     Attributes
     ----------
-    in_turns : they run one after the other (microbatches). Then exchanging is the last resort, however few the bytes,
+    sequential : they run one after the other (microbatches). Then exchanging is the last resort, however few the bytes,
         and terms of sums are left to be added at the end.
     """
 
     name: str
     size: int
-    in_turns: bool = False
+    sequential: bool = False
 
 
 @dataclass
@@ -290,7 +290,7 @@ def _cheapest(
     ----------
     is_term : whether the op is a sum that is only a term of another sum.
     """
-    moves = _Moves(operands, results, is_term, axis.size, axis.in_turns)
+    moves = _Moves(operands, results, is_term, axis.size, axis.sequential)
     wishes = {i: r.want for i, r in enumerate(results) if r.want is not None}
     best: Choice | None = None
     best_cost = float("inf")
@@ -311,7 +311,7 @@ class _Moves:
     results: tuple[_Result, ...]
     is_term: bool
     num_ranks: int
-    in_turns: bool
+    sequential: bool
     _known: dict[tuple[int, Placement], float] = field(default_factory=dict)
 
     def cost(self, option: Choice, limit: float) -> float:
@@ -324,7 +324,7 @@ class _Moves:
             return cost
         for (size, want), placement in zip(self.results, option.results, strict=True):
             if want is None and isinstance(placement, Partial):
-                cost += 0.0 if self.in_turns else _LATER * _reduce_bytes(size.num_bytes, self.num_ranks)
+                cost += 0.0 if self.sequential else _LATER * _reduce_bytes(size.num_bytes, self.num_ranks)
             elif want is not None and want != placement:
                 # A result that is computed whole to be cut is work done twice.
                 again = isinstance(placement, Replicate) and isinstance(want, Shard)
@@ -340,7 +340,7 @@ class _Moves:
         if need in operand.moved:
             return 0.0
         have, size = operand.have, operand.size
-        if self.in_turns:
+        if self.sequential:
             return (_LOCAL_CUT_COST if isinstance(have, Replicate) else _IN_TURNS_PENALTY) * size.num_bytes
         moved = _move_cost(size, have, need, [r.size for r in self.results], self.num_ranks)
         if isinstance(have, Replicate) and isinstance(need, Partial) and self.is_term:

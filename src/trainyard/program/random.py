@@ -18,7 +18,7 @@ from trainyard.program.model import CaptureError
 from trainyard.program.random_op import dropout
 from trainyard.program.watching import frames_now, line_of_model
 
-__all__ = ["POSITIONAL", "SALT", "CounterDropout", "dropout"]
+__all__ = ["POSITIONAL", "SALT", "PositionalDraws", "dropout"]
 
 POSITIONAL = (torch.ops.trainyard.dropout.default, torch.ops.trainyard.draw.default)
 """The ops whose results depend on where an element lies. Their arguments stand in the same order."""
@@ -31,7 +31,7 @@ _PLAIN_DROPOUT = F.dropout
 _PLAIN_ATTENTION = F.scaled_dot_product_attention
 
 
-class CounterDropout(TorchFunctionMode):
+class PositionalDraws(TorchFunctionMode):
     """Within it, dropout and all other random numbers are drawn by position.
 
     ``torch.nn.functional.dropout`` (and so ``nn.Dropout``) and ``scaled_dot_product_attention`` with dropout
@@ -55,7 +55,7 @@ class CounterDropout(TorchFunctionMode):
         self.calls = 0
         self._draws = Draws(self)
 
-    def __enter__(self) -> CounterDropout:
+    def __enter__(self) -> PositionalDraws:
         self.calls = 0
         super().__enter__()
         self._draws.__enter__()
@@ -98,7 +98,7 @@ class CounterDropout(TorchFunctionMode):
 
 
 def _function(
-    mode: CounterDropout, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    mode: PositionalDraws, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     if not training or not 0.0 < p <= 1.0:
         return _PLAIN_DROPOUT(input, p, training, inplace)
@@ -106,12 +106,12 @@ def _function(
     return input.copy_(result) if inplace else result
 
 
-def _torch_function(mode: CounterDropout, input: Tensor, p: float, train: bool) -> Tensor:
+def _torch_function(mode: PositionalDraws, input: Tensor, p: float, train: bool) -> Tensor:
     return _function(mode, input, p, train)
 
 
 def _attention(
-    mode: CounterDropout,
+    mode: PositionalDraws,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -146,7 +146,7 @@ def _attention(
 def _with_hidden_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch hides the calls within a replaceable function from the mode; they are then replaced by name."""
 
-    def replacement(mode: CounterDropout, *args: Any, **kwargs: Any) -> Any:
+    def replacement(mode: PositionalDraws, *args: Any, **kwargs: Any) -> Any:
         def inner_dropout(*a: Any, **k: Any) -> Tensor:
             return _function(mode, *a, **k)
 

@@ -193,7 +193,7 @@ def dropout_by_arithmetic(
 ) -> Tensor:
     """The same op in tensor arithmetic, for any device; the same masks bit for bit."""
     numbers = rng.tolist()
-    position = positions(x.shape, numbers, batch_dim, row_elements, shape, offsets, x.device)
+    position = positions(x.shape, numbers, x.device, batch_dim, row_elements, shape, offsets)
     z = numbers_at(position, stream_key(numbers[0], numbers[1], salt))
     dropped = shifted(z, 64 - NUM_BITS) < round(p * 2**NUM_BITS)
     y: Tensor = _scaled(x, p).masked_fill_(dropped, 0.0)
@@ -203,11 +203,11 @@ def dropout_by_arithmetic(
 def positions(
     local: Sequence[int],
     rng: Sequence[int],
+    device: torch.device,
     batch_dim: int,
     row_elements: int,
     shape: Any,
     offsets: Any,
-    device: torch.device,
 ) -> Tensor:
     """Global positions of a part's elements, by tensor arithmetic; int64, modulo 2**64."""
     strides = position_strides(shape, batch_dim % max(1, len(shape)))

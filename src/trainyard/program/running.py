@@ -16,7 +16,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from trainyard.program.checkpoints import checkpoints_run_once
-from trainyard.program.random import CounterDropout
+from trainyard.program.random import PositionalDraws
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Given:
 Held = Sequence[tuple[Any, Any]]
 """Containers, and copies of what they hold."""
 
-Watch = Callable[[CounterDropout], AbstractContextManager[Any]]
+Watch = Callable[[PositionalDraws], AbstractContextManager[Any]]
 """What a module runs within, given the random numbers that are on."""
 
 
 @contextmanager
 def running(
     module: nn.Module, state: Mapping[str, Tensor], rng: Tensor, rows: int, watch: Watch = nullcontext
-) -> Iterator[CounterDropout]:
+) -> Iterator[PositionalDraws]:
     """As `stepping`, and the module is afterwards what it was."""
     with untouched(module) as held, stepping(module, state, rng, rows, held, watch) as mode:
         yield mode
@@ -63,7 +63,7 @@ def stepping(
     rows: int,
     held: Held,
     watch: Watch = nullcontext,
-) -> Iterator[CounterDropout]:
+) -> Iterator[PositionalDraws]:
     """Within it a module has other parameters and buffers, and draws random numbers by position; yields what does.
 
     What is checkpointed runs once.
@@ -71,7 +71,7 @@ def stepping(
     _make_parameters(module, state)
     with (
         torch.enable_grad(),
-        CounterDropout(rng, rows) as mode,
+        PositionalDraws(rng, rows) as mode,
         checkpoints_run_once(),
         _shown_where_held(module, state, held),
         watch(mode),

@@ -13,6 +13,7 @@ from trainyard.job.run.checkpoint import (
     read_about,
     read_whole,
 )
+from trainyard.job.run.data import DataError
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.train import train
@@ -105,6 +106,18 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
     assert f"{other} is missing" == damage(path_of(tmp_path, 5))
     with pytest.raises(WorkerError, match="no undamaged checkpoint"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(6, tmp_path, resume=True))
+
+
+def test_data_that_is_another_since_the_checkpoint_is_refused(tmp_path):
+    # As a loader that shuffled anew after the first two steps, which were asked for again.
+    train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path))
+    about = path_of(tmp_path, 3) / "run.json"
+    saved = json.loads(about.read_text())
+    saved["batch"]["batch.targets"] ^= 1
+    about.write_text(json.dumps(saved))
+    with pytest.raises(DataError, match=r"^batch\.targets of step 2 is not the same as when the checkpoint"):
+        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(4, tmp_path, resume=True))
+    assert complete_steps(tmp_path) == [3]
 
 
 def test_incomplete_and_foreign_checkpoints_do_not_count(tmp_path):

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """What one probe found.
 
     Attributes
@@ -64,7 +64,7 @@ class Probes:
             if shorter
             else setting.task
         )
-        self._known: dict[Sharding, Probed] = {}
+        self._known: dict[Sharding, ProbeResult] = {}
         self._collective_s: dict[tuple[str, int, int, int], float] = {}
         self._stages: dict[tuple[Sharding, Recompute, int, Balance], Stages | None] = {}
         program = self.task.program(setting.task.num_rows)
@@ -95,13 +95,13 @@ class Probes:
             found.setdefault(sharding.rows * sharding.data, []).append(sharding)
         return sorted(found.values(), key=len, reverse=True)
 
-    def probe(self, shardings: Iterable[Sharding]) -> dict[Sharding, Probed]:
+    def probe(self, shardings: Iterable[Sharding]) -> dict[Sharding, ProbeResult]:
         """Learn the costs of all blocks under some shardings, and return them for another process to learn."""
         found = {sharding: self._probe(sharding) for sharding in shardings}
         self.learn(found)
         return found
 
-    def learn(self, found: Mapping[Sharding, Probed]) -> None:
+    def learn(self, found: Mapping[Sharding, ProbeResult]) -> None:
         """Take over what was probed elsewhere."""
         self._known |= found
 
@@ -130,11 +130,11 @@ class Probes:
         costs = self._interpolated(sharding, recompute) if known is None else known.costs.get(recompute)
         return None if costs is None else tuple(self._expanded(costs, [c.path for c in costs]))
 
-    def _same(self, sharding: Sharding) -> dict[int, Probed]:
+    def _same(self, sharding: Sharding) -> dict[int, ProbeResult]:
         """What is known of a sharding with other rows, by rows."""
         return {s.rows: p for s, p in self._known.items() if replace(s, rows=sharding.rows) == sharding}
 
-    def _ladder_of(self, sharding: Sharding) -> dict[int, Probed]:
+    def _ladder_of(self, sharding: Sharding) -> dict[int, ProbeResult]:
         return {rows: p for rows, p in sorted(self._same(sharding).items()) if not p.failure}
 
     def _interpolated(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
@@ -151,25 +151,25 @@ class Probes:
         pairs = zip(first, last, strict=True)
         return tuple(between(low, ends[0], high, ends[1], sharding.rows) for low, high in pairs)
 
-    def _probe(self, sharding: Sharding) -> Probed:
+    def _probe(self, sharding: Sharding) -> ProbeResult:
         task = self.task
         try:
             # The model is the user's, and may say in any way that it does not take so few rows.
             program = task.program(sharding.rows * sharding.data)
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            return Probed({}, f"with {sharding.rows * sharding.data} rows {reason}")
+            return ProbeResult({}, f"with {sharding.rows * sharding.data} rows {reason}")
         try:
             plan = build_sharding(Setting(task, self.setting.cluster), sharding)
             local, _, _ = shard_axes(program, plan)
         except ValueError as error:
-            return Probed({}, str(error))
+            return ProbeResult({}, str(error))
         found: dict[Recompute, tuple[BlockCost, ...]] = {}
         for kind in RECOMPUTES:
             again = recomputed(program, kind)
             if again or kind == "none":
                 found[kind] = probe(local, again, lambda node: self._node_s(node, sharding))
-        return Probed(found)
+        return ProbeResult(found)
 
     def _node_s(self, node: fx.Node, sharding: Sharding) -> float:
         cluster = self.setting.cluster

@@ -93,4 +93,4 @@ def _may_be_best(setting: Setting, seconds: OpSeconds, trials: Trials, plan: Pla
     ops = [*cut(program, ()).live, *(program.nodes[name] for name in plan.recompute)]
     ops_s = min(sum(seconds(op, device) for op in ops) for device in set(setting.cluster.devices))
     least_s = plan.num_microbatches * ops_s / plan.num_ranks
-    return least_s * min(1.0, trials.slowness) < best.simulation.step_s
+    return least_s * min(1.0, trials.time_ratio) < best.simulation.step_s

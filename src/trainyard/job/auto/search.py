@@ -47,7 +47,7 @@ class RunnerUp:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """What the search found."""
 
     plan: Plan
@@ -57,7 +57,7 @@ class Found:
 
 def search(
     setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progress, all_devices: bool = False
-) -> Found:
+) -> SearchResult:
     """Find the fastest plan that fits, of the space and of the published systems.
 
     Parameters
@@ -97,7 +97,7 @@ def search(
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
     plan = replace(best.plan, made_by=("auto",), reasons=reasons)
-    return Found(plan, best.simulation, tuple(others[:10]))
+    return SearchResult(plan, best.simulation, tuple(others[:10]))
 
 
 def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials, tell: Progress) -> None:
@@ -109,12 +109,12 @@ def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials, tel
             per_plan = trials.num_ops // count
             if count >= _MAX_SIMULATED or trials.num_ops + per_plan > _MAX_SIMULATED_OPS:
                 break
-            if count >= _MIN_SIMULATED and candidate.step_s * trials.slowness >= best.simulation.step_s:
+            if count >= _MIN_SIMULATED and candidate.step_s * trials.time_ratio >= best.simulation.step_s:
                 break
         elif count >= _MAX_SIMULATED:
             _try(setting, min(fitting[i:], key=lambda e: e.memory_bytes), trials)
             break
-        if candidate.memory_bytes * trials.bulk <= usable:
+        if candidate.memory_bytes * trials.memory_ratio <= usable:
             tell(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
             _try(setting, candidate, trials)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.job.plan import microbatches_text
+
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
@@ -60,7 +62,7 @@ class Point:
         parts = [f"pipeline {self.pipeline} x data {self.data} x tensor {self.tensor}"]
         if self.pipeline > 1:
             parts.append(self.schedule + (f" x{self.stages_per_rank}" if self.stages_per_rank > 1 else ""))
-        parts.append(f"{self.num_microbatches} microbatches of {self.sharding.rows * self.data}")
+        parts.append(f"{microbatches_text(self.num_microbatches)} of {self.sharding.rows * self.data}")
         if self.sharding.sequence:
             parts.append("sequence parallel")
         if self.sharding.expert:

@@ -87,7 +87,7 @@ class Trials:
             self.num_ops += len(program.nodes)
 
     @property
-    def slowness(self) -> float:
+    def time_ratio(self) -> float:
         """The least that a simulated step took over what was estimated; 1 before there is any."""
         return min(
             (t.simulation.step_s / t.estimate.step_s for t in self.found if t.estimate is not None),
@@ -95,7 +95,7 @@ class Trials:
         )
 
     @property
-    def bulk(self) -> float:
+    def memory_ratio(self) -> float:
         """The least that a simulated plan needed of memory over what was estimated; 1 before there is any."""
         pairs = [(t.simulation.peak_memory_bytes, t.estimate) for t in self.found]
         return min(

@@ -54,7 +54,7 @@ def split(program: Program, num_microbatches: int) -> Program:
         i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole
     }
     wanted |= {f"grad:{o.path}": PARTIAL for o in program.outputs if o.kind == "grad"}
-    whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches, in_turns=True), wanted)
+    whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches, sequential=True), wanted)
     local = _summed(emit(whole, assignment, wanted))
     exchanged = _exchanged(local)
     rows = program.num_rows // num_microbatches

@@ -12,6 +12,7 @@ import os
 import shutil
 import warnings
 import zlib
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class About:
     seed : of the dropout masks.
     optimizer : its name, ``num_steps`` its updates, ``fields`` what is kept per parameter.
     model, plan : name, and text form of the plan that it was written under.
+    batch : checksums of the last step's batch, by path.
     """
 
     step: int
@@ -56,6 +58,7 @@ class About:
     fields: tuple[str, ...]
     model: str
     plan: str
+    batch: Mapping[str, int]
 
 
 class _Writer(FileSystemWriter):
@@ -114,8 +117,13 @@ class Checkpointer:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.saving: Future[None] | None = None
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, batch: Mapping[str, int]) -> None:
         """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
+
+        Parameters
+        ----------
+        step : steps done.
+        batch : checksums of the last one's batch, which rank 0 writes.
 
         Raises
         ------
@@ -132,6 +140,7 @@ class Checkpointer:
             fields(executor),
             executor.plan.model,
             executor.plan.to_text(),
+            batch,
         )
         self.saving = self.thread.submit(self._write, take(executor), about)
 

@@ -22,6 +22,7 @@ _REMEDY = (
     "stop and go on: index the data set by the step (shuffled by torch.randperm with a seeded generator), and draw "
     "random numbers with torch.Generator().manual_seed(step)"
 )
+_OTHER_RUN = f"Go on with the same data and as many rows, or start in another folder: {_REMEDY}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +68,40 @@ def repeatable(data: Data, num_steps: int) -> Repeatable:
     return data
 
 
-def _compare(data: Data, seen: Mapping[int, Mapping[str, int]], when: str) -> None:
+def batch_checksums(data: Data, step: int) -> dict[str, int]:
+    """What a step's batch comes to when it is asked for once more, by path.
+
+    Raises
+    ------
+    DataError
+        If it cannot be made.
+    """
+    with _one_thread():
+        return _checksums(data, step)
+
+
+def check_goes_on(data: Data, step: int, trained_on: Mapping[str, int]) -> None:
+    """Compare the batch of a step with the one that an earlier run was trained on.
+
+    Parameters
+    ----------
+    trained_on : checksums by path, of ``batch_checksums``.
+
+    Raises
+    ------
+    DataError
+        If it is another; the message names the entry.
+    """
+    with _one_thread():
+        _compare(data, {step: trained_on}, "as when the checkpoint was written", _OTHER_RUN)
+
+
+def _compare(data: Data, seen: Mapping[int, Mapping[str, int]], when: str, remedy: str = _REMEDY) -> None:
     for step in sorted(seen, reverse=True):
         again = _checksums(data, step)
         for name in {**seen[step], **again}:
             if seen[step].get(name) != again.get(name):
-                raise DataError(f"{name} of step {step} is not the same {when}. {_REMEDY}")
+                raise DataError(f"{name} of step {step} is not the same {when}. {remedy}")
 
 
 def _checksums(data: Data, step: int) -> dict[str, int]:

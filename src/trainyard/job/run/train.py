@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint import CheckpointError
+from trainyard.job.run.checkpoint import CheckpointError, read_about
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -28,7 +28,7 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
-from trainyard.job.run.repeatable import repeatable
+from trainyard.job.run.repeatable import check_goes_on, repeatable
 from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -65,11 +65,11 @@ def train(
     CheckpointError
         If the checkpoint folder is another run's.
     DataError
-        If the data is not the same whenever it is asked for a step.
+        If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
-    _check_folder(config)
-    recorder = _Recorder(plan, config, on_step, on_restart)
     work = Work(model, plan, repeatable(data, config.steps), config)
+    _check_checkpoint(work)
+    recorder = _Recorder(plan, config, on_step, on_restart)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
         _train_under_launcher(work, recorder, None)
         return recorder.result()
@@ -89,24 +89,24 @@ def train_prepared(work: Work, prepared: Prepared | None) -> TrainResult:
     ----------
     prepared : from ``prepare``, in the process that this one was forked from; None to prepare it here.
     """
-    _check_folder(work.config)
+    _check_checkpoint(work)
     recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
     _train_under_launcher(work, recorder, prepared)
     return recorder.result()
 
 
-def _check_folder(config: TrainConfig) -> None:
-    folder = config.checkpoint
-    if (
-        folder is not None
-        and not config.resume
-        and not _started_again()
-        and (steps := complete_steps(folder))
-    ):
+def _check_checkpoint(work: Work) -> None:
+    """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
+    folder = work.config.checkpoint
+    steps = complete_steps(folder) if folder is not None else []
+    if folder is None or not steps:
+        return
+    if not work.config.resume and not _started_again():
         raise CheckpointError(
             f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another "
             "folder"
         )
+    check_goes_on(work.data, steps[0] - 1, read_about(path_of(folder, steps[0])).batch)
 
 
 @contextmanager

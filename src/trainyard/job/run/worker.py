@@ -22,7 +22,7 @@ from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
-from trainyard.job.run.repeatable import repeatable
+from trainyard.job.run.repeatable import batch_checksums, repeatable
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.state import Values
 from trainyard.job.task import program_of
@@ -145,7 +145,7 @@ def train_rank(
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
-            checkpointer.save(step + 1)
+            checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
         if last:
             break
     if checkpointer is not None:

@@ -49,7 +49,7 @@ class Repeats:
 
     @contextmanager
     def replaced(self, mode: Any) -> Iterator[None]:
-        """Within it, calls of the blocks are single ops; ``mode`` is the `CounterDropout` that is on."""
+        """Within it, calls of the blocks are single ops; ``mode`` is the `PositionalDraws` that is on."""
         with ExitStack() as stack:
             for path, block in self.blocks.items():
                 stack.enter_context(patch.object(block, "forward", self.stand_in(path, block, mode)))

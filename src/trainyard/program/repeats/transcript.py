@@ -147,7 +147,7 @@ class Recorder(Watching):
 
         Parameters
         ----------
-        mode : the `CounterDropout` that is on.
+        mode : the `PositionalDraws` that is on.
         plain : the forward, or what stands for it.
         """
 
