@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -33,11 +32,12 @@ class Nodes(Told):
     def away(self) -> frozenset[int]:
         return self.gone
 
-    def abandon(self, names: Sequence[str]) -> None:
-        self.leaving |= set(names)
-        self.stop(names)
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        if is_lost:
+            self.leaving.add(name)
+        super().leave(name)
 
-    def is_free(self, name: str) -> bool:
+    def has_left(self, name: str) -> bool:
         return name not in self.leaving
 
 
@@ -118,11 +118,11 @@ def test_a_job_that_has_not_left_is_cancelled() -> None:
     driven.cancel("a", 2.0)
     driven.step(3.0)
     assert not driven.names
-    assert told[-1].what is Happening.CANCELLED
-    assert driven._leaving == {"a"}  # the engine is asked until it is gone
+    assert driven.ending == {"a"}  # the engine is asked until it is gone
     engine.leaving.clear()
     driven.step(4.0)
-    assert not driven._leaving
+    assert told[-1].what is Happening.CANCELLED
+    assert not driven.ending
 
 
 def test_a_job_that_fails_at_once_again_is_started_later() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +9,11 @@ import pytest
 
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.homes import require_whole
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.setting import setting_of
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Pace, Spot
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
@@ -47,25 +47,24 @@ class Told:
     def adopt(self, job: Job, grant: Grant) -> bool:
         return job.name in self.runs
 
-    def stop(self, names: Sequence[str]) -> None:
-        self.stopped += names
-        for name in names:
-            self.runs.pop(name, None)
-
     def progress(self, name: str) -> Progress:
         return self.over.get(name, Progress(1))
 
     def away(self) -> frozenset[int]:
         return frozenset()
 
-    def abandon(self, names: Sequence[str]) -> None:
-        self.stop(names)
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        self.stopped.append(name)
+        self.runs.pop(name, None)
 
-    def is_free(self, name: str) -> bool:
+    def has_left(self, name: str) -> bool:
         return name not in self.runs
 
+    def held(self, name: str) -> frozenset[int] | None:
+        return None
+
     def close(self) -> None:
-        self.stop(list(self.runs))
+        self.runs.clear()
 
 
 def job(name: str) -> Job:
@@ -135,8 +134,11 @@ def test_partners_are_still_partners_after_a_restart() -> None:
         assert partners(after) == {name: tuple(names - {name}) for name in names}
 
 
-def test_an_engine_that_gives_whole_devices_refuses() -> None:
-    with pytest.raises(
-        FleetError, match=r"is to have 0\.5 of each of its devices, but this engine gives whole devices"
-    ):
-        pair(Told(whole=True))
+def test_an_engine_that_gives_whole_devices_fails_jobs_that_share() -> None:
+    told, setting = list[Event](), setting_of("gavel_max_min(space_sharing=True)", round_s=10.0)
+    found = Driver(SITE, setting.policy, Told(whole=True), rounds=setting.rounds, tell=told.append)
+    for name in ("a", "b"):
+        found.submit(job(name), 0.0)
+    found.step(0.0)
+    why = "it cannot be started: job 'a' is to have 0.5 of each of its devices, but this engine gives whole devices"
+    assert next(event.why[: len(why)] for event in told if event.what is Happening.FAILS) == why

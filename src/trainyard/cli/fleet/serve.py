@@ -46,6 +46,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.engines import make_engine
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.answers import LimitedAnswers, answer_by
 
     site, setting = (
         Site.parse(options.cluster),
@@ -53,6 +54,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
+    answer_by(LimitedAnswers())
     with only_daemon(folder):
         engine = make_engine(options.engine, site, folder / "jobs", shares=setting.shares)
         store = Store(options.state or f"sqlite:///{folder / 'state.sqlite'}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
@@ -17,6 +20,7 @@ from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.fault import culprits, is_everybodys, one_line
 from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Failures, Patience
@@ -27,6 +31,8 @@ from trainyard.fleet.workload.training import training_of
 
 _INF = float("inf")
 POLL_S = 0.05
+# So long may what an engine needs be away before a run ends; a daemon waits for ever.
+_TROUBLE_S = 600.0
 
 
 def run_fleet(
@@ -70,10 +76,20 @@ def run_fleet(
             driver.step(now_s)
             if driver.given_up:
                 raise FleetError(next(iter(driver.given_up.values())))
+            if driver.trouble and now_s > driver.trouble_since_s + _TROUBLE_S:
+                raise FleetError(f"for {_TROUBLE_S:g} s: {driver.trouble}")
             time.sleep(POLL_S)
         return driver.notes.result(name, site)
     finally:
         engine.close()
+
+
+class _BlamedError(Exception):
+    """No decision could be made because of some jobs: why, by row."""
+
+    def __init__(self, jobs: Mapping[int, str]) -> None:
+        super().__init__("; ".join(jobs.values()))
+        self.jobs = {row: f"the policy cannot decide on it: {why}" for row, why in jobs.items()}
 
 
 class Driver:
@@ -89,6 +105,8 @@ class Driver:
     running : what the engine has been told to run.
     waiting : why jobs wait, by name, as of the last decision.
     given_up : how jobs failed that failed too often, by name.
+    trouble : what all jobs need and is not there now, such as space on the disk, so that they wait; "" if all is there.
+    trouble_since_s : when that began.
     """
 
     def __init__(
@@ -123,8 +141,13 @@ class Driver:
         self._changed = False
         # Rows of jobs that have devices, and are not started yet: they are still somewhere else, or it is too early.
         self._unstarted: set[int] = set()
-        # Jobs that were cancelled, and may still be on nodes that they lost.
-        self._leaving: set[str] = set()
+        self.trouble, self.trouble_since_s = "", 0.0
+        # Devices of jobs that were told to leave them and may not have yet; None where they are not known.
+        self._leaving: dict[str, frozenset[int] | None] = {}
+        # What is to be told of jobs that are out for good, when they have left.
+        self._final: dict[str, Event] = {}
+        # Those that the engine could not be told of yet, and whether they lost nodes.
+        self._untold: dict[str, bool] = {}
 
     @property
     def site(self) -> Site:
@@ -135,6 +158,11 @@ class Driver:
     def names(self) -> list[str]:
         """Jobs that are neither ended nor refused."""
         return [self.books.job(row).name for row in self.books.active.tolist()]
+
+    @property
+    def ending(self) -> frozenset[str]:
+        """Jobs that are out for good, and of which something is left."""
+        return frozenset(self._final)
 
     def done(self) -> dict[str, Done]:
         """How far every job was at the last step, by name."""
@@ -179,9 +207,11 @@ class Driver:
         books.left[row] = max(0.0, job.work - work)
         books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
         runs = self.engine.adopt(job, grant or Grant(()))
+        if not runs and not self.engine.has_left(job.name):
+            self._leaving[job.name] = self.engine.held(job.name)
         if grant is None:
             if runs:
-                self.engine.stop([job.name])
+                self._tell_to_leave(job.name, self.engine.held(job.name))
         elif runs or self.engine.progress(job.name).ended:
             self.holdings.take_over(row, grant, now_s)
             if self.turns is not None:
@@ -200,43 +230,68 @@ class Driver:
         row = next((r for r in self.books.active.tolist() if self.books.job(r).name == name), None)
         if row is None:
             raise FleetError(f"there is no job {name!r} that waits or runs")
+        self._end(row, Happening.CANCELLED, "", now_s)
+        self._changed = True
+
+    def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
+        """A job is out for good, which is told when nothing is left of it."""
         job, grant = self.books.job(row), self.running.pop(row, None)
         if grant is not None:
-            self._leave([row])
+            self._leave({row: grant})
             self.holdings.stop([row], now_s)
             self._part(row, now_s)
-        self._leaving.add(name)
         self.holdings.forget(row)
-        self._changed = True
-        self.tell(Event(now_s, job, Happening.CANCELLED, grant))
+        self._final[job.name] = Event(now_s, job, what, grant, why)
+        self._tell_final()
+
+    def _tell_final(self) -> None:
+        for name in [name for name in self._final if name not in self._leaving]:
+            self.tell(self._final.pop(name))
 
     def step(self, now_s: float) -> None:
-        """Take note of what jobs did; decide, if it is time to."""
+        """Take note of what jobs did; decide, if it is time to.
+
+        What goes wrong with a job fails that job; what all need and is not there is waited for, as ``trouble``.
+        """
+        before, self.trouble = self.trouble, ""
         self._changed |= self._observe(now_s)
         self._changed |= self._look_at_nodes(now_s)
         self._changed |= self._end_leases(now_s)
+        self._leaving = {name: held for name, held in self._leaving.items() if not self._has_left(name)}
+        self._tell_final()
         for row in sorted(self._unstarted):
             self._start(row, now_s)
-        self._leaving = {name for name in self._leaving if not self.engine.is_free(name)}
         if (self._changed and self.rounds is None) or now_s >= self.wake_s:
             self._changed = False
-            self._decide(now_s)
+            try:
+                self._decide(now_s)
+            except _BlamedError as error:
+                for row, why in error.jobs.items():
+                    self._give_up(row, why, now_s)
+                self._changed, self.wake_s = True, now_s
+        if not before:
+            self.trouble_since_s = now_s
 
     def _look_at_nodes(self, now_s: float) -> bool:
         """Take note of nodes that are lost or back; whether there are any."""
-        away, before = self.engine.away(), self.site.away
+        before = self.site.away
+        try:
+            away = self.engine.away()
+        except Exception as error:
+            self.trouble = one_line(error)
+            return False
         if away == before:
             return False
         lost = self.holdings.on_lost_nodes(away)
         names = ", ".join(f"node {node}" for node in sorted(away - before))
+        left: dict[int, Grant] = {}
         for row in lost:
-            grant = self.running.pop(row)
+            grant = left[row] = self.running.pop(row)
             job = self.books.job(row)
             self.tell(Event(now_s, job, Happening.LOSES_NODE, grant, f"{names} cannot be used"))
             self.failures.pop(job.name, None)  # they were the node's
             self._part(row, now_s)
-        self.engine.abandon([self.books.job(row).name for row in lost if row not in self._unstarted])
-        self._unstarted.difference_update(lost)
+        self._leave(left, is_lost=True)
         self.holdings.stop(lost, now_s)
         self.holdings.change_nodes(away, now_s)
         if self.turns is not None:
@@ -250,7 +305,7 @@ class Driver:
         for row in ending if not self.policy.preempts else ():
             grant = self.running.pop(row)
             self.tell(Event(now_s, self.books.job(row), Happening.LEAVES, grant, "its lease ends"))
-            self._leave([row])
+            self._leave({row: grant})
             self._part(row, now_s)
         if ending and self.turns is not None:
             self.turns.ask_again_s = now_s
@@ -263,7 +318,9 @@ class Driver:
             job = self.books.job(row)
             if row in self._unstarted:
                 continue
-            progress = self.engine.progress(job.name)
+            progress = self._progress(job, row)
+            if progress is None:
+                continue
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
             if progress.step_s is not None:
@@ -281,22 +338,38 @@ class Driver:
                 some = True
         return some
 
+    def _progress(self, job: Job, row: int) -> Progress | None:
+        """How far a job is; None where that cannot be said now."""
+        try:
+            return self.engine.progress(job.name)
+        except Exception as error:
+            if is_everybodys(error):
+                self.trouble = one_line(error)
+                return None
+            return self._failed(row, one_line(error))
+
+    def _failed(self, row: int, why: str) -> Progress:
+        """A failure of a job that has done what it had at last."""
+        return Progress(int(self._done(row).work), failure=why)
+
     def _again(self, job: Job, row: int, progress: Progress, now_s: float) -> None:
         """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
         failures, failure = self.failures.setdefault(job.name, Failures()), progress.failure or ""
-        grant = self.running.pop(row)
+        self._changed = True
         if failures.note(progress, now_s, self.patience):
             count = failures.own + failures.kills
-            why = f"job {job.name!r} failed {count} times, the last time with: {failure}"
-            self.given_up[job.name] = why
-            self.tell(Event(now_s, job, Happening.GIVEN_UP, grant, why))
-        else:
-            self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
-        self._leave([row])
+            self._give_up(row, f"job {job.name!r} failed {count} times, the last time with: {failure}", now_s)
+            return
+        grant = self.running.pop(row)
+        self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
+        self._leave({row: grant})
         self.holdings.stop([row], now_s)
         self._part(row, now_s)
-        if job.name in self.given_up:
-            self.holdings.forget(row)
+
+    def _give_up(self, row: int, why: str, now_s: float) -> None:
+        """A job that waits or runs has failed for good."""
+        self.given_up[self.books.job(row).name] = why
+        self._end(row, Happening.GIVEN_UP, why, now_s)
 
     def _part(self, row: int, now_s: float) -> None:
         """A job has left its devices; one that had them, too, has them for itself until the round ends."""
@@ -327,9 +400,11 @@ class Driver:
         for number, why in targets.refused.items():
             row = int(rows[number])
             if row in self.running:
-                self.tell(Event(now_s, jobs[row], Happening.LEAVES, self.running.pop(row)))
-                self._leave([row])
-            self.tell(Event(now_s, jobs[row], Happening.REFUSED, why=why))
+                grant = self.running.pop(row)
+                self.tell(Event(now_s, jobs[row], Happening.LEAVES, grant))
+                self._leave({row: grant})
+            self._final[jobs[row].name] = Event(now_s, jobs[row], Happening.REFUSED, why=why)
+        self._tell_final()
         self.holdings.apply(rows, targets, now_s)
         reasons = why_waiting(self.holdings, rows, targets)
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
@@ -338,43 +413,90 @@ class Driver:
     def _ask(self, now_s: float, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
-        targets, self.state = self.policy.decide(snapshot, self.state)
+        try:
+            targets, self.state = self.policy.decide(snapshot, self.state)
+        except Exception as error:
+            if found := culprits(rows.tolist(), partial(self._decide_alone, snapshot)):
+                raise _BlamedError(found) from error
+            raise
         self.books.decided()
         self.notes.num_decisions += 1
         if targets.fraction is not None and self.turns is None:
             raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
         return targets
 
+    def _decide_alone(self, snapshot: Snapshot, row: int) -> None:
+        """What the policy says of one job, as if there were no other."""
+        alone = replace(snapshot, rows=np.array([row]))
+        self.policy.decide(alone, self.policy.start(self.site))
+
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
         wanted = {row: grant for row in jobs if (grant := self.books.grants[row]) is not None}
-        moved = [
-            r for r, grant in self.running.items() if r in jobs and _place(wanted.get(r)) != _place(grant)
-        ]
-        for row in moved:
-            self.tell(Event(now_s, jobs[row], Happening.LEAVES, self.running.pop(row)))
+        moved = {
+            row: grant
+            for row, grant in self.running.items()
+            if row in jobs and _place(wanted.get(row)) != _place(grant)
+        }
+        for row, grant in moved.items():
+            self.tell(Event(now_s, jobs[row], Happening.LEAVES, grant))
+            del self.running[row]
         self._leave(moved)
         for row, grant in wanted.items():
             if row not in self.running:
                 self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))
                 self.running[row] = grant
                 self._start(row, now_s)
-            self.running[row] = grant
+            else:
+                self.running[row] = grant
 
     def _start(self, row: int, now_s: float) -> None:
-        """Start a job that has devices, unless it failed just now, or nodes that it lost have not let it go yet."""
+        """Start a job that has devices, unless it failed just now, or who had them before has not left them yet."""
         job, grant = self.books.job(row), self.running[row]
         failures = self.failures.get(job.name)
-        if (failures is not None and now_s < failures.retry_s) or not self.engine.is_free(job.name):
+        if (failures is not None and now_s < failures.retry_s) or self._is_taken(job, grant):
             self._unstarted.add(row)
             return
+        try:
+            self.engine.start(job, grant)
+        except Exception as error:
+            if is_everybodys(error):
+                # It may have been started in part.
+                self._tell_to_leave(job.name, frozenset(grant.devices))
+                self._unstarted.add(row)
+                self.trouble = one_line(error)
+            else:
+                self._again(job, row, self._failed(row, f"it cannot be started: {one_line(error)}"), now_s)
+            return
         self._unstarted.discard(row)
-        self.engine.start(job, grant)
 
-    def _leave(self, rows: Sequence[int]) -> None:
-        """Stop jobs, as far as they were started."""
-        self.engine.stop([self.books.job(row).name for row in rows if row not in self._unstarted])
-        self._unstarted.difference_update(rows)
+    def _is_taken(self, job: Job, grant: Grant) -> bool:
+        """Whether devices of a grant, or the job itself, are not free yet."""
+        held = self._leaving.values()
+        return job.name in self._leaving or any(d is None or not d.isdisjoint(grant.devices) for d in held)
+
+    def _leave(self, grants: Mapping[int, Grant], is_lost: bool = False) -> None:
+        """Have jobs leave their devices, as far as they were started, without waiting for it."""
+        for row, grant in grants.items():
+            if row not in self._unstarted:
+                self._tell_to_leave(self.books.job(row).name, frozenset(grant.devices), is_lost)
+        self._unstarted.difference_update(grants)
+
+    def _tell_to_leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
+        self._leaving[name], self._untold[name] = devices, is_lost
+        if self._has_left(name):
+            del self._leaving[name]
+
+    def _has_left(self, name: str) -> bool:
+        """Whether a job has left that is to; it is told so, if that was not possible before."""
+        try:
+            if name in self._untold:
+                self.engine.leave(name, self._untold[name])
+                del self._untold[name]
+            return self.engine.has_left(name)
+        except Exception as error:
+            self.trouble = one_line(error)
+            return False
 
 
 def _place(grant: Grant | None) -> tuple[int, ...] | None:

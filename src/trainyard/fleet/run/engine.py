@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,16 +56,24 @@ class Engine(Protocol):
         """Nodes of the site that cannot be used now, as far as that is known."""
         ...
 
-    def abandon(self, names: Sequence[str]) -> None:
-        """Have jobs leave, without waiting for it: nodes of theirs may not answer any more."""
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        """Have a job leave its devices, without waiting for it; its checkpoints stay.
+
+        Parameters
+        ----------
+        is_lost : nodes of it may not answer any more.
+        """
         ...
 
-    def is_free(self, name: str) -> bool:
-        """Whether a job that was abandoned can be started: nothing is left of it, or nothing that could still do work."""
+    def has_left(self, name: str) -> bool:
+        """Whether nothing is left of a job that was to leave, or nothing that could still do work.
+
+        Asked again and again, it sees to it: who does not leave in time is killed.
+        """
         ...
 
-    def stop(self, names: Sequence[str]) -> None:
-        """Stop jobs; their devices are free when this returns, and their checkpoints stay."""
+    def held(self, name: str) -> frozenset[int] | None:
+        """The devices on which a job was started last; None where that is not known."""
         ...
 
     def progress(self, name: str) -> Progress:

@@ -16,11 +16,9 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import cluster_text, training_of
-from trainyard.hardware import parse_cluster
-from trainyard.job.plan import PlanError
-from trainyard.job.schedule import ScheduleError
 
 ENGINES = MappingProxyType(
     {
@@ -94,11 +92,8 @@ def _check_plan(job: Job, site: Site) -> None:
         if not size:
             continue
         whole, rest = divmod(job.num_devices, size)
-        cluster = parse_cluster(cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0)))
-        try:
-            training.plan(cluster)
-        except (PlanError, ScheduleError) as error:
-            problem = str(error)
-        else:
+        cluster = cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0))
+        problem = answer("plan_problem", training.as_fast, cluster)
+        if not problem:
             return
     raise FleetError(f"job {job.name!r}: no plan for {training.model} by {training.strategies}: {problem}")

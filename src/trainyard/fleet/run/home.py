@@ -8,6 +8,7 @@ log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
+devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 ========================= =========================================================================================
 
@@ -46,6 +47,7 @@ class JobHome:
         self.path = path
         self.checkpoints, self.logs, self.pause = path / "checkpoints", path / "log", path / "pause"
         self._training, self._ticket = path / "training.json", path / "ticket"
+        self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
 
     def set_up(self, training: Training) -> None:

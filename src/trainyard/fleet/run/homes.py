@@ -36,10 +36,11 @@ _HEADROOM = 0.6
 
 @dataclass(frozen=True)
 class _Leaving:
-    """Until when a job may leave by itself, and when it may be killed again."""
+    """Until when a job may leave by itself, when it may be killed again, and whether nodes of it may not answer."""
 
     until_s: float
     again_s: float = 0.0
+    is_lost: bool = False
 
 
 class HomeEngine(ABC):
@@ -81,7 +82,7 @@ class HomeEngine(ABC):
         if self.is_over(job.name):
             return False
         if self.home(job.name).pause.exists():
-            self.abandon([job.name])
+            self.leave(job.name)
             return False
         return True
 
@@ -100,57 +101,66 @@ class HomeEngine(ABC):
         home = self.home(job.name)
         home.set_up(training_of(job))
         home.allow()
+        home.devices.write_text(" ".join(map(str, grant.devices)))
         self._known.add(job.name)
         # What a policy divides of processors and memory is by what they are worth to jobs, which predictions of trainings
         # do not know, and it divides them anew while jobs run, whose part of a manager's nodes stays as it is.
         asked = grant == as_asked(job, grant)
         self.launch(job.name, home, grant if asked else grant._replace(cpus=0.0, memory_bytes=0.0))
 
-    def stop(self, names: Sequence[str]) -> None:
-        """Stop jobs at the end of their present step, with a checkpoint: nothing will be done again.
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        """Have a job leave at the end of its present step, with a checkpoint: nothing will be done again.
 
         One that has just started does one step, so that a job makes progress however short its turns are.
         """
-        for name in names:
+        now_s = time.monotonic()
+        try:
             self.home(name).pause.touch()
-        limit_s = time.monotonic() + self.patience_s
+            until_s = now_s + self.patience_s
+        except OSError:  # its folder is gone, or there is no room for a file: it cannot be asked
+            until_s = now_s
+        self._leaving[name] = _Leaving(until_s, is_lost=is_lost)
+
+    def has_left(self, name: str) -> bool:
+        if name not in self._leaving:
+            return True
+        leaving, now_s = self._leaving[name], time.monotonic()
+        gone = not self.home(name).groups() if leaving.is_lost else False
+        if (gone or not leaving.is_lost) and self.is_over(name):
+            del self._leaving[name]
+            return True
+        if leaving.is_lost:
+            if (gone or now_s > leaving.until_s) and now_s > leaving.again_s:
+                self._leaving[name] = replace(leaving, again_s=now_s + _AGAIN_S)
+                with suppress(FleetError):  # of a manager that does not answer now
+                    self.let_go(name)
+        elif now_s > leaving.until_s:
+            # A node that has just died cannot say that the job is over.
+            self._leaving[name] = _Leaving(now_s + _KILL_S, is_lost=True)
+            self.kill(name)
+        return False
+
+    def held(self, name: str) -> frozenset[int] | None:
+        try:
+            return frozenset(map(int, self.home(name).devices.read_text().split()))
+        except (OSError, ValueError):
+            return None
+
+    def stop(self, names: Sequence[str]) -> None:
+        """Have jobs leave, and wait until they have, or nothing more can be done for it."""
+        for name in names:
+            self.leave(name)
+        limit_s = time.monotonic() + self.patience_s + _KILL_S
         left = list(names)
         while left and time.monotonic() < limit_s:
-            left = [name for name in left if not self.is_over(name)]
+            left = [name for name in left if not self.has_left(name)]
             time.sleep(_POLL_S)
-        for name in left:
-            self.kill(name)
-        limit_s = time.monotonic() + _KILL_S
-        while left and time.monotonic() < limit_s:
-            left = [name for name in left if not self.is_over(name)]
-            time.sleep(_POLL_S)
-        # A node that has just died cannot say that the job is over.
-        self._leaving |= dict.fromkeys(left, _Leaving(limit_s))
 
     def away(self) -> frozenset[int]:
         return frozenset()
 
-    def abandon(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.home(name).pause.touch()
-            self._leaving[name] = _Leaving(time.monotonic() + self.patience_s)
-
-    def is_free(self, name: str) -> bool:
-        if name not in self._leaving:
-            return True
-        leaving, now_s = self._leaving[name], time.monotonic()
-        gone = not self.home(name).groups()
-        if gone and self.is_over(name):
-            del self._leaving[name]
-            return True
-        if (gone or now_s > leaving.until_s) and now_s > leaving.again_s:
-            self._leaving[name] = replace(leaving, again_s=now_s + _AGAIN_S)
-            with suppress(FleetError):  # of a manager that does not answer now
-                self.let_go(name)
-        return False
-
     def let_go(self, name: str) -> None:
-        """Kill a job that was abandoned, and count nothing that nodes which do not answer may have of it."""
+        """Kill a job that has lost nodes, and count nothing that nodes which do not answer may have of it."""
         self.kill(name)
 
     def progress(self, name: str) -> Progress:

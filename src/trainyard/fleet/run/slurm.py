@@ -131,12 +131,12 @@ class SlurmEngine(ManagedEngine):
                     slurm("scontrol", "update", f"jobid={number}", "starttime=now")
             self._queue.forget()
 
-    def stop(self, names: Sequence[str]) -> None:
-        """Stop jobs; those that Slurm has not started yet leave at once."""
-        if numbers := [number for name in names for number in self._batch(name).numbers]:
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        """As of all engines; one that Slurm has not started yet leaves at once."""
+        if not is_lost and (numbers := self._batch(name).numbers):
             _cancel(numbers, "--state=PENDING")
             self._queue.forget()
-        super().stop(names)
+        super().leave(name, is_lost)
 
     def kill(self, name: str) -> None:
         if numbers := self._batch(name).numbers:

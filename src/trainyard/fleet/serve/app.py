@@ -28,14 +28,18 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from starlette.exceptions import HTTPException
 
 from trainyard.fleet.serve.daemon import Daemon
+from trainyard.fleet.serve.limits import Turnstile, body_of
 from trainyard.fleet.serve.log import log_text
 from trainyard.fleet.serve.metrics import metrics_text
 from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.store import StateError
 from trainyard.fleet.serve.tables import Record, State
 from trainyard.fleet.serve.users import Users, is_loopback
 from trainyard.fleet.site import FleetError
 
 _MOST_BYTES, _MOST_ROWS = 65_536, 100_000
+_SUBMISSIONS_AT_ONCE = 8
+_STATE_AGAIN_S = 5
 _FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 _PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
@@ -50,6 +54,7 @@ class Api:
 
     def __init__(self, daemon: Daemon, users: Users) -> None:
         self.daemon, self.users = daemon, users
+        self._submissions = Turnstile(_SUBMISSIONS_AT_ONCE, "jobs are submitted")
 
     def app(self) -> FastAPI:
         """The application for a server."""
@@ -69,6 +74,7 @@ class Api:
             app.add_api_route(path, act, methods=[method])
         for kind, status in (
             (Refusal, 0),
+            (StateError, 503),
             (FleetError, 422),
             (HTTPException, 0),
             (RequestValidationError, 422),
@@ -96,16 +102,13 @@ class Api:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _FORMS:  # also keeps forms of other pages out, which cannot send such types
             raise Refusal(415, f"a job comes as {', '.join(_FORMS)}, not as {kind or 'nothing'!r}")
-        form = bytearray()
-        async for part in request.stream():
-            form += part
-            if len(form) > _MOST_BYTES:
-                raise Refusal(413, f"a job has at most {_MOST_BYTES} bytes")
+        form = await body_of(request, _MOST_BYTES)
         try:
             text = form.decode()
         except UnicodeDecodeError as error:
             raise Refusal(422, f"a job is text in UTF-8: {error}") from error
-        record = await run_in_threadpool(self.daemon.submit, text, user)
+        with self._submissions.passed():
+            record = await run_in_threadpool(self.daemon.submit, text, user)
         return JSONResponse(job_document(record), 201)
 
     def jobs(self, request: Request, last: int = 1000) -> Response:
@@ -150,12 +153,10 @@ class Api:
         text = resources.files("trainyard.fleet.serve").joinpath("page.html").read_text("utf-8")
         return HTMLResponse(text, headers={"Content-Security-Policy": _PAGE_RULES})
 
-    def health(self) -> Response:
-        """GET /healthz."""
+    async def health(self) -> Response:
+        """GET /healthz; of the loop itself, so that busy threads do not delay it."""
         problem = self.daemon.problem
-        return PlainTextResponse(
-            "ok\n" if problem is None else f"{problem}\n", 200 if problem is None else 503
-        )
+        return PlainTextResponse(f"{problem or 'ok'}\n", 503 if problem else 200)
 
 
 def job_document(record: Record) -> dict[str, Any]:
@@ -200,6 +201,7 @@ def cluster_document(daemon: Daemon) -> dict[str, Any]:
         "policy": daemon.setting.text,
         "num_devices": site.num_devices,
         "num_devices_in_use": len(tenants),
+        "problem": daemon.problem,
         "nodes": nodes,
     }
 
@@ -216,6 +218,10 @@ def _answer(status: int) -> Any:
         text = str(getattr(error, "detail", "")) or str(error)
         if isinstance(error, RequestValidationError):
             text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-        return JSONResponse({"error": text}, code, {"WWW-Authenticate": "Bearer"} if code == 401 else None)
+        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
+        retry_s = _STATE_AGAIN_S if code == 503 else getattr(error, "retry_s", 0)
+        return JSONResponse(
+            {"error": text}, code, headers | ({"Retry-After": str(retry_s)} if retry_s else {})
+        )
 
     return answer

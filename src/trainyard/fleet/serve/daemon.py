@@ -7,21 +7,25 @@ finds both, adopts the jobs that still run, and starts the others from their che
 from __future__ import annotations
 
 import fcntl
+import logging
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.fault import is_everybodys, one_line
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.serve.refusal import Refusal
-from trainyard.fleet.serve.store import Store
+from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
@@ -29,6 +33,14 @@ from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 
 _SETTLE_S = 1.0
+_LONGEST_WAIT_S = 30.0
+_SILENT_S = 120.0
+_STATE_AGAIN_S = 1.0
+_LOG = logging.getLogger(__name__)
+
+
+class _StopError(Exception):
+    """The daemon is to stop while it waits for its state."""
 
 
 class Daemon:
@@ -37,27 +49,34 @@ class Daemon:
     Parameters
     ----------
     folder : of the jobs' folders, as the engine has it.
-
-    Attributes
-    ----------
-    problem : why scheduling came to an end, when it should not have.
     """
 
     def __init__(self, site: Site, setting: Setting, engine: Engine, store: Store, folder: Path) -> None:
         self.setting, self.store, self.folder = setting, store, folder
-        self.driver = Driver(
-            site,
-            setting.policy,
-            engine,
-            place=setting.place,
-            rounds=setting.rounds,
+        self._whole, self._engine = site, engine
+        self.driver = self._new_driver()
+        self._news, self._stopping = threading.Event(), threading.Event()
+        self._problem, self._alive_s, self._num_failures = "", time.monotonic(), 0
+        self._begin_anew()
+
+    def _new_driver(self) -> Driver:
+        return Driver(
+            self._whole,
+            self.setting.policy,
+            self._engine,
+            place=self.setting.place,
+            rounds=self.setting.rounds,
             tell=self._hear,
             keep_spans=False,
         )
-        self.problem: Exception | None = None
-        self._news, self._stopping = threading.Event(), threading.Event()
-        self._news.set()
-        self._settled_s, self._admitted = 0.0, frozenset[str]()
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is scheduled now, or not all; "" if nothing is wrong."""
+        silent_s = time.monotonic() - self._alive_s
+        if silent_s > _SILENT_S:
+            return f"nothing was scheduled for {silent_s:.0f} s: the scheduler is stuck, or its policy takes long"
+        return self._problem
 
     @property
     def site(self) -> Site:
@@ -142,20 +161,48 @@ class Daemon:
 
     # What the daemon does, in a thread of its own.
 
-    def run(self, failed: Callable[[], None]) -> None:
-        """Schedule until told to stop.
-
-        Parameters
-        ----------
-        failed : called if that comes to an end for another reason; ``problem`` says for which.
-        """
+    def run(self) -> None:
+        """Schedule until told to stop, whatever goes wrong: what does is logged, and shown as ``problem``."""
+        wait_s = POLL_S
+        while not self._stopping.wait(wait_s):
+            wait_s = self._turn_safely()
         try:
-            while not self._stopping.wait(POLL_S):
-                self.turn()
             self._settle(time.time(), last=True)
+        except Exception:
+            _LOG.exception("the state could not be written at last")
+
+    def _turn_safely(self) -> float:
+        """One turn; how long to wait before the next."""
+        self._alive_s = time.monotonic()
+        try:
+            self.turn()
+        except _StopError:
+            return 0.0
         except Exception as error:
-            self.problem = error
-            failed()
+            self._num_failures += 1
+            self._note(f"nothing can be scheduled: {one_line(error)}", is_new=True)
+            # What was done in part is set right from the state, as after a crash.
+            self._begin_anew()
+            return min(_LONGEST_WAIT_S, 2.0 ** min(10, self._num_failures) / 2.0)
+        self._num_failures = 0
+        if self.driver.trouble:
+            self._note(self.driver.trouble)
+        elif not self._news.is_set():
+            self._problem = ""
+        return POLL_S
+
+    def _begin_anew(self) -> None:
+        self.driver = self._new_driver()
+        self._settled_s, self._admitted = 0.0, frozenset[str]()
+        self._news.set()
+
+    def _note(self, problem: str, is_new: bool = False) -> None:
+        """Log what is wrong, once, and show it until it is over."""
+        if is_new:
+            _LOG.exception(problem)
+        elif problem != self._problem:
+            _LOG.warning(problem)
+        self._problem = problem
 
     def turn(self) -> None:
         """Do what is to be done now."""
@@ -171,12 +218,35 @@ class Daemon:
 
     def _take_in(self) -> None:
         """Have the driver do what the store says that users want; of a new daemon, restore what the last one had."""
-        known = set(self.driver.names)
-        for record in self.store.jobs(State.WAITING, State.RUNNING, State.CANCELLING):
-            if record.name not in known:
-                self._restore(record)
-            if record.state is State.CANCELLING:
+        try:
+            records = self.store.jobs(State.WAITING, State.RUNNING, State.CANCELLING)
+        except StateError as error:
+            self._later(error)
+            return
+        known = {*self.driver.names, *self.driver.ending}
+        for record in records:
+            if record.name not in known and not self._comes_back(record):
+                continue
+            if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
+
+    def _comes_back(self, record: Record) -> bool:
+        """Restore a job; whether that went well. One that cannot be restored has failed."""
+        try:
+            self._restore(record)
+        except _StopError:
+            raise
+        except Exception as error:
+            if is_everybodys(error):
+                self._later(error)
+            else:
+                self._write(partial(self.store.fail, record.name, one_line(error), time.time()))
+            return False
+        return True
+
+    def _later(self, error: Exception) -> None:
+        self._note(one_line(error))
+        self._news.set()
 
     def _restore(self, record: Record) -> None:
         now_s, num_devices = time.time(), 0 if record.grant is None else record.grant.num_devices
@@ -189,21 +259,43 @@ class Daemon:
         self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
     def _hear(self, event: Event) -> None:
-        self.store.hear(event, self.driver.done().get(event.job.name))
+        done, key = self.driver.done().get(event.job.name), secrets.token_hex(8)
+        self._write(partial(self.store.hear, event, done, key))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write to the store, however long that takes: what is not written must not be done.
+
+        Raises
+        ------
+        _StopError
+            If the daemon is to stop meanwhile.
+        """
+        while True:
+            try:
+                return write()
+            except StateError as error:
+                self._note(one_line(error))
+                self._alive_s = time.monotonic()
+                if self._stopping.wait(_STATE_AGAIN_S):
+                    raise _StopError from error
 
     def _settle(self, now_s: float, last: bool = False) -> None:
         driver, admitted = self.driver, self.driver.admitted()
         # Whom the policy admits is written down at once: it is a promise.
         if now_s < self._settled_s + _SETTLE_S and admitted <= self._admitted and not last:
             return
-        self._settled_s, self._admitted = now_s, admitted
         running = {driver.books.job(row).name for row in driver.running}
         waiting = {
             name: driver.waiting.get(name, "nothing was decided since it came, or lost its devices")
             for name in driver.names
             if name not in running
         }
-        self.store.settle(driver.done(), waiting, admitted, now_s)
+        try:
+            self.store.settle(driver.done(), waiting, admitted, now_s)
+        except StateError as error:
+            self._note(one_line(error))
+        else:
+            self._settled_s, self._admitted = now_s, admitted
 
 
 @contextmanager

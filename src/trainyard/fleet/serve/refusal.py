@@ -10,8 +10,9 @@ class Refusal(Exception):  # noqa: N818  (it is an answer)
     ----------
     status : of HTTP.
     message : what was asked for, and what is allowed.
+    retry_s : after how many seconds the same may be granted; 0 says nothing of that.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_s: int = 0) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_s = status, retry_s

@@ -12,6 +12,7 @@ import uvicorn
 
 from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.daemon import Daemon
+from trainyard.fleet.serve.limits import protocol, reserve_descriptors
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
 
@@ -28,20 +29,16 @@ def serve(daemon: Daemon, users: Users, host: str, port: int, say: Callable[[str
     ------
     FleetError
         If it cannot be listened there.
-    Exception
-        What brought scheduling to an end.
     """
     users.check_host(host)
     # When Python ends, it would wait for the processes that engines started until these end.
     atexit.unregister(util._exit_function)  # type: ignore[attr-defined]
     app = Api(daemon, users).app()
     with _listening(host, port) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))
-
-        def leave() -> None:
-            server.should_exit = True
-
-        thread = threading.Thread(target=daemon.run, args=(leave,), daemon=True, name="scheduling")
+        speaks = protocol(reserve_descriptors())
+        config = uvicorn.Config(app, http=speaks, log_level="warning", lifespan="off", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=daemon.run, daemon=True, name="scheduling")
         thread.start()
         address = f"[{host}]" if ":" in host else host
         say(f"http://{address}:{listener.getsockname()[1]}")
@@ -50,8 +47,6 @@ def serve(daemon: Daemon, users: Users, host: str, port: int, say: Callable[[str
         finally:
             daemon.stop()
         thread.join()
-    if daemon.problem is not None:
-        raise daemon.problem
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
@@ -23,6 +25,22 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
 _LIVES = JOBS.c.finish_s.is_(None)
+# What passes: a database that is locked, full, being restarted or not reached.
+_PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
+_CONNECT = {
+    "sqlite": {"timeout": 5.0},
+    # A host that is gone answers nothing; without these a statement would wait for it for minutes.
+    "postgresql": {
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 5,
+        "tcp_user_timeout": 15_000,
+    },
+}
+
+
+class StateError(FleetError):
+    """The state cannot be read or written now; it may be later."""
 
 
 class Store:
@@ -40,12 +58,20 @@ class Store:
 
     def __init__(self, url: str) -> None:
         try:
-            self._engine = sql.create_engine(_with_driver(url), pool_pre_ping=True)
+            address = sql.make_url(_with_driver(url))
+            connect = _CONNECT.get(address.get_backend_name(), {})
+            self._engine = sql.create_engine(address, pool_pre_ping=True, connect_args=connect)
             if self._engine.dialect.name == "sqlite":
                 # Readers do not wait for the writer.
                 sql.event.listen(self._engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
             TABLES.create_all(self._engine)
-            there = {column["name"] for column in sql.inspect(self._engine).get_columns(JOBS.name)}
+            look = sql.inspect(self._engine)
+            missing = [
+                f"{table.name} have no {column.name}"
+                for table in (JOBS, EVENTS)
+                for column in table.columns
+                if column.name not in {known["name"] for known in look.get_columns(table.name)}
+            ]
         except (SQLAlchemyError, ModuleNotFoundError, ValueError) as error:
             shown, reason = _without_password(url), str(error).splitlines()[0]
             if shown != url and url.count("@") > 1:
@@ -55,11 +81,17 @@ class Store:
                 f"the state cannot be kept in {shown!r}: {reason}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
             ) from error
-        if missing := [column.name for column in JOBS.columns if column.name not in there]:
+        if missing:
             raise FleetError(
-                f"this state was made by another version of Trainyard: its jobs have no {', '.join(missing)}; give "
-                "another --state, or let that version end its jobs"
+                f"this state was made by another version of Trainyard: its {', its '.join(missing)}; give another "
+                "--state, or let that version end its jobs"
             )
+
+    def _begins(self) -> AbstractContextManager[sql.Connection]:
+        return _passing(self._engine.begin)
+
+    def _reads(self) -> AbstractContextManager[sql.Connection]:
+        return _passing(self._engine.connect)
 
     def claim(self, **about: str) -> None:
         """Note what this state is of, such as the folder and the cluster.
@@ -69,7 +101,7 @@ class Store:
         FleetError
             If it is of another one.
         """
-        with self._engine.begin() as connection:
+        with self._begins() as connection:
             known = {row.name: row.text for row in connection.execute(sql.select(ABOUT))}
             for name, text in about.items():
                 if known.get(name, text) != text:
@@ -90,7 +122,7 @@ class Store:
         """
         arrival = Event(now_s, job, Happening.ARRIVES)
         try:
-            with self._engine.begin() as connection:
+            with self._begins() as connection:
                 connection.execute(
                     JOBS.insert().values(
                         name=job.name,
@@ -112,28 +144,39 @@ class Store:
 
     def cancel(self, name: str) -> State | None:
         """Note that a job is to be cancelled; its state until now, None if there is no such job."""
-        with self._engine.begin() as connection:
+        with self._begins() as connection:
             state = connection.execute(sql.select(JOBS.c.state).where(JOBS.c.name == name)).scalar()
             connection.execute(
                 JOBS.update().where(JOBS.c.name == name, _LIVES).values(state=State.CANCELLING)
             )
         return None if state is None else State(state)
 
-    def hear(self, event: Event, done: Done | None) -> None:
+    def hear(self, event: Event, done: Done | None, key: str = "") -> None:
         """Write down what happens to a job.
 
         Parameters
         ----------
         done : how far it is; None leaves that.
+        key : the event's own, by which it is known if it was written before; "" draws one.
         """
         if event.what is Happening.ARRIVES:
             return  # written when it was submitted
         values = _consequences(event)
         if done is not None:
             values = _columns(done, event.now_s) | values
-        with self._engine.begin() as connection:
+        with suppress(IntegrityError), self._begins() as connection:
+            _write(connection, event, key)
             connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
-            _write(connection, event)
+
+    def fail(self, name: str, why: str, now_s: float) -> None:
+        """Write down that a job has failed of which nothing else can be said, such as one whose form cannot be read."""
+        values = {"granted": None, "reason": why, "finish_s": now_s, "state": State.FAILED}
+        with self._begins() as connection:
+            connection.execute(JOBS.update().where(JOBS.c.name == name, _LIVES).values(values))
+            text = f"is given up: {why}"
+            connection.execute(
+                EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
+            )
 
     def settle(
         self,
@@ -150,7 +193,7 @@ class Store:
         ]
         if rows:
             update = JOBS.update().where(JOBS.c.name == sql.bindparam("job"), _LIVES)
-            with self._engine.begin() as connection:
+            with self._begins() as connection:
                 connection.execute(update, rows)
 
     def job(self, name: str) -> Record | None:
@@ -172,14 +215,14 @@ class Store:
 
     def _records(self, where: sql.ColumnElement[bool]) -> Sequence[Record]:
         query = sql.select(JOBS).where(where).order_by(JOBS.c.number)
-        with self._engine.connect() as connection:
+        with self._reads() as connection:
             rows = connection.execute(query).mappings().all()
         return [record_of(row) for row in rows]
 
     def counts(self) -> dict[State, int]:
         """Number of jobs in every state."""
         query = sql.select(JOBS.c.state, sql.func.count()).group_by(JOBS.c.state)
-        with self._engine.connect() as connection:
+        with self._reads() as connection:
             found = {State(state): int(count) for state, count in connection.execute(query)}
         return {state: found.get(state, 0) for state in State}
 
@@ -188,7 +231,7 @@ class Store:
         c = JOBS.c
         sums = (c.finish_s - c.arrival_s, c.first_start_s - c.arrival_s, c.attained_device_s)
         query = sql.select(*(sql.func.coalesce(sql.func.sum(each), 0.0) for each in sums))
-        with self._engine.connect() as connection:
+        with self._reads() as connection:
             jct_s, queueing_s, device_s = connection.execute(query.where(c.state == State.ENDED)).one()
         return float(jct_s), float(queueing_s), float(device_s)
 
@@ -197,7 +240,7 @@ class Store:
         query = sql.select(EVENTS).order_by(EVENTS.c.number.desc()).limit(last)
         if job is not None:
             query = query.where(EVENTS.c.job == job)
-        with self._engine.connect() as connection:
+        with self._reads() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
 
@@ -223,10 +266,20 @@ def _without_password(url: str) -> str:
     return url[:begin] + re.sub(":.+@", ":***@", rest, count=1, flags=re.DOTALL)
 
 
-def _write(connection: sql.Connection, event: Event) -> None:
-    connection.execute(
-        EVENTS.insert().values(at_s=event.now_s, job=event.job.name, what=str(event.what), text=event.text)
-    )
+@contextmanager
+def _passing(connect: Callable[[], AbstractContextManager[sql.Connection]]) -> Iterator[sql.Connection]:
+    """A connection; faults that pass are raised as `StateError`."""
+    try:
+        with connect() as connection:
+            yield connection
+    except _PASSING as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise StateError(f"the state cannot be read or written now: {reason}") from error
+
+
+def _write(connection: sql.Connection, event: Event, key: str = "") -> None:
+    values = {"at_s": event.now_s, "job": event.job.name, "what": str(event.what), "text": event.text}
+    connection.execute(EVENTS.insert().values(values | ({"key": key} if key else {})))
 
 
 def _consequences(event: Event) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -60,6 +61,7 @@ EVENTS = sql.Table(
     sql.Column("at_s", sql.Double, nullable=False),
     sql.Column("job", sql.String(100), nullable=False, index=True),
     sql.Column("what", sql.String(16), nullable=False),
+    sql.Column("key", sql.String(16), nullable=False, unique=True, default=lambda: secrets.token_hex(8)),
     sql.Column("text", sql.Text, nullable=False),
 )
 ABOUT = sql.Table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.training import Predicted, Training
@@ -36,8 +37,9 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
         rest["strategies"] = given["strategies"]
     training = Training(given["model"], row.count("batch_size", 1), row.count("steps", 1), **rest)
     if training.rows % num_devices:
-        sizes = ", ".join(map(str, training.sizes(training.rows)))
-        raise row.error("num_devices", f"one over which a batch of {training.rows} rows divides: {sizes}")
+        raise row.error(
+            "num_devices", f"one over which a batch of {training.rows} rows divides: {training.sizes_text}"
+        )
     return float(training.steps), Predicted(training)
 
 
@@ -49,17 +51,10 @@ def check_names(row: Row) -> None:
     FleetError
         If not; the message says where that stands.
     """
-    from trainyard.job.catalog import parse_strategies
-    from trainyard.job.plan import PlanError
-    from trainyard.zoo import names
-
     given = row.fields
-    if given["model"] not in names():
-        raise row.error("model", f"a model of the zoo: {', '.join(names())}")
-    try:
-        parse_strategies(given.get("strategies") or Training.strategies)
-    except PlanError as error:
-        raise row.error("strategies", str(error)) from error
+    strategies = given.get("strategies") or Training.strategies
+    if problem := answer("name_problem", given["model"], strategies):
+        raise row.error(*problem)
 
 
 def training_values(training: Training) -> dict[str, Any]:

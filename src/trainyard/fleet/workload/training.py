@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 
@@ -22,6 +23,7 @@ THIS_MACHINE = "local"
 """The device type of this machine: a device of it is one process."""
 _NO_NOISE = Noise(1.0, 0.0)
 _MOST_EPOCHS = 100
+_SHOWN_SIZES = 64
 _CAPTURING = Lock()  # capture changes PyTorch for all threads of a process
 
 
@@ -89,6 +91,12 @@ class Training:
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""
         return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
+
+    @property
+    def sizes_text(self) -> str:
+        """The smaller numbers of devices over which the batch divides."""
+        shown = ", ".join(map(str, self.sizes(min(self.rows, _SHOWN_SIZES))))
+        return shown if self.rows <= _SHOWN_SIZES else f"{shown}, or more"
 
     @property
     def epoch_steps(self) -> int:
@@ -185,7 +193,8 @@ class Predicted(Adaptive):
     @property
     def skew(self) -> float:
         """See `Job.skew`."""
-        return _skew(self.training.model)
+        found: float = answer("skew", self.training.model)
+        return found
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
         """Steps in a second; 0 on devices over which the batch does not divide, or for which there is no plan.
@@ -200,10 +209,10 @@ class Predicted(Adaptive):
         if self.training.rows % spot.num_devices:
             return 0.0
         shape = spot.device_type, spot.per_node, self.core_part < 1.0
-        return grant.share * self.core_part * _steps_per_s(self.training.as_fast, *shape)
+        steps_per_s: float = answer("steps_per_s", self.training.as_fast, *shape)
+        return grant.share * self.core_part * steps_per_s
 
 
-@cache
 def _steps_per_s(
     training: Training, device_type: str, per_node: tuple[int, ...], own_cores: bool = False
 ) -> float:
@@ -239,7 +248,6 @@ def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tupl
     return 1.0 / found.step_s, ""
 
 
-@cache
 def _skew(model: str) -> float:
     import torch
 
@@ -248,6 +256,43 @@ def _skew(model: str) -> float:
     with _CAPTURING, torch.device("meta"):
         sizes = [tensor.numel() * tensor.element_size() for tensor in build(model).module.parameters()]
     return max(sizes) / sum(sizes)
+
+
+def _plan_problem(training: Training, cluster: str) -> str:
+    """Why there is no plan for a training on a cluster, as ``parse_cluster`` reads it; "" if there is one."""
+    from trainyard.hardware import parse_cluster
+    from trainyard.job.plan import PlanError
+    from trainyard.job.schedule import ScheduleError
+
+    try:
+        training.plan(parse_cluster(cluster), _task(training))
+    except (PlanError, ScheduleError) as error:
+        return str(error)
+    return ""
+
+
+def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
+    """Which of two names is none, ``model`` or ``strategies``, and what is allowed; None if both are."""
+    from trainyard.job.catalog import parse_strategies
+    from trainyard.job.plan import PlanError
+    from trainyard.zoo import names
+
+    if model not in names():
+        return "model", f"a model of the zoo: {', '.join(names())}"
+    try:
+        parse_strategies(strategies)
+    except PlanError as error:
+        return "strategies", str(error)
+    return None
+
+
+QUESTIONS: Mapping[str, Callable[..., Any]] = {
+    "steps_per_s": _steps_per_s,
+    "skew": _skew,
+    "plan_problem": _plan_problem,
+    "name_problem": _name_problem,
+}
+"""What level 1 is asked, see `trainyard.fleet.workload.answers`: every answer needs PyTorch, and so seconds."""
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
@@ -295,7 +340,7 @@ def training_job(
     if training.rows % num_devices:
         raise FleetError(
             f"job {name!r}: a batch of {training.rows} rows does not divide over {num_devices} devices; ask for one of "
-            f"{', '.join(map(str, training.sizes(training.rows)))}"
+            f"{training.sizes_text}"
         )
     return Job(
         name,

@@ -1,0 +1,115 @@
+"""How much clients may take of the daemon: connections, time to say what they want, and requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import Request
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from trainyard.fleet.serve.refusal import Refusal
+
+__all__ = ["MAX_CONNECTIONS", "Turnstile", "body_of", "protocol", "reserve_descriptors"]
+
+MAX_CONNECTIONS = 256
+"""Connections that are open at once; more are told so and closed."""
+
+# What the scheduler, the store and the starting of jobs need beside connections.
+_RESERVED = 512
+_HEADER_S, _BODY_S = 15.0, 30.0
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\ncontent-type: application/json\r\n\r\n"
+    b'{"error": "too many connections are open; ask again in some seconds"}'
+)
+
+
+def reserve_descriptors() -> int:
+    """Raise the limit on open files as far as it goes; how many connections leave the daemon enough of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _RESERVED
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(8, min(MAX_CONNECTIONS, soft - _RESERVED, soft // 2))
+
+
+def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Protocol]:
+    """HTTP as uvicorn speaks it, with limits on how many connections there are and how long one may say nothing.
+
+    Parameters
+    ----------
+    header_s : that a client may take until its request has begun; after an answer uvicorn's own limit holds.
+    """
+
+    class Limited(H11Protocol):
+        """One connection."""
+
+        _silent: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > max_connections:
+                transport.write(_BUSY)
+                transport.close()
+                return
+            self._silent = self.loop.call_later(header_s, self._hang_up)
+
+        def _hang_up(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._silent is not None:
+                self._silent.cancel()
+            super().connection_lost(exc)
+
+    return Limited
+
+
+async def body_of(request: Request, max_bytes: int, within_s: float = _BODY_S) -> bytes:
+    """The body of a request.
+
+    Raises
+    ------
+    Refusal
+        If it is larger, or does not come in time.
+    """
+    found = bytearray()
+    parts: AsyncIterator[bytes] = request.stream()
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in parts:
+                found += part
+                if len(found) > max_bytes:
+                    raise Refusal(413, f"a job has at most {max_bytes} bytes")
+    except TimeoutError as error:
+        raise Refusal(408, f"the job did not come within {within_s:g} s; send it at once") from error
+    return bytes(found)
+
+
+class Turnstile:
+    """Lets some in at once; the others are told to come again."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self._places, self._what = threading.BoundedSemaphore(count), what
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """Within it, one place is taken.
+
+        Raises
+        ------
+        Refusal
+            If there is none.
+        """
+        if not self._places.acquire(blocking=False):
+            raise Refusal(429, f"too many {self._what} at once; ask again in a second", retry_s=1)
+        try:
+            yield
+        finally:
+            self._places.release()
