@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,11 @@ class TrainingOptions(Common):
     """Continue from the newest checkpoint of the folder, under this plan or another."""
     max_restarts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """How often to start again from the newest checkpoint when a process dies."""
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
+    hour."""
+    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
+    """All checkpoints together take no more of the disk; a run whose would is refused."""
     device: Literal["cpu", "cuda"] = "cpu"
     """What the processes compute on."""
 
@@ -83,6 +89,8 @@ class TrainingOptions(Common):
             max_restarts=self.max_restarts,
             log=folder / "log",
             device=self.device,
+            stall_s=self.stall_s,
+            max_checkpoint_bytes=self.max_checkpoint_gb * 1e9,
         )
 
 

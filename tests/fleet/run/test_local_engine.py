@@ -143,7 +143,8 @@ def test_what_an_engine_started_when_it_died_leaves_before_it_begins(tmp_path: P
         LocalEngine(Site.uniform(1, 2, "local"), tmp_path),
         training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)),
     )
-    home, late = engine.home("a"), Ranks(0, 1, 1, "127.0.0.1:1", "")
+    home = engine.home("a")
+    late = Ranks(0, 1, 1, home.new_meeting(), "")
     home.set_up(training_of(job))
     first = home.issue()
     assert home.admits(first)

@@ -7,6 +7,8 @@ log/metrics.jsonl         a line per step
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
+meeting-*                 in which the processes of the last start found each other
+alive-N                   written again every few seconds as long as the node lives that has rank N as its first
 lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
 failure.txt               why it stopped, when it should not have
 ========================= =========================================================================================
@@ -23,7 +25,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
@@ -32,11 +34,14 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
+from trainyard.job.run.logs import metrics_files, rank_log
 from trainyard.job.run.saved import complete_steps
+from trainyard.private import make_private, opener, write_private
 
 _LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
+_MEETING, _ALIVE = "meeting-", "alive-"
 
 
 class JobHome:
@@ -62,10 +67,10 @@ class JobHome:
                     f"{self.path} belongs to another training; give the job another name, or take another folder"
                 )
             return
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_private(self.logs)
         # Nodes may do this at the same time.
         partial = self.path / f".training-{socket.gethostname()}-{os.getpid()}.part"
-        partial.write_text(json.dumps(training.to_dict(), indent=1))
+        write_private(partial, json.dumps(training.to_dict(), indent=1))
         partial.replace(self._training)
 
     def training(self) -> Training:
@@ -77,12 +82,19 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
+        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_ALIVE}*")):
+            left.unlink(missing_ok=True)
 
     def issue(self) -> str:
         """A new ticket, with which alone processes of the job may begin."""
         ticket = secrets.token_hex(8)
-        self._ticket.write_text(ticket)
+        write_private(self._ticket, ticket)
         return ticket
+
+    @staticmethod
+    def new_meeting() -> str:
+        """Name of a file in which the processes of one start find each other."""
+        return f"{_MEETING}{secrets.token_hex(8)}"
 
     def call_off(self) -> None:
         """Processes that were started and have not begun yet are not to."""
@@ -99,7 +111,25 @@ class JobHome:
         """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
         file = self.killing if killed else self.failure
         if not file.exists():
-            file.write_text(reason)
+            write_private(file, reason)
+
+    def sign(self, first_rank: int) -> None:
+        """Say that the node lives that has a rank as its first."""
+        with suppress(OSError):  # it says so again soon
+            # Written over, not anew: that needs no room on a disk that is full.
+            handle = opener(str(self.path / f"{_ALIVE}{first_rank}"), os.O_WRONLY | os.O_CREAT)
+            try:
+                os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
+            finally:
+                os.close(handle)
+
+    def signs(self) -> dict[str, str]:
+        """What nodes have written last to say that they live, by their first rank."""
+        found = {}
+        for file in self.path.glob(f"{_ALIVE}*"):
+            with suppress(OSError):
+                found[file.name.removeprefix(_ALIVE)] = file.read_text()
+        return found
 
     def progress(self, is_over: bool) -> Progress:
         """How far the job is.
@@ -143,8 +173,8 @@ class JobHome:
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""
-        lines = entries((self.logs / "metrics.jsonl").read_bytes())
-        return {line["step"]: next(iter(line["losses"].values())) for line in lines}
+        written = b"".join(file.read_bytes() for file in metrics_files(self.logs))
+        return {line["step"]: next(iter(line["losses"].values())) for line in entries(written)}
 
     def epochs(self) -> Losses:
         """What reads the losses of the job epoch by epoch while it writes them."""
@@ -152,7 +182,7 @@ class JobHome:
 
     def last_lines(self, rank: int = 0) -> str:
         """The end of what a process printed."""
-        log = self.logs / f"rank-{rank}.log"
+        log = rank_log(self.logs, rank)
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return "\n".join(lines[-_LOGGED_LINES:])
 
@@ -165,7 +195,7 @@ class JobHome:
         FleetError
             If processes of the job still run here.
         """
-        with (self.path / f"lock-{first_rank}").open("a+") as file:
+        with open(self.path / f"lock-{first_rank}", "a+", opener=opener) as file:
             # Who looks whether it is locked holds it for a moment.
             for _ in range(_TRIES):
                 if not _is_locked(file, fcntl.LOCK_EX):

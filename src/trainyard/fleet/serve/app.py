@@ -32,8 +32,9 @@ from trainyard.fleet.serve.log import log_text
 from trainyard.fleet.serve.metrics import metrics_text
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.tables import Record, State
-from trainyard.fleet.serve.users import Users, is_loopback
+from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
 
 _MOST_BYTES, _MOST_ROWS = 65_536, 100_000
 _FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.site import FleetError
+from trainyard.private import require_private
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
@@ -111,7 +112,10 @@ def read_token(path: Path) -> str:
     ------
     FleetError
         If there is none.
+    ValueError
+        If others may read it, too.
     """
+    require_private(path)
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             return line.rpartition(":")[2].strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
+from trainyard.private import require_private
 
 _FORM = "a token file has lines 'user:token'; empty lines and such that begin with # say nothing"
 _TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
@@ -35,7 +36,11 @@ class Users:
         ------
         FleetError
             If a line does not read so, or there is none.
+        ValueError
+            If others may read it, too.
         """
+        if path:
+            require_private(path)
         found: dict[str, str] = {}
         for number, line in enumerate(path.read_text().splitlines() if path else (), 1):
             text = line.strip()
@@ -91,11 +96,3 @@ class Users:
                 401, "a token is needed, as 'Authorization: Bearer TOKEN'; this one is not known here"
             )
         return same[0]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -91,6 +91,11 @@ class Training:
         return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
 
     @property
+    def checkpoint_bytes(self) -> int:
+        """Of one of its checkpoints, on the disk."""
+        return _checkpoint_bytes(self.model)
+
+    @property
     def epoch_steps(self) -> int:
         """Steps that count as an epoch, whose mean loss it tells: from checkpoint to checkpoint, or a hundredth of all.
 
@@ -248,6 +253,18 @@ def _skew(model: str) -> float:
     with _CAPTURING, torch.device("meta"):
         sizes = [tensor.numel() * tensor.element_size() for tensor in build(model).module.parameters()]
     return max(sizes) / sum(sizes)
+
+
+@cache
+def _checkpoint_bytes(model: str) -> int:
+    import torch
+
+    from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.job.run.quota import checkpoint_bytes
+    from trainyard.zoo import build
+
+    with _CAPTURING, torch.device("meta"):
+        return checkpoint_bytes(build(model).module, OptimizerConfig())
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:

@@ -30,6 +30,7 @@ from trainyard.job.run.executor import Executor
 from trainyard.job.run.planners import PartReader, PartWriter
 from trainyard.job.run.saved import ABOUT, complete_steps, path_of
 from trainyard.job.run.snapshot import PARAMS, Part, Target, fields, take
+from trainyard.private import make_private
 
 _LATEST, _CHECKSUM = "latest", ".crc32"
 
@@ -110,7 +111,7 @@ class Checkpointer:
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
         self.executor, self.folder, self.keep = executor, folder.resolve(), keep
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
         self.several = executor.plan.num_ranks > 1
         # Writing goes on in a thread beside the next steps, so its messages need a group of their own.
         self.group = dist.new_group(backend="gloo") if self.several else None

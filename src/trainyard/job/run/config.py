@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -33,7 +34,11 @@ class TrainConfig:
     max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
-    stall_s : seconds without a sign of life after which the run counts as dead.
+    heartbeat_s : seconds without a sign of life after which a process counts as stopped, and fails.
+    stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
+        may take half an hour in any case. Writing a checkpoint is part of a step.
+    max_checkpoint_bytes : that all checkpoints of the run may take on the disk together; a run whose would be larger is
+        refused before it begins.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     num_threads : of each process; 0 divides the cores of the machine among its processes.
     core_part : of the time of a core that each thread takes at most; below 1 a process rests after its steps, so that it
@@ -50,7 +55,9 @@ class TrainConfig:
     max_restarts: int = 0
     log: Path | None = None
     device: Literal["cpu", "cuda"] = "cpu"
+    heartbeat_s: float = 60.0
     stall_s: float = 1800.0
+    max_checkpoint_bytes: float = math.inf
     pause: Path | None = None
     num_threads: int = 0
     core_part: float = 1.0
@@ -59,6 +66,9 @@ class TrainConfig:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} is more than 0, got {getattr(self, name)}")
         if not 0.0 < self.core_part <= 1.0:
             raise ValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
         if self.keep < 1:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from trainyard.job.run.attempt import Attempt, RankError, print_to, rank_log
+from trainyard.job.run.attempt import Attempt, RankError, print_to
 from trainyard.job.run.config import Work
+from trainyard.job.run.logs import rank_log
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.worker import Prepared, prepare

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
+from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.run.checkpoint import CheckpointError, read_about
 from trainyard.job.run.config import (
@@ -28,10 +26,13 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
+from trainyard.job.run.logs import Metrics
+from trainyard.job.run.rendezvous import launched_store
 from trainyard.job.run.repeatable import check_goes_on, repeatable
 from trainyard.job.run.saved import complete_steps, path_of
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.private import only_for_user
 from trainyard.program.model import Model
 
 
@@ -71,7 +72,8 @@ def train(
     _check_checkpoint(work)
     recorder = _Recorder(plan, config, on_step, on_restart)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-        _train_under_launcher(work, recorder, None)
+        with only_for_user():
+            _train_under_launcher(work, recorder, _launched(), None)
         return recorder.result()
     with _log_folder(config.log) as logs:
         recorder.open(logs)
@@ -82,7 +84,44 @@ def train(
     return recorder.result()
 
 
-def train_prepared(work: Work, prepared: Prepared | None) -> TrainResult:
+@dataclass(frozen=True)
+class Launched:
+    """Which of the ranks that a launcher started a process is, and how it finds the others.
+
+    Attributes
+    ----------
+    rank, num_ranks : of the run.
+    local_rank, num_local_ranks : on this machine.
+    store : file in which the ranks meet, new for every start; None where ``MASTER_ADDR`` and ``MASTER_PORT`` say where.
+    peer : address of another machine whose processes take part; "" if there is none.
+    stepped : called after each step.
+    """
+
+    rank: int
+    num_ranks: int
+    local_rank: int
+    num_local_ranks: int
+    store: Path | None = None
+    peer: str = ""
+    stepped: Callable[[], None] = lambda: None
+
+
+def _launched() -> Launched:
+    """As the variables say that launchers set."""
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
+    # A launcher that does not say how many ranks are here may have started some elsewhere.
+    alone = "LOCAL_WORLD_SIZE" in os.environ and num_local_ranks == num_ranks
+    return Launched(
+        rank,
+        num_ranks,
+        int(os.environ.get("LOCAL_RANK", rank)),
+        num_local_ranks,
+        peer="" if alone else os.environ["MASTER_ADDR"],
+    )
+
+
+def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) -> TrainResult:
     """Be one of the ranks that a launcher started, as ``train`` is under ``torchrun``.
 
     Parameters
@@ -91,7 +130,7 @@ def train_prepared(work: Work, prepared: Prepared | None) -> TrainResult:
     """
     _check_checkpoint(work)
     recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
-    _train_under_launcher(work, recorder, prepared)
+    _train_under_launcher(work, recorder, launched, prepared)
     return recorder.result()
 
 
@@ -134,23 +173,20 @@ class _Recorder:
         self.restarts: list[Restart] = []
         self.notes: dict[str, None] = {}
         self.first: int | None = None
-        self.file: Path | None = None
+        self.metrics: Metrics | None = None
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.file = folder / "metrics.jsonl"
-        self._stream = self.file.open("a" if self.config.resume else "w", buffering=1)
-        if self.file.stat().st_size and not self.file.read_bytes().endswith(b"\n"):
-            self._stream.write("\n")  # a process that was killed left half a line
+        self.metrics = Metrics(folder, self.config.resume)
 
     def close(self) -> None:
-        self._stream.close()
+        if self.metrics is not None:
+            self.metrics.close()
 
     def on_step(self, metrics: StepMetrics) -> None:
         self.by_step[metrics.step] = metrics
-        if self.file is not None:
-            self._stream.write(json.dumps(metrics.as_dict()) + "\n")
+        if self.metrics is not None:
+            self.metrics.write(metrics.as_dict())
         self._tell_step(metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
@@ -173,21 +209,21 @@ class _Recorder:
         )
 
 
-def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | None) -> None:
+def _train_under_launcher(
+    work: Work, recorder: _Recorder, launched: Launched, prepared: Prepared | None
+) -> None:
     """Be one of the ranks that a launcher started."""
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, num_ranks = launched.rank, launched.num_ranks
     if num_ranks != work.plan.num_ranks:
         raise PlanError(
             f"the launcher started {num_ranks} processes and the plan has {work.plan.num_ranks} ranks; start as "
             "many as the plan has"
         )
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    device = set_up_device(work.config, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
+    device = set_up_device(work.config, launched.local_rank, launched.num_local_ranks)
     if num_ranks > 1:
-        store, _, _ = next(rendezvous("env://"))
-        # Each attempt of an elastic launcher under keys of its own: old addresses would be waited for in vain.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        join_group(device, PrefixStore(f"trainyard-{attempt}", store), rank, num_ranks)
+        use_interface(launched.peer)
+        store = launched_store(rank, num_ranks, launched.store, several_machines=bool(launched.peer))
+        join_group(device, store, rank, num_ranks)
     if rank == 0 and work.config.log is not None:
         recorder.open(work.config.log)
 
@@ -198,14 +234,14 @@ def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | 
             reports = _gathered(message, num_ranks, device)
             if rank == 0:
                 recorder.on_step(combine(reports, work.plan.num_rows))
+            launched.stepped()
 
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
     resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
     try:
         train_rank(work, prepared or prepare(work), rank, device, report, resume)
     finally:
-        if recorder.file is not None:
-            recorder.close()
+        recorder.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 

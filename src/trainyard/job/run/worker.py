@@ -22,6 +22,7 @@ from trainyard.job.run.data import check_batch, num_tokens
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
+from trainyard.job.run.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.repeatable import batch_checksums, repeatable
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.state import Values
@@ -75,6 +76,8 @@ def prepare(work: Work, program: Program | None = None) -> Prepared:
     ------
     CaptureError, PlanError, DataError, InitialValueError
         If the model, plan and data do not fit together.
+    QuotaError
+        If its checkpoints would be larger than they may.
     """
     plan = work.plan
     if plan.dtype == "float16":
@@ -82,6 +85,9 @@ def prepare(work: Work, program: Program | None = None) -> Prepared:
             "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
     model = work.build()
+    if work.config.checkpoint is not None:
+        one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
+        check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
     program = program or program_of(plan, model)
     check_batch(data.batch(0), program, plan.num_rows)
