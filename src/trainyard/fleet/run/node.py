@@ -93,20 +93,21 @@ class Ranks(JobLimits):
             "LOCAL_RANK": str(rank - self.first),
             "LOCAL_WORLD_SIZE": str(self.count),
         }
-        if self._host:
-            own |= {"MASTER_ADDR": self._host, "MASTER_PORT": self.meeting.rpartition(":")[2]}
+        if self.host:
+            own |= {"MASTER_ADDR": self.host, "MASTER_PORT": self.meeting.rpartition(":")[2]}
         return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
 
     def launched(self, home: JobHome, rank: int) -> Launched:
         """How one process finds the others."""
         from trainyard.job.run.train import Launched
 
-        store = None if self._host else home.path / self.meeting
-        peer = (self.peer or self._host) if self.count < self.world else ""
+        store = None if self.host else home.path / self.meeting
+        peer = (self.peer or self.host) if self.count < self.world else ""
         return Launched(rank, self.world, rank - self.first, self.count, store, peer)
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
+        """Where rank 0 listens; "" where they meet in a file."""
         return self.meeting.rpartition(":")[0]
 
 
@@ -151,6 +152,8 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
         finally:
             for process in processes.values():
                 process.kill()
+            if ranks.first == 0 and not ranks.host:
+                (home.path / ranks.meeting).unlink(missing_ok=True)
 
 
 def run_apart(home: JobHome, ranks: Ranks, ticket: str) -> None:
