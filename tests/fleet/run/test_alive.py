@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.fleet.run.alive import NodeWatch
+from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.limits import JobLimits
@@ -14,6 +15,7 @@ from trainyard.fleet.run.slurm import _batch, _Row
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
+from trainyard.job.run.logs import Metrics
 
 
 class Clock:
@@ -122,3 +124,15 @@ def test_limits_are_more_than_nothing() -> None:
 
 def test_a_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
     JobHome(tmp_path / "gone").sign(0)  # nor is this an error: it is said again soon
+
+
+def test_how_far_a_job_is_while_its_metrics_are_begun_anew(home: JobHome) -> None:
+    step = {"seconds": 0.5, "peak_memory_bytes": [1], "losses": {"loss": 1.0}}
+    metrics = Metrics(home.logs, goes_on=True, most_bytes=600)
+    assert home.progress(is_over=False) == Progress(0)
+    for number in range(20):
+        metrics.write({"step": number} | step)
+        assert home.progress(is_over=False).steps == number + 1
+    assert home.progress(is_over=False).step_s == 0.5
+    assert (home.logs / "metrics.1.jsonl").exists()
+    assert max(home.losses()) == 19

@@ -41,6 +41,7 @@ from trainyard.private import make_private, opener, write_private
 _LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
+_LAST_BYTES = 16384
 _MEETING, _ALIVE = "meeting-", "alive-"
 
 
@@ -159,17 +160,15 @@ class JobHome:
 
     def _reported(self) -> Progress:
         """What the running processes say; all of it is in the last lines."""
-        file = self.logs / "metrics.jsonl"
-        if not file.exists():
+        # The newer file may just have been begun.
+        lines = list(entries(b"".join(map(_end, metrics_files(self.logs)))))
+        if not lines:
             return Progress(0)
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - 16384))
-            lines = list(entries(stream.read()))
         # Steps on as many processes as now, without the first, which is slower.
         counts = [len(entry["peak_memory_bytes"]) for entry in lines]
         last = [e["seconds"] for e, count in zip(lines, counts, strict=True) if count == counts[-1]]
         step_s = median(last[1:]) if len(last) >= _MEASURED_STEPS else None
-        return Progress(lines[-1]["step"] + 1 if lines else 0, step_s=step_s)
+        return Progress(lines[-1]["step"] + 1, step_s=step_s)
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""
@@ -219,6 +218,16 @@ class JobHome:
                         found.append(int(text))
                         break
         return found
+
+
+def _end(file: Path) -> bytes:
+    """The last lines of a file, of which the first may be a part."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LAST_BYTES))
+            return stream.read()
+    except FileNotFoundError:
+        return b""
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

@@ -61,8 +61,11 @@ class Metrics:
 
     def __init__(self, folder: Path, goes_on: bool, most_bytes: int = MOST_BYTES) -> None:
         make_private(folder)
+        if not goes_on:
+            for file in metrics_files(folder):
+                file.unlink()
         self.file, self._most_bytes = folder / "metrics.jsonl", most_bytes
-        self._handle = self._opened(0 if goes_on else os.O_TRUNC)
+        self._handle = self._opened()
         if _ends_within_a_line(self.file):
             os.write(self._handle, b"\n")  # a process that was killed left half a line
 
@@ -78,8 +81,8 @@ class Metrics:
         """No more follows."""
         os.close(self._handle)
 
-    def _opened(self, how: int = 0) -> int:
-        return opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT | how)
+    def _opened(self) -> int:
+        return opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def _ends_within_a_line(file: Path) -> bool:
