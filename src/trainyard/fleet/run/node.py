@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import get_context
@@ -152,6 +152,7 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
         finally:
             for process in processes.values():
                 process.kill()
+            cut(_logs(home, own))
             if ranks.first == 0 and not ranks.host:
                 (home.path / ranks.meeting).unlink(missing_ok=True)
 
@@ -173,8 +174,11 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
+def _logs(home: JobHome, ranks: Iterable[int]) -> list[Path]:
+    return [home.logs / "node.log", *(rank_log(home.logs, rank) for rank in ranks)]
+
+
 def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heartbeats) -> int:
-    logs = [home.logs / "node.log", *(rank_log(home.logs, rank) for rank in processes)]
     look_s = 0.0
     while True:
         codes = {rank: process.exitcode for rank, process in processes.items()}
@@ -190,7 +194,7 @@ def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heart
             return 0
         if time.monotonic() > look_s:
             look_s = time.monotonic() + heartbeats.look_s
-            cut(logs)
+            cut(_logs(home, processes))
             if problem := heartbeats.problem(rank for rank, code in codes.items() if code is None):
                 home.fail(str(problem), killed=problem.stopped)
                 return 1

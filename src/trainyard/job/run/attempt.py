@@ -206,6 +206,7 @@ class Attempt:
             process.close()
         for pipe in self.pipes:
             pipe.close()
+        cut(self.logs)
 
 
 def _rank_main(
