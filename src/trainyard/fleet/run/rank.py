@@ -35,7 +35,7 @@ def prepared_work(
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
-    return work, prepare(work, task.program(work.plan.rows_per_microbatch))
+    return work, prepare(work, task)
 
 
 def work_of(home: JobHome, cluster: str, threads: int, core_part: float, task: Task) -> Work:

@@ -17,6 +17,7 @@ from typing import Any
 from torch._C._distributed_c10d import FileStore
 
 from trainyard.job.run.config import RankStep, Restart, Work, combine
+from trainyard.job.run.errors import CheckpointError, NonFiniteError
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 
 # After the first sign of a failure: how long to wait for the one that caused it.
@@ -27,8 +28,11 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 
 @dataclass(frozen=True)
 class _Failed:
+    """``error`` is what the caller is to get as it is: the run cannot begin, or starting again would not help."""
+
     rank: int
     trace: str
+    error: Exception | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class Attempt:
         ------
         RankError
             When one has failed.
+        CheckpointError, NonFiniteError, ValueError
+            When one says that the run cannot begin, or cannot go on however often it is started again.
         """
         while len(self.done) < len(self.processes):
             running = {p.sentinel: r for r, p in enumerate(self.processes) if r not in self.done}
@@ -163,7 +169,7 @@ class Attempt:
             self.pipe.send(Restart(reason, message.step, time.monotonic() - since))
         self.pipe.send(AllReady(message.step, notes))
 
-    def _cause(self, failures: list[_Failed]) -> RankError:
+    def _cause(self, failures: list[_Failed]) -> Exception:
         """The rank that failed by itself: the others only lost their connection to it."""
         deadline = time.monotonic() + _SETTLE_S
         while (left := deadline - time.monotonic()) > 0:
@@ -177,6 +183,8 @@ class Attempt:
             if process.exitcode is not None and process.exitcode < 0:
                 return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
         own = [f for f in failures if not any(text in f.trace for text in _LOST)] or failures
+        if own and own[0].error is not None:
+            return own[0].error
         if own:
             last = own[0].trace.strip().splitlines()[-1]
             return RankError(own[0].rank, f"failed: {last}")
@@ -212,19 +220,32 @@ def _rank_main(
     print_to(log)
     num_ranks = work.plan.num_ranks
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    begun = False
+
+    def report(message: Ready | RankStep) -> None:
+        nonlocal begun
+        begun = True
+        pipe.send(message)
+
     try:
         device = set_up_device(work.config, rank, num_ranks)
         if num_ranks > 1:
             join_group(device, FileStore(str(store), num_ranks), rank, num_ranks)
-        train_rank(work, prepared or prepare(work), rank, device, pipe.send, resume)
+        train_rank(work, prepared or prepare(work), rank, device, report, resume)
         pipe.send(_Done(rank))
-    except Exception:
+    except Exception as error:
         trace = traceback.format_exc()
         print(trace, file=sys.stderr, flush=True)
-        pipe.send(_Failed(rank, trace))
+        pipe.send(_Failed(rank, trace, error if _is_final(error, begun) else None))
     # Threads of the process group may wait for peers that are gone; there is nothing left to tidy.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _is_final(error: Exception, begun: bool) -> bool:
+    """Whether an error is for the caller of the run: it refuses to begin, or what failed would fail again."""
+    refuses = isinstance(error, CheckpointError | ValueError) and not begun
+    return (refuses or isinstance(error, NonFiniteError)) and type(error).__module__.startswith("trainyard.")
 
 
 def _end_with_parent(pipe: Connection) -> None:

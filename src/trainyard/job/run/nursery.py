@@ -19,6 +19,8 @@ import torch
 
 from trainyard.job.run.attempt import Attempt, RankError, print_to, rank_log
 from trainyard.job.run.config import Work
+from trainyard.job.run.errors import FailedRunError
+from trainyard.job.run.lock import FolderLock
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.worker import Prepared, prepare
@@ -33,8 +35,11 @@ class Ended:
     error: BaseException | None
 
 
-def nursery_main(pipe: Connection, folder: Path, logs: Path) -> None:
-    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe."""
+def nursery_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | None) -> None:
+    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe.
+
+    The lock is held by being there; ranks inherit it.
+    """
     # Ctrl-C reaches every process of a terminal; the caller decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print_to(logs / "prepare.log")
@@ -47,7 +52,7 @@ def nursery_main(pipe: Connection, folder: Path, logs: Path) -> None:
         _attempts(work, prepared, pipe, folder, logs)
     except Exception as caught:
         error = caught
-        if not isinstance(caught, WorkerError):
+        if not isinstance(caught, FailedRunError):
             traceback.print_exc()
     pipe.send(Ended(_sendable(error)))
 

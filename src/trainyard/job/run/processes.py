@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.hardware.heap import heap_of_children
+from trainyard.job.run.errors import FailedRunError
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -23,7 +24,7 @@ _PRELOAD = [
 ]
 
 
-class WorkerError(RuntimeError):
+class WorkerError(FailedRunError):
     """A worker process failed or died; the message names its rank and what it said last."""
 
 

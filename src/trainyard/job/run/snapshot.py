@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import AXES, DATA, TENSOR
 from trainyard.job.run.boxes import Box, boxes
 from trainyard.job.run.executor import Executor
+from trainyard.job.run.same_run import BUFFERS, PARAMS
 from trainyard.job.run.state import BucketState
 from trainyard.program.placement import Placement, Shard
-
-PARAMS, BUFFERS = "param", "buffer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +65,28 @@ def take(executor: Executor) -> dict[str, Part]:
                 executor, param.placements, position[path]
             ):
                 taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
+    place = {path: i for i, path in enumerate(executor.lowered.inputs)}
     for field, path, value in _constants(executor):
-        exact = executor.exact.get(path, value)
-        taken[f"{field}/{path}"] = _part(executor, exact, executor.lowered.inputs[path])
+        placements = executor.lowered.inputs[path]
+        if _is_home(executor, path) and _is_writer(executor, placements, place[path]):
+            taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
     return taken
+
+
+def _is_home(executor: Executor, path: str) -> bool:
+    """Whether this rank has the stage that writes a constant for all: which makes it, else the first that uses it."""
+    stages = executor.lowered.stages
+    making = [s.stage for s in stages for seg in s.segments.values() if _makes(seg, path)]
+    using = [s.stage for s in stages for seg in s.segments.values() if _uses(seg, path)]
+    return min(making or using or [0]) in {s.stage for s in executor.stages}
+
+
+def _uses(segment: Segment, path: str) -> bool:
+    return any(slot.name == path and slot.kind in ("buffer", "param") for slot in segment.inputs)
+
+
+def _makes(segment: Segment, path: str) -> bool:
+    return any(result == f"buffer:{path}" for _, result in segment.results)
 
 
 def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
