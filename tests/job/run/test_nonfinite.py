@@ -1,0 +1,66 @@
+"""A step that is not finite ends the run before its update, or is skipped; good checkpoints are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import one_rank
+import pytest
+import torch
+
+from trainyard.job.run.checkpoint import read_whole
+from trainyard.job.run.errors import NonFiniteError
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.saved import complete_steps, path_of
+
+BAD = 3
+
+
+def spoilt(step: int) -> dict[str, torch.Tensor]:
+    found = one_rank.batch(step)
+    if step == BAD:
+        found["x"][1, 2] = torch.nan
+    return found
+
+
+def large(step: int) -> dict[str, torch.Tensor]:
+    """The loss is finite, and its gradient is not."""
+    found = one_rank.batch(step)
+    return {**found, "y": found["y"] * 1e19} if step == BAD else found
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"), [(spoilt, "loss is nan, norm of the gradient is nan"), (large, "is inf")], ids=str
+)
+def test_the_run_ends_at_that_step_and_keeps_what_was_good(batch, said: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        NonFiniteError, match=rf"step 4, of data\(3\), is not finite: .*{said}.*of step 3 is kept"
+    ):
+        one_rank.run(tmp_path, 6, batch=batch, checkpoint_every=1)
+    assert complete_steps(tmp_path) == [3, 2]
+    before = read_whole(path_of(tmp_path, 3))
+    assert all(value.isfinite().all() for value in before.values())
+    # As the message says: on from there, without that step.
+    ready, steps = one_rank.run(tmp_path, 6, resume=True, batch=batch, on_nonfinite="skip")
+    assert ready.step == 3
+    assert [step.skipped for step in steps] == [True, False, False]
+
+
+def test_a_skipped_step_changes_nothing(tmp_path: Path) -> None:
+    """Weights, moments, the number of updates and buffers are as before it."""
+    _, steps = one_rank.run(tmp_path, BAD + 1, batch=spoilt, checkpoint_every=BAD, on_nonfinite="skip")
+    assert [step.skipped for step in steps] == [False] * BAD + [True]
+    for field in ("param", "exp_avg", "exp_avg_sq", "buffer"):
+        before, after = (read_whole(path_of(tmp_path, step), field) for step in (BAD, BAD + 1))
+        assert before
+        assert all(torch.equal(after[path], value) for path, value in before.items()), field
+    _, (step,) = one_rank.run(tmp_path, BAD + 2, resume=True, batch=spoilt, on_nonfinite="skip")
+    assert torch.isfinite(torch.tensor(step.losses["loss:loss"]))
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    """An update may overflow after a loss and a gradient that did not."""
+    rate = OptimizerConfig(lr=3e38)
+    with pytest.raises(NonFiniteError, match=r"after step 1, param of layers\.\S+ is not finite"):
+        one_rank.run(tmp_path, 1, keep=1, optimizer=rate)
+    assert list(tmp_path.iterdir()) == []
