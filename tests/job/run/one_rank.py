@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def _prepared() -> tuple[Work, Prepared]:
     task = Task(model())
     plan = single_device("net", task.program(ROWS).fingerprint, "local", ROWS)
     work = Work(task.model, plan, FunctionData(batch), TrainConfig(2))
-    return work, prepare(work, task)
+    prepared = prepare(work, task)
+    # A process of its own may write into the model's buffers; here many runs share them.
+    return work, replace(prepared, values=lambda path: prepared.values(path).clone())
 
 
 def run(

@@ -95,8 +95,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
     assert result.first_step == 2
     assert str(data) in result.notes[0]
     assert "checksum" in result.notes[0]
-    # What was passed over does not count, so the older one is not removed for it.
-    assert complete_steps(tmp_path) == [5, 4, 2]
+    # What was found damaged is gone, and the older one was not removed for it.
+    assert complete_steps(tmp_path) == [5, 2]
     # Truncated, missing: each is named.
     other = next(path_of(tmp_path, 5).glob("*.safetensors"))
     other.write_bytes(other.read_bytes()[:-10])

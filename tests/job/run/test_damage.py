@@ -181,6 +181,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
     "no tensors": lambda said: said.pop("tensors"),
     "no settings": lambda said: said.pop("settings"),
     "a step that is text": lambda said: said.update(step="4"),
+    "another step": lambda said: said.update(step=5),
+    "moments of another optimizer": lambda said: said.update(fields=["param", "momentum_buffer"]),
 }
 
 

@@ -8,7 +8,7 @@ import one_rank
 import pytest
 import torch
 
-from trainyard.job.run.checkpoint import read_whole
+from trainyard.job.run.checkpoint import read_about, read_whole
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.saved import complete_steps, path_of
@@ -56,6 +56,17 @@ def test_a_skipped_step_changes_nothing(tmp_path: Path) -> None:
         assert all(torch.equal(after[path], value) for path, value in before.items()), field
     _, (step,) = one_rank.run(tmp_path, BAD + 2, resume=True, batch=spoilt, on_nonfinite="skip")
     assert torch.isfinite(torch.tensor(step.losses["loss:loss"]))
+
+
+def test_a_run_of_which_no_step_was_applied_yet_goes_on(tmp_path: Path) -> None:
+    def bad_first(step: int) -> dict[str, torch.Tensor]:
+        return spoilt(BAD) if step == 0 else one_rank.batch(step)
+
+    one_rank.run(tmp_path, 1, batch=bad_first, on_nonfinite="skip")
+    assert read_about(path_of(tmp_path, 1)).num_updates == 0
+    _, steps = one_rank.run(tmp_path, 3, resume=True, batch=bad_first, on_nonfinite="skip")
+    _, whole = one_rank.run(None, 3, batch=bad_first, on_nonfinite="skip")
+    assert [step.losses for step in steps] == [step.losses for step in whole[1:]]
 
 
 def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:

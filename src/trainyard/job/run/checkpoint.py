@@ -226,11 +226,11 @@ class Checkpointer:
         return problem
 
     def _remove_old(self) -> None:
-        """Keep the newest; what could not be used does not count among them."""
+        """Keep the newest; what was found damaged does not count among them, and goes, too."""
         whole = [step for step in saved_steps(self.folder) if step not in self.passed_over]
-        for step in saved_steps(self.folder):
-            if step < whole[: self.keep][-1]:
-                shutil.rmtree(path_of(self.folder, step), ignore_errors=True)
+        for step in (*whole[self.keep :], *self.passed_over):
+            shutil.rmtree(path_of(self.folder, step), ignore_errors=True)
+        self.passed_over.clear()
 
     def restore(self) -> tuple[About | None, list[str]]:
         """Continue from the newest whole checkpoint.
@@ -273,6 +273,10 @@ class Checkpointer:
     def _read(self, checkpoint: Path) -> About:
         check_goes_on_as(checkpoint, self.run.settings, self.run.identity)
         about, entries = _described(checkpoint)
+        if about.fields != fields(self.executor):
+            raise CheckpointError(
+                f"{checkpoint} keeps {', '.join(about.fields)}, which this optimizer does not"
+            )
         moments = tuple(f for f in about.fields if f != PARAMS)
         self.executor.optimizer.restore(about.num_updates, moments)
         target = Target(self.executor, about.fields)
@@ -340,6 +344,8 @@ def _described(checkpoint: Path) -> tuple[About, dict[str, TensorEntry]]:
         for name, kind in kinds.items():
             if type(given[name]) is not kind:
                 raise TypeError(f"{name} is {given[name]!r}")
+        if checkpoint.name != path_of(checkpoint.parent, given["step"]).name:
+            raise TypeError(f"it is of step {given['step']}")
         return About(**{**given, "fields": tuple(map(str, given["fields"]))}), entries
     except (TypeError, KeyError) as error:
         raise CheckpointError(f"{checkpoint / RUN} cannot be read: {type(error).__name__} {error}") from error

@@ -104,9 +104,11 @@ class Optimizer:
         """As after ``num_steps`` steps, with moments of zero, which the caller fills in."""
         self.num_steps = num_steps
         self.inner.state.clear()
+        if not num_steps:  # as one that is new: there are no moments yet
+            return
         for state in self.state.buckets.values():
             kept = {key: torch.zeros_like(state.master) for key in moments}
-            if self.config.name == "adamw" and num_steps:
+            if self.config.name == "adamw":
                 kept["step"] = torch.tensor(float(num_steps), device=self.state.device)
             if kept:
                 self.inner.state[state.master] = kept

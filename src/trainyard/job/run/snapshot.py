@@ -6,6 +6,7 @@ of a cut parameter knows where it lies in the whole one, and every element is wr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ def take(executor: Executor) -> dict[str, Part]:
     Collective. At most one bucket of one field is whole on a device at a time.
     """
     taken: dict[str, Part] = {}
-    position = {path: i for i, path in enumerate(executor.lowered.params)}
+    position = _positions(executor)
     for state in executor.state.buckets.values():
         first_of_its_stages = state.bucket.stage == state.bucket.stages[0]
         for field, flat in _flats(executor, state).items():
@@ -65,12 +66,18 @@ def take(executor: Executor) -> dict[str, Part]:
                 executor, param.placements, position[path]
             ):
                 taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
-    place = {path: i for i, path in enumerate(executor.lowered.inputs)}
     for field, path, value in _constants(executor):
         placements = executor.lowered.inputs[path]
-        if _is_home(executor, path) and _is_writer(executor, placements, place[path]):
+        if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
             taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
     return taken
+
+
+def _positions(executor: Executor) -> dict[str, int]:
+    """Parameters by size, on all ranks alike: where every other is a weight, every other is not a bias."""
+    params = executor.lowered.params.values()
+    ordered = sorted(params, key=lambda p: (-math.prod(p.whole_shape), p.path))
+    return {param.path: i for i, param in enumerate(ordered)}
 
 
 def _is_home(executor: Executor, path: str) -> bool:
