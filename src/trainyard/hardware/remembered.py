@@ -57,8 +57,11 @@ def _digest() -> str:
 def forget_measurements() -> None:
     """Delete all that is remembered of this machine: it is measured again when it is asked for."""
     _unwritten.clear()
-    for path in cache_folder().glob(f"*-{_digest()}.json"):
-        path.unlink(missing_ok=True)
+    try:
+        for path in cache_folder().glob(f"*-{_digest()}.json"):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        go_without(_WHAT, cache_folder(), error)
 
 
 @contextmanager

@@ -111,6 +111,8 @@ class Checkpointer:
     def _remove_parts(self) -> None:
         """What a crash left of checkpoints that were being written."""
         for left in self.folder.glob(".step-*.tmp"):
+            if left.is_symlink():  # never written by us, and nothing is written where it leads
+                left.unlink()
             shutil.rmtree(left, ignore_errors=True)
 
     def save(self, step: int, batch: Mapping[str, int]) -> None:

@@ -91,7 +91,7 @@ def check_free(folder: Path) -> None:
 
 
 def _opened(folder: Path) -> int | None:
-    file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     for _ in range(_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
