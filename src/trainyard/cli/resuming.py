@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import tyro
+
 from trainyard.cli.launcher import is_launched, is_silent, num_launched
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.job.run.optimizer import OptimizerConfig
     from trainyard.job.task import Task
 
-__all__ = ["SavedRun", "saved_run", "settled"]
+__all__ = ["SavedRun", "saved_run", "settled", "usual"]
 
 _Options = TypeVar("_Options", bound="TrainingOptions")
 
@@ -39,6 +41,13 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 """Of options that nobody gave, where no checkpoint says otherwise."""
+
+
+def usual(name: str, metavar: str) -> Any:
+    """How help shows an option that is None until it is known whether a run is resumed."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {DEFAULTS[name]})")
+
+
 _PLANNING = ("processes", "strategies", "statistics")
 _FIXED = ("optimizer", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
-from trainyard.cli.resuming import SavedRun, saved_run, settled
+from trainyard.cli.resuming import SavedRun, saved_run, settled, usual
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import TrainingOptions, train_and_report
 
@@ -28,14 +28,16 @@ class Options(TrainingOptions):
     """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
     processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
-    strategies: Annotated[str | None, tyro.conf.arg(metavar="auto|A+B")] = None
-    """auto, the default, searches; otherwise published systems, applied left to right."""
+    strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
+    """auto searches; otherwise published systems, applied left to right."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Precision to compute in; by default float32."""
-    statistics: Literal["batch", "microbatch"] | None = None
-    """batch, the default: microbatches are made only where they train the same as the whole batch. microbatch: also where
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
+    """Precision to compute in."""
+    statistics: Annotated[
+        Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")
+    ] = None
+    """batch: microbatches are made only where they train the same as the whole batch. microbatch: also where
     rows depend on each other; see `trainyard plan --help`."""
 
 

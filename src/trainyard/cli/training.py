@@ -15,7 +15,7 @@ import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from trainyard.cli.launcher import agreed
-from trainyard.cli.resuming import SavedRun
+from trainyard.cli.resuming import SavedRun, usual
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
 
@@ -33,36 +33,35 @@ _LOGGED_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Common):
-    """How a run goes. What is not given is as in the checkpoint that is resumed, else as in ``DEFAULTS``."""
+    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
 
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """End after this many steps, counted from the first one ever, not from a resumption; by default 100."""
-    lr: Annotated[float | None, tyro.conf.arg(metavar="RATE")] = None
-    """Learning rate after warm-up; by default 0.001."""
-    warmup_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Steps over which the rate grows; by default 10."""
-    optimizer: Literal["adamw", "sgd"] | None = None
-    """How parameters are updated; by default by adamw."""
-    weight_decay: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
-    """Decoupled for adamw; by default 0."""
-    clip_norm: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
-    """Cut the gradient's global norm to this; by default 1, and 0 leaves it."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Of initial values and dropout; by default 0."""
-    on_nonfinite: Literal["stop", "skip"] | None = None
-    """A step whose loss or gradient is NaN or infinite ends the run before its update, the default, or its update is
-    skipped and counted."""
+    steps: Annotated[int | None, usual("steps", "N")] = None
+    """End after this many steps, counted from the first one ever, not from a resumption."""
+    lr: Annotated[float | None, usual("lr", "RATE")] = None
+    """Learning rate after warm-up."""
+    warmup_steps: Annotated[int | None, usual("warmup_steps", "N")] = None
+    """Steps over which the rate grows."""
+    optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
+    """How parameters are updated."""
+    weight_decay: Annotated[float | None, usual("weight_decay", "X")] = None
+    """Decoupled for adamw."""
+    clip_norm: Annotated[float | None, usual("clip_norm", "X")] = None
+    """Cut the gradient's global norm to this; 0 leaves it."""
+    seed: Annotated[int | None, usual("seed", "N")] = None
+    """Of initial values and dropout."""
+    on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
+    """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Steps between checkpoints; 0, the default, writes one at the end."""
+    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N")] = None
+    """Steps between checkpoints; 0 writes one at the end."""
     resume: bool = False
-    """Continue the run of the folder from its newest whole checkpoint: options that are not given are as they were, and
-    what may not change is refused. Processes and strategies may."""
-    max_restarts: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """How often to start again from the newest checkpoint when a process dies; by default never."""
-    device: Literal["cpu", "cuda"] | None = None
-    """What the processes compute on; by default cpu."""
+    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
+    may not change is refused, and processes and strategies may."""
+    max_restarts: Annotated[int | None, usual("max_restarts", "N")] = None
+    """How often to start again from the newest checkpoint when a process dies."""
+    device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
+    """What the processes compute on."""
 
     def config(self, model: str, run: SavedRun | None) -> TrainConfig:
         """The options, of which none is open any more, as the runtime takes them.
