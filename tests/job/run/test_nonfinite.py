@@ -7,11 +7,19 @@ from pathlib import Path
 import one_rank
 import pytest
 import torch
+from torch import nn
 
+from trainyard.hardware import parse_cluster
+from trainyard.job.catalog import parse_strategies
 from trainyard.job.run.checkpoint import read_about, read_whole
+from trainyard.job.run.config import TrainConfig
+from trainyard.job.run.data import FunctionData
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.saved import complete_steps, path_of
+from trainyard.job.run.train import train
+from trainyard.job.task import Setting, Task, apply
+from trainyard.program.model import Model
 
 BAD = 3
 
@@ -75,3 +83,24 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"after step 1, param of layers\.\S+ is not finite"):
         one_rank.run(tmp_path, 1, keep=1, optimizer=rate)
     assert list(tmp_path.iterdir()) == []
+
+
+def layers() -> Model:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    example = {"x": torch.zeros(one_rank.ROWS, 3), "y": torch.zeros(one_rank.ROWS, 2)}
+    return Model("layers", module, lambda m, b: nn.functional.mse_loss(m(b["x"]), b["y"]), example)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategies", ["gpipe(stages=2, microbatches=2)", "zero(stage=3)"])
+def test_all_ranks_skip_the_same_steps(strategies: str, tmp_path: Path) -> None:
+    """With two stages, only the last one has the loss; with ZeRO each rank has a part of the gradient."""
+    setting = Setting(Task(layers()), parse_cluster("2x1xV100-16G"))
+    plans = (apply(parse_strategies(text), setting) for text in (strategies, "data_parallel"))
+    config = TrainConfig(6, OptimizerConfig(lr=0.01), on_nonfinite="skip")
+    two, other = (train(layers, plan, FunctionData(spoilt), config).metrics for plan in plans)
+    assert [m.step for m in two if m.skipped] == [BAD]
+    assert [m.losses["loss:loss"] for m in two if not m.skipped] == pytest.approx(
+        [m.losses["loss:loss"] for m in other if not m.skipped], rel=1e-5
+    )
