@@ -103,7 +103,6 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
     assert "bytes" in damage(path_of(tmp_path, 5))
     other.unlink()
     assert f"{other} is missing" == damage(path_of(tmp_path, 5))
-    # Two files that are damaged leave the third checkpoint; three leave none.
     shutil.rmtree(path_of(tmp_path, 2))
     with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(6, tmp_path, resume=True))

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -31,7 +32,7 @@ class _Failed:
     """``error`` is what the caller is to get as it is: the run cannot begin, or starting again would not help."""
 
     rank: int
-    trace: str
+    said: str
     error: Exception | None
 
 
@@ -182,12 +183,11 @@ class Attempt:
         for rank, process in enumerate(self.processes):
             if process.exitcode is not None and process.exitcode < 0:
                 return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
-        own = [f for f in failures if not any(text in f.trace for text in _LOST)] or failures
+        own = [f for f in failures if not any(text in f.said for text in _LOST)] or failures
         if own and own[0].error is not None:
             return own[0].error
         if own:
-            last = own[0].trace.strip().splitlines()[-1]
-            return RankError(own[0].rank, f"failed: {last}")
+            return RankError(own[0].rank, f"failed: {own[0].said.splitlines()[0]}")
         rank = next(r for r, p in enumerate(self.processes) if p.exitcode is not None and r not in self.done)
         return RankError(rank, f"ended with exit code {self.processes[rank].exitcode}")
 
@@ -234,11 +234,14 @@ def _rank_main(
         train_rank(work, prepared or prepare(work), rank, device, report, resume)
         pipe.send(_Done(rank))
     except Exception as error:
-        trace = traceback.format_exc()
-        print(trace, file=sys.stderr, flush=True)
-        pipe.send(_Failed(rank, trace, error if _is_final(error, begun) else None))
+        said = f"{type(error).__name__}: {error}".strip()
+        pipe.send(_Failed(rank, said, error if _is_final(error, begun) else None))
+        with suppress(OSError):  # of a full disk
+            traceback.print_exc()
+            sys.stderr.flush()
     # Threads of the process group may wait for peers that are gone; there is nothing left to tidy.
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     os._exit(0)
 
 

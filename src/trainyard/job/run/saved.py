@@ -83,11 +83,15 @@ def newest_complete(folder: Path) -> Path:
     if steps := complete_steps(folder):
         return path_of(folder, steps[0])
     problems = [incomplete(path_of(folder, step)) for step in saved_steps(folder)]
-    said = f"no whole checkpoint: {'; '.join(map(str, problems))}" if problems else "no checkpoint"
+    if problems:
+        raise CheckpointError(
+            f"{folder} has no undamaged checkpoint: {'; '.join(map(str, problems))}. Put back what is missing, or begin in "
+            "another folder"
+        )
     what = "holds" if folder.is_dir() else "does not exist, so it holds"
     raise CheckpointError(
-        f"{folder} {what} {said}. There is nothing to resume from: leave out --resume to begin, or give the folder of "
-        "the run"
+        f"{folder} {what} no checkpoint. There is nothing to resume from: leave out --resume to begin, or give the folder "
+        "of the run"
     )
 
 
