@@ -24,12 +24,14 @@ OPTIMIZER = OptimizerConfig(lr=0.01)
 
 
 class Net(nn.Module):
-    """With buffers that a step writes, and one that is infinite."""
+    """With buffers that a step writes, one that is infinite, and what no step uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
         self.register_buffer("limit", torch.tensor(torch.inf))
+        self.register_buffer("notes", torch.arange(3))
+        self.unused = nn.Linear(2, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x).minimum(self.limit)

@@ -121,6 +121,17 @@ def test_other_programs_read_the_tensors(folder: Path) -> None:
     found, own = load_file(file), read_whole(path_of(folder, 4))
     assert all(torch.equal(found[f"param/{path}"], value) for path, value in own.items())
     assert found["buffer/layers.1.num_batches_tracked"].tolist() == [4]
+    # All of the model is there, also what no step uses, and that as it was when the model was built.
+    one_rank.run(folder, STEPS, resume=True)
+    module, built = one_rank.model().module, one_rank.model().module.state_dict()
+    whole = {
+        key: value
+        for field in ("param", "buffer")
+        for key, value in read_whole(path_of(folder, 5), field).items()
+    }
+    module.load_state_dict(whole, strict=True)
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, built[key]) == key.startswith(("unused", "limit", "notes")), key
     for each in path_of(folder, 4).iterdir():
         assert not each.stat().st_mode & 0o111
 

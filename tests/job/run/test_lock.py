@@ -63,6 +63,14 @@ def test_it_is_held_as_long_as_a_process_that_was_started_with_it(tmp_path: Path
     check_free(tmp_path)
 
 
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "lock").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="symbolic links"):
+        check_free(tmp_path)
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
 def test_file_systems_without_locks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError(lock.errno.ENOLCK, "No locks available")

@@ -101,6 +101,7 @@ class Executor:
         )
         self.params = self.state.param_views()
         self._add_constants(values)
+        self._add_unused(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
             (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
@@ -158,6 +159,21 @@ class Executor:
                 (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
                 if slot.kind == "param":
                     self.constants.add(slot.name)
+
+    def _add_unused(self, values: Values) -> None:
+        """What no stage needs, whole: rank 0 keeps it, so that checkpoints have all of the model."""
+        segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
+        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        needed = {slot.name for seg in segments for slot in seg.inputs} | {
+            path for bucket in self._all_buckets() for path in bucket.paths
+        }
+        kept = [
+            i for i in self.lowered.program.inputs if i.kind in ("param", "buffer") and i.path not in needed
+        ]
+        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.mesh.rank == 0}
+
+    def _all_buckets(self) -> tuple[Bucket, ...]:
+        return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
 
     def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
         return local_part(whole, self.lowered.inputs[path], self.mesh)

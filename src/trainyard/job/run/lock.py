@@ -23,7 +23,7 @@ from typing import Any
 from trainyard.job.run.errors import CheckpointError
 
 _LOCK = "lock"
-_TRIES, _RETRY_S = 20, 0.05  # who only looks holds it for a moment
+_TRIES, _RETRY_S = 40, 0.05  # who only looks holds it for a moment
 
 
 class FolderLock:

@@ -15,6 +15,8 @@ from trainyard.job.run.errors import CheckpointError
 from trainyard.program.program import Program, tensor_of
 
 PARAMS, BUFFERS = "param", "buffer"
+FIELDS = {"param": PARAMS, "buffer": BUFFERS}
+"""Of a checkpoint, by the kind of an input of a program."""
 _MOST_NAMED = 4
 
 
@@ -36,11 +38,10 @@ class Identity:
 
 def identity_of(program: Program) -> Identity:
     """The identity of a model by its program on the whole batch."""
-    kinds = {"param": PARAMS, "buffer": BUFFERS}
     shapes = {
-        f"{kinds[entry.kind]}/{entry.path}": tuple(tensor_of(program.nodes[entry.node]).shape) or (1,)
+        f"{FIELDS[entry.kind]}/{entry.path}": tuple(tensor_of(program.nodes[entry.node]).shape) or (1,)
         for entry in program.inputs
-        if entry.kind in kinds
+        if entry.kind in FIELDS
     }
     return Identity(program.fingerprint, str(torch.__version__), shapes)
 
@@ -98,8 +99,7 @@ def check_model(
     parts = []
     if unknown := [key for key in there if key not in own.shapes]:
         parts.append(f"this model has no {_named(unknown)}")
-    params = [key for key in own.shapes if key.startswith(PARAMS)]
-    if missing := [key for key in params if key not in there]:
+    if missing := [key for key in own.shapes if key not in there]:
         parts.append(f"the checkpoint has no {_named(missing)}")
     unlike = [key for key in there if own.shapes.get(key, there[key]) != there[key]]
     parts += [

@@ -85,13 +85,13 @@ def newest_complete(folder: Path) -> Path:
     problems = [incomplete(path_of(folder, step)) for step in saved_steps(folder)]
     if problems:
         raise CheckpointError(
-            f"{folder} has no undamaged checkpoint: {'; '.join(map(str, problems))}. Put back what is missing, or begin in "
-            "another folder"
+            f"{folder} has no undamaged checkpoint: {'; '.join(map(str, problems))}. Put back what is missing, or begin "
+            "in another folder"
         )
     what = "holds" if folder.is_dir() else "does not exist, so it holds"
     raise CheckpointError(
-        f"{folder} {what} no checkpoint. There is nothing to resume from: leave out --resume to begin, or give the folder "
-        "of the run"
+        f"{folder} {what} no checkpoint. There is nothing to resume from: leave out --resume to begin, or give the "
+        "folder of the run"
     )
 
 

@@ -17,7 +17,7 @@ from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import AXES, DATA, TENSOR
 from trainyard.job.run.boxes import Box, boxes
 from trainyard.job.run.executor import Executor
-from trainyard.job.run.same_run import BUFFERS, PARAMS
+from trainyard.job.run.same_run import BUFFERS, FIELDS, PARAMS
 from trainyard.job.run.state import BucketState
 from trainyard.program.placement import Placement, Shard
 
@@ -70,6 +70,8 @@ def take(executor: Executor) -> dict[str, Part]:
         placements = executor.lowered.inputs[path]
         if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
             taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
+    for (kind, path), value in executor.unused.items():
+        taken[f"{FIELDS[kind]}/{path}"] = _part(executor, value, {})
     return taken
 
 
@@ -177,6 +179,9 @@ class Target:
             self._copies.append((value, read))
             if path in executor.exact:
                 self._exact[path] = read
+        self._unused = {key: torch.empty(v.shape, dtype=_kept_dtype(v)) for key, v in executor.unused.items()}
+        for (kind, path), read in self._unused.items():
+            self.parts[f"{FIELDS[kind]}/{path}"] = _described(executor, read, {})
 
     def _add(self, field: str, bucket: Bucket, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
@@ -202,4 +207,5 @@ class Target:
         for kept, read in self._copies:
             kept.copy_(read)
         self.executor.exact |= self._exact
+        self.executor.unused |= self._unused
         self.executor.state.publish_weights()
