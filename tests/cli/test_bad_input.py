@@ -79,6 +79,15 @@ CASES = {
     "plan that is a list": (("simulate", "list.yaml"), ("list.yaml", "mapping")),
     "half a plan": (("run", "half.yaml"), ("half.yaml", "field 'cluster' is missing")),
     "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "not text")),
+    "resuming nothing": (("train", "gpt-tiny", "--resume"), ("--resume", "--checkpoint FOLDER")),
+    "resuming a missing folder": (
+        ("train", "gpt-tiny", "--resume", "--checkpoint", "nowhere"),
+        ("nowhere does not exist", "no checkpoint", "leave out --resume"),
+    ),
+    "resuming an empty folder": (
+        ("train", "gpt-tiny", "--resume", "--checkpoint", "."),
+        ("holds no checkpoint", "nothing to resume from"),
+    ),
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
     "negative time to start": (

@@ -13,13 +13,13 @@ from trainyard.cli.verbs import VERBS
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
-    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
-    "--checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --processes --strategies --rows "
-    "--dtype --statistics",
+    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
+    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --processes "
+    "--strategies --rows --dtype --statistics",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --save --statistics",
     "simulate": "PLAN --json --model --cluster --html --trace",
-    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
-    "--checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model",
+    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
+    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",

@@ -10,7 +10,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.measure import Progress, machine_identity, measure_machine
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
-from trainyard.hardware.remembered import measurements_file, measuring, write_whole
+from trainyard.hardware.remembered import damaged, measurements_file, measuring, recall, remember
 
 __all__ = ["cluster_of_profile", "local_cluster", "local_profile", "remembered_cluster"]
 
@@ -36,14 +36,18 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
             profile = _remembered(path)
             if profile is None:
                 profile = measure_machine(progress)
-                write_whole(path, profile.to_json())
+                remember(path, profile.to_json())
     return profile
 
 
 def _remembered(path: Path) -> MachineProfile | None:
+    text = recall(path)
+    if text is None:
+        return None
     try:
-        profile = MachineProfile.from_json(path.read_text())
-    except (FileNotFoundError, HardwareError, UnicodeDecodeError):
+        profile = MachineProfile.from_json(text)
+    except (HardwareError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        damaged(path, error)
         return None
     return profile if _belongs(profile) else None
 

@@ -93,17 +93,6 @@ class Task:
         return "microbatch" if self.program(self.num_rows // num_microbatches).is_separate else "batch"
 
 
-def program_of(plan: Plan, model: Model) -> Program:
-    """The program of a microbatch of a plan.
-
-    Raises
-    ------
-    CaptureError, PlanError
-        If the model cannot be captured, or the plan splits a batch whose rows depend on each other.
-    """
-    return Task(model, plan.dtype, plan.statistics, plan.num_rows).program(plan.rows_per_microbatch)
-
-
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What a strategy decides on: the work and the place."""

@@ -38,7 +38,7 @@ def prepared_work(home: JobHome, ranks: Ranks) -> tuple[Work, Prepared | None]:
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
-    return work, prepare(work, task.program(work.plan.rows_per_microbatch))
+    return work, prepare(work, task)
 
 
 def work_of(home: JobHome, ranks: Ranks, task: Task) -> Work:

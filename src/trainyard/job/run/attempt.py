@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch._C._distributed_c10d import FileStore
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.config import RankStep, Restart, Work, combine
+from trainyard.job.run.errors import CheckpointError, NonFiniteError
 from trainyard.job.run.heartbeat import Heartbeats
 from trainyard.job.run.logs import cut, rank_log
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
@@ -31,8 +33,11 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 
 @dataclass(frozen=True)
 class _Failed:
+    """``error`` is what the caller is to get as it is: the run cannot begin, or starting again would not help."""
+
     rank: int
-    trace: str
+    said: str
+    error: Exception | None
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ class Attempt:
         ------
         RankError
             When one has failed, is stopped, or does no further step.
+        CheckpointError, NonFiniteError, ValueError
+            When one says that the run cannot begin, or cannot go on however often it is started again.
         """
         while len(self.done) < len(self.processes):
             running = {p.sentinel: r for r, p in enumerate(self.processes) if r not in self.done}
@@ -175,7 +182,7 @@ class Attempt:
             self.pipe.send(Restart(reason, message.step, time.monotonic() - since))
         self.pipe.send(AllReady(message.step, notes))
 
-    def _cause(self, failures: list[_Failed]) -> RankError:
+    def _cause(self, failures: list[_Failed]) -> Exception:
         """The rank that failed by itself: the others only lost their connection to it."""
         deadline = time.monotonic() + _SETTLE_S
         while (left := deadline - time.monotonic()) > 0:
@@ -188,10 +195,11 @@ class Attempt:
         for rank, process in enumerate(self.processes):
             if process.exitcode is not None and process.exitcode < 0:
                 return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
-        own = [f for f in failures if not any(text in f.trace for text in _LOST)] or failures
+        own = [f for f in failures if not any(text in f.said for text in _LOST)] or failures
+        if own and own[0].error is not None:
+            return own[0].error
         if own:
-            last = own[0].trace.strip().splitlines()[-1]
-            return RankError(own[0].rank, f"failed: {last}")
+            return RankError(own[0].rank, f"failed: {own[0].said.splitlines()[0]}")
         rank = next(r for r, p in enumerate(self.processes) if p.exitcode is not None and r not in self.done)
         return RankError(rank, f"ended with exit code {self.processes[rank].exitcode}")
 
@@ -227,8 +235,11 @@ def _rank_main(
     heartbeats.alive(rank)
     num_ranks = work.plan.num_ranks
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    begun = False
 
     def report(message: Ready | RankStep) -> None:
+        nonlocal begun
+        begun = True
         pipe.send(message)
         if isinstance(message, RankStep):
             heartbeats.stepped(rank)
@@ -241,13 +252,22 @@ def _rank_main(
         with only_for_user():
             train_rank(work, prepared or prepare(work), rank, device, report, resume)
         pipe.send(_Done(rank))
-    except Exception:
-        trace = traceback.format_exc()
-        print(trace, file=sys.stderr, flush=True)
-        pipe.send(_Failed(rank, trace))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".strip()
+        pipe.send(_Failed(rank, said, error if _is_final(error, begun) else None))
+        with suppress(OSError):  # of a full disk
+            traceback.print_exc()
+            sys.stderr.flush()
     # Threads of the process group may wait for peers that are gone; there is nothing left to tidy.
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     os._exit(0)
+
+
+def _is_final(error: Exception, begun: bool) -> bool:
+    """Whether an error is for the caller of the run: it refuses to begin, or what failed would fail again."""
+    refuses = isinstance(error, CheckpointError | ValueError) and not begun
+    return (refuses or isinstance(error, NonFiniteError)) and type(error).__module__.startswith("trainyard.")
 
 
 def _end_with_parent(pipe: Connection) -> None:

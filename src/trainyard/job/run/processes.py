@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
+from trainyard.job.run.errors import FailedRunError
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -24,7 +25,7 @@ _PRELOAD = [
 ]
 
 
-class WorkerError(RuntimeError):
+class WorkerError(FailedRunError):
     """A worker process failed or died; the message names its rank and what it said last."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from trainyard.job.run.attempt import AllReady, Watching
 from trainyard.job.run.config import Restart, StepMetrics, Work
 from trainyard.job.run.heartbeat import Silence
+from trainyard.job.run.lock import FolderLock
 from trainyard.job.run.logs import rank_log
 from trainyard.job.run.nursery import Ended, nursery_main
 from trainyard.job.run.processes import WorkerError, context
@@ -39,17 +40,20 @@ class Watcher:
     on_restart: Callable[[Restart], None]
 
 
-def supervise(work: Work, watcher: Watcher, logs: Path) -> None:
+def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
     """Train with one process per rank, all of them stopped when this returns or raises.
 
     Parameters
     ----------
     logs : folder of ``rank-<n>.log``, which are emptied first.
+    lock : of the checkpoints' folder, which the processes hold, too.
 
     Raises
     ------
     WorkerError
         If a process failed and no restart is left.
+    CheckpointError, NonFiniteError and others
+        If a process found that the run cannot begin, or cannot go on however often it is started again.
     """
     make_private(logs)
     for rank in range(work.plan.num_ranks):
@@ -59,7 +63,7 @@ def supervise(work: Work, watcher: Watcher, logs: Path) -> None:
         folder = Path(name)
         (folder / "work").write_bytes(_pickled(work))
         ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=nursery_main, args=(theirs, folder, logs.resolve()))
+        process = spawn.Process(target=nursery_main, args=(theirs, folder, logs.resolve(), lock))
         process.start()
         theirs.close()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint import CheckpointError, read_about
+from trainyard.job.run.checkpoint import check_goes_on_as, read_about
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -26,10 +26,19 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
+from trainyard.job.run.lock import FolderLock, locked
 from trainyard.job.run.logs import Metrics
 from trainyard.job.run.rendezvous import launched_store
 from trainyard.job.run.repeatable import check_goes_on, repeatable
-from trainyard.job.run.saved import complete_steps, path_of
+from trainyard.job.run.same_run import settings_of
+from trainyard.job.run.saved import (
+    check_unused,
+    complete_steps,
+    newest_complete,
+    path_of,
+    saved_steps,
+    started_again,
+)
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.private import only_for_user
@@ -63,25 +72,33 @@ def train(
     ------
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
+    NonFiniteError
+        If a step is not finite, and ``config.on_nonfinite`` is ``stop``.
     CheckpointError
-        If the checkpoint folder is another run's.
+        If the folder holds what this run cannot continue from, or another run uses it now.
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     work = Work(model, plan, repeatable(data, config.steps), config)
-    _check_checkpoint(work)
-    recorder = _Recorder(plan, config, on_step, on_restart)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-        with only_for_user():
-            _train_under_launcher(work, recorder, _launched(), None)
+    if config.checkpoint is not None and config.resume and not started_again():
+        newest_complete(config.checkpoint)
+    is_launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+    with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
+        _check_checkpoint(work)
+        recorder = _Recorder(plan, config, on_step, on_restart)
+        if lock is not None and lock.note:
+            recorder.notes[lock.note] = None
+        if is_launched:
+            with only_for_user():
+                _train_under_launcher(work, recorder, _launched(), None)
+            return recorder.result()
+        with _log_folder(config.log) as logs:
+            recorder.open(logs)
+            try:
+                supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs, lock)
+            finally:
+                recorder.close()
         return recorder.result()
-    with _log_folder(config.log) as logs:
-        recorder.open(logs)
-        try:
-            supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs)
-        finally:
-            recorder.close()
-    return recorder.result()
 
 
 @dataclass(frozen=True)
@@ -124,28 +141,37 @@ def _launched() -> Launched:
 def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) -> TrainResult:
     """Be one of the ranks that a launcher started, as ``train`` is under ``torchrun``.
 
+    With ``resume`` it begins where there is no checkpoint yet: who starts it may not know.
+
     Parameters
     ----------
     prepared : from ``prepare``, in the process that this one was forked from; None to prepare it here.
     """
-    _check_checkpoint(work)
-    recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
-    _train_under_launcher(work, recorder, launched, prepared)
-    return recorder.result()
+    with _lock(work.config, launched.rank):
+        _check_checkpoint(work)
+        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
+        _train_under_launcher(work, recorder, launched, prepared)
+        return recorder.result()
+
+
+@contextmanager
+def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
+    """One process of a run holds its folder for all of them."""
+    with locked(config.checkpoint) if config.checkpoint is not None and rank == 0 else nullcontext() as lock:
+        yield lock
 
 
 def _check_checkpoint(work: Work) -> None:
     """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
     folder = work.config.checkpoint
-    steps = complete_steps(folder) if folder is not None else []
-    if folder is None or not steps:
+    if folder is not None and not work.config.resume and not started_again():
+        check_unused(folder)
+    if folder is None or not saved_steps(folder):
         return
-    if not work.config.resume and not _started_again():
-        raise CheckpointError(
-            f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another "
-            "folder"
-        )
-    check_goes_on(work.data, steps[0] - 1, read_about(path_of(folder, steps[0])).batch)
+    newest = newest_complete(folder)
+    check_goes_on_as(newest, settings_of(work.plan, work.config))
+    about = read_about(newest)
+    check_goes_on(work.data, about.step - 1, about.batch)
 
 
 @contextmanager
@@ -237,18 +263,13 @@ def _train_under_launcher(
             launched.stepped()
 
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
-    resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
+    resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     try:
         train_rank(work, prepared or prepare(work), rank, device, report, resume)
     finally:
         recorder.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _started_again() -> bool:
-    """Whether an elastic launcher started this process in the place of one that failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[RankStep]:
