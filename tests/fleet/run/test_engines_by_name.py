@@ -71,7 +71,7 @@ def test_checkpoints_that_are_too_large_are_refused() -> None:
     """No model is made for it: this one would take 2 TB."""
     large = training_job("a", 0.0, 1, Training("gpt3-175b", 8, 5))
     with pytest.raises(
-        FleetError, match=r"job 'a': a checkpoint of this model takes 2\.1e\+03 GB, and 3 of them"
+        FleetError, match=r"job 'a': a checkpoint of this model takes 2,095 GB, and 3 of them"
     ):
         check_runnable([large], SITE, fifo(), JobLimits(max_checkpoint_bytes=1e11))
 

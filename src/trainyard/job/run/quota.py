@@ -46,6 +46,11 @@ def check_quota(one_bytes: int, keep: int, most_bytes: float) -> None:
     """
     if (keep + 1) * one_bytes > most_bytes:
         raise QuotaError(
-            f"a checkpoint of this model takes {one_bytes / _GB:.3g} GB, and {keep + 1} of them are there at once: more "
-            f"than the {most_bytes / _GB:.3g} GB that --max-checkpoint-gb allows; allow more, or train a smaller model"
+            f"a checkpoint of this model takes {_gb_text(one_bytes)}, and {keep + 1} of them are there at once: more "
+            f"than the {_gb_text(most_bytes)} that --max-checkpoint-gb allows; allow more, or train a smaller model"
         )
+
+
+def _gb_text(num_bytes: float) -> str:
+    number = num_bytes / _GB
+    return f"{number:,.0f} GB" if number >= 100.0 else f"{number:.3g} GB"
