@@ -106,9 +106,7 @@ def _unwritable(file: Path) -> None:
     file.mkdir()
 
 
-@pytest.mark.parametrize(
-    ("suffix", "damages"), [("nbi", _emptied), ("nbc", _cut), ("nbc", _unwritable)], ids=str
-)
+@pytest.mark.parametrize(("suffix", "damages"), [("nbi", _emptied), ("nbc", _cut), ("nbc", _unwritable)])
 def test_damaged_and_unwritable_files_are_compiled_anew(
     suffix: str,
     damages: Callable[[Path], None],

@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+import one_rank
 import pytest
 
 from trainyard.cli import main as cli
@@ -14,6 +15,7 @@ from trainyard.cli.train import Options
 from trainyard.job.plan import single_device
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.saved import path_of, read_run, write_run
 
 RUN = SavedRun(
     Path("f/step-00000004"),
@@ -58,6 +60,23 @@ def test_what_may_change_is_said_and_the_rest_refused() -> None:
         CheckpointError, match=r"a run with --lr 0\.02, --seed 0, and --lr 0\.1, --seed 3 is asked"
     ):
         settled(Options(model="gpt-tiny", lr=0.1, seed=3, steps=9), RUN, said.append)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("options", "steps", "4"), ("settings", "lr", [1]), ("settings", "betas", 3), ("options", "keep", None)],
+)
+def test_what_cannot_be_read_of_a_run_is_refused(
+    part: str, name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_rank.run(tmp_path, 1)
+    said = read_run(path_of(tmp_path, 1))
+    said[part][name] = value
+    write_run(path_of(tmp_path, 1), said)
+    assert cli.main(("train", "gpt-tiny", "--resume", "--checkpoint", str(tmp_path))) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: what ")
+    assert "says of its run cannot be read" in err
 
 
 @pytest.mark.slow

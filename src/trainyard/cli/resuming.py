@@ -133,6 +133,7 @@ def _read(checkpoint: Path) -> SavedRun:
     from trainyard.cli.sources import is_file
     from trainyard.job.plan import parse_plan
     from trainyard.job.run.checkpoint import read_about
+    from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.errors import CheckpointError
     from trainyard.job.run.optimizer import OptimizerConfig
 
@@ -151,6 +152,10 @@ def _read(checkpoint: Path) -> SavedRun:
             "strategies": "+".join(plan.made_by) or "auto",
             "statistics": plan.statistics,
         }
+        for name, usual_value in (*DEFAULTS.items(), ("keep", TrainConfig.keep)):
+            kind = (int, float) if isinstance(usual_value, float) else type(usual_value)
+            if not isinstance(values[name], kind):
+                raise TypeError(f"{name} is {values[name]!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"what {checkpoint} says of its run cannot be read: {type(error).__name__}: {error}"

@@ -139,9 +139,7 @@ def train_and_report(
     data, said = data_of(spec, plan.num_rows, own_data)
     screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
     with _shown(screen, config.steps) as (on_step, on_restart):
-        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart)
-    for note in result.notes:
-        screen.say(note)
+        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
     document = {"plan": plan.to_text(), **_document(simulation, result)}

@@ -169,11 +169,11 @@ class Checkpointer:
         rank, shares = self.executor.mesh.rank, [share]
         if self.several:
             gathered: list[Any] | None = [None] * self.executor.plan.num_ranks if rank == 0 else None
-            dist.gather_object(share, gathered, group=self.group)
+            dist.gather_object(share, gathered, dst=0, group=self.group)
             shares = gathered or []
         outcome: list[Any] = [self._commit(temporary, shares, about) if rank == 0 else None]
         if self.several:
-            dist.broadcast_object_list(outcome, group=self.group)
+            dist.broadcast_object_list(outcome, src=0, group=self.group)
         if outcome[0] is not None:
             raise outcome[0]
 
@@ -263,7 +263,7 @@ class Checkpointer:
         """As rank 0 sees them: a shared file system may show others something else for a moment."""
         said: list[Any] = [steps]
         if self.several:
-            dist.broadcast_object_list(said, group=self.group)
+            dist.broadcast_object_list(said, src=0, group=self.group)
         return list(said[0])
 
     def _agree(self, problem: str | None) -> str | None:

@@ -87,7 +87,7 @@ def _entry(given: Mapping[str, Any], files: Mapping[str, FileEntry]) -> TensorEn
 
 
 def _naturals(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, list) or not all(type(n) is int and n >= 0 for n in given):
+    if not isinstance(given, list) or not all(type(n) is int and 0 <= n < 2**63 for n in given):
         raise ValueError(f"no list of numbers from 0: {given!r}")
     return tuple(given)
 

@@ -86,7 +86,7 @@ def check_free(folder: Path) -> None:
     CheckpointError
         If one does.
     """
-    if folder.is_dir():
+    if (folder / _LOCK).exists():
         with locked(folder):
             pass
 

@@ -122,6 +122,8 @@ def tensor_file(rank: int) -> str:
 def write_run(checkpoint: Path, described: Mapping[str, Any]) -> None:
     """Write what a checkpoint says of itself, and then the checksum that makes it count."""
     content = json.dumps(described).encode()
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{RUN} would have {len(content)} bytes; at most {_MOST_BYTES} are read")
     _write(checkpoint / RUN, content)
     _write(checkpoint / CHECKSUM, f"{len(content)} {zlib.crc32(content)}\n".encode())
     sync_folder(checkpoint)

@@ -52,6 +52,7 @@ def train(
     config: TrainConfig,
     on_step: Callable[[StepMetrics], None] = lambda _: None,
     on_restart: Callable[[Restart], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
     """Train a model as a plan says.
 
@@ -67,6 +68,7 @@ def train(
     data : batches of ``plan.num_rows`` rows.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
+    on_note : called with each of the result's notes as soon as it is known.
 
     Raises
     ------
@@ -85,9 +87,9 @@ def train(
     is_launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
     with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
         _check_checkpoint(work)
-        recorder = _Recorder(plan, config, on_step, on_restart)
+        recorder = _Recorder(plan, config, on_step, on_restart, on_note)
         if lock is not None and lock.note:
-            recorder.notes[lock.note] = None
+            recorder.note(lock.note)
         if is_launched:
             with only_for_user():
                 _train_under_launcher(work, recorder, _launched(), None)
@@ -149,7 +151,7 @@ def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) ->
     """
     with _lock(work.config, launched.rank):
         _check_checkpoint(work)
-        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
+        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None, lambda _: None)
         _train_under_launcher(work, recorder, launched, prepared)
         return recorder.result()
 
@@ -192,9 +194,10 @@ class _Recorder:
         config: TrainConfig,
         on_step: Callable[[StepMetrics], None],
         on_restart: Callable[[Restart], None],
+        on_note: Callable[[str], None],
     ) -> None:
         self.plan, self.config = plan, config
-        self._tell_step, self._tell_restart = on_step, on_restart
+        self._tell_step, self._tell_restart, self._tell_note = on_step, on_restart, on_note
         self.by_step: dict[int, StepMetrics] = {}
         self.restarts: list[Restart] = []
         self.notes: dict[str, None] = {}
@@ -217,7 +220,13 @@ class _Recorder:
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
         self.first = step if self.first is None else self.first
-        self.notes |= dict.fromkeys(notes)
+        for text in notes:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes[text] = None
+            self._tell_note(text)
 
     def on_restart(self, restart: Restart) -> None:
         self.restarts.append(restart)
