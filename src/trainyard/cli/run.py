@@ -27,12 +27,13 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
-    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import load_plan
+
+    plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.planning import load_model, simulate
     from trainyard.report.prediction import does_not_fit, simulation_document
 
-    plan = load_plan(options.plan)
     spec = options.model or plan.model
     model = file_model(spec, options.seed)
     data = file_data(spec, options.steps)  # what cannot be trained on is refused before anything is simulated

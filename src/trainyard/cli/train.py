@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.splitting import SplittingOptions
@@ -25,11 +26,11 @@ class Options(SplittingOptions, TrainingOptions):
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
-    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
     """auto searches; otherwise published systems, applied left to right."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision to compute in."""

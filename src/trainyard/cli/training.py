@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STEPS
 from trainyard.cli.launcher import agreed
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
@@ -33,27 +34,27 @@ _LOGGED_LINES = 12
 class TrainingOptions(Common):
     """How a run goes."""
 
-    steps: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 100
     """End after this many steps, counted from the first one ever, not from a resumption."""
-    lr: Annotated[float, tyro.conf.arg(metavar="RATE")] = 1e-3
+    lr: Annotated[float, tyro.conf.arg(metavar="RATE"), QUANTITY] = 1e-3
     """Learning rate after warm-up."""
-    warmup_steps: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    warmup_steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 10
     """Steps over which the rate grows."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """How parameters are updated."""
-    weight_decay: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    weight_decay: Annotated[float, tyro.conf.arg(metavar="X"), QUANTITY] = 0.0
     """Decoupled for adamw."""
-    clip_norm: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    clip_norm: Annotated[float, tyro.conf.arg(metavar="X"), QUANTITY] = 1.0
     """Cut the gradient's global norm to this; 0 leaves it."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
     """Of initial values and dropout."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    checkpoint_every: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 0
     """Steps between checkpoints; 0 writes one at the end."""
     resume: bool = False
     """Continue from the newest checkpoint of the folder, under this plan or another."""
-    max_restarts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    max_restarts: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 0
     """How often to start again from the newest checkpoint when a process dies."""
     device: Literal["cpu", "cuda"] = "cpu"
     """What the processes compute on."""

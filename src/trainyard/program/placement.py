@@ -61,7 +61,7 @@ def parse_placement(text: str) -> Placement:
     """
     if text == "R":
         return REPLICATE
-    if match := re.fullmatch(r"S(\d+)(?:/([1-9]\d*))?", text):
+    if match := re.fullmatch(r"S(\d{1,3})(?:/([1-9]\d{0,8}))?", text):
         return Shard(int(match[1]), int(match[2] or 1))
     if match := re.fullmatch(r"P(avg|max|min)?", text):
         return Partial(match[1] or "sum")  # type: ignore[arg-type]

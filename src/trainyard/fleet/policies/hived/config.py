@@ -15,19 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from reprlib import Repr
 from typing import Any, NoReturn
-
-import yaml
 
 from trainyard.fleet.policies.hived.cells import Chain
 from trainyard.fleet.policies.hived.virtual import Layout, VirtualCell
 from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.reading import parse_yaml, raised_as, read_text, shown
+from trainyard.reading.limits import MOST_DEVICES
 
-_MOST_DEVICES = 1_000_000
-# A value may be large, and hold itself.
-_SHORT = Repr()
-_SHORT.maxlevel = _SHORT.maxlist = _SHORT.maxdict = 2
+_MOST_LEVELS = 32
 _TYPE_KEYS = ("childCellType", "childCellNumber", "isNodeLevel")
 _CELL_KEYS = ("cellType", "cellAddress", "pinnedCellId", "cellChildren")
 
@@ -43,14 +39,11 @@ def read_hived(path: Path) -> Layout:
     FleetError
         If the file cannot be read; the message names file and key, and says what is allowed.
     """
-    try:
-        root = yaml.safe_load(path.read_text())
-        if isinstance(root, dict) and isinstance(root.get("hivedscheduler"), dict):
-            root = yaml.safe_load(str(root["hivedscheduler"].get("config", "")))
-    except OSError as error:
-        raise FleetError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise FleetError(f"{path} is not YAML: {error}") from error
+    with raised_as(FleetError):
+        root = parse_yaml(read_text(path), path)
+        inner = root.get("hivedscheduler") if isinstance(root, dict) else None
+        if isinstance(inner, dict):
+            root = parse_yaml(str(inner.get("config", "")), f"{path}, hivedscheduler.config")
     return _Reader(path, _Part(path, "", root)).layout()
 
 
@@ -63,8 +56,7 @@ class _Part:
     value: Any
 
     def wrong(self, allowed: str) -> NoReturn:
-        shown = _SHORT.repr(self.value)
-        raise FleetError(f"{self.path}, {self.key or 'top level'}: {shown} is not {allowed}")
+        raise FleetError(f"{self.path}, {self.key or 'top level'}: {shown(self.value)} is not {allowed}")
 
     def get(self, name: str | int) -> _Part:
         value = self.value.get(name) if isinstance(self.value, dict) else self.value[name]  # type: ignore[index]
@@ -75,8 +67,6 @@ class _Part:
         if not isinstance(self.value, dict):
             self.wrong(f"a mapping{' with ' + ', '.join(keys) if keys else ''}")
         for name in self.value:
-            if not isinstance(name, str):
-                raise FleetError(f"{self.path}, {self.key}: key {name!r} is not text; write it in quotes")
             if keys and name not in keys:
                 raise FleetError(
                     f"{self.path}, {self.key}: unknown key {name!r}; there are {', '.join(keys)}"
@@ -99,9 +89,9 @@ class _Part:
         if (
             isinstance(self.value, bool)
             or not isinstance(self.value, int)
-            or not 0 < self.value <= _MOST_DEVICES
+            or not 0 < self.value <= MOST_DEVICES
         ):
-            self.wrong(f"a whole number from 1 to {_MOST_DEVICES}")
+            self.wrong(f"a whole number from 1 to {MOST_DEVICES}")
         return self.value
 
 
@@ -126,9 +116,10 @@ class _Reader:
         self.owners = root.get("virtualClusters")
         self.owners.mapping()
         self.kinds: dict[str, _Kind] = {}
+        self.num_virtual = 0
         # Of every pinned cell its kind, its level, and its first device.
         self.pinned: dict[str, tuple[_Kind, int, int]] = {}
-        self.nodes: dict[tuple[str, str], list[int]] = {}
+        self.nodes: dict[tuple[str, str], set[int]] = {}
 
     def layout(self) -> Layout:
         for i, cell in enumerate(self.cells.items()):
@@ -137,8 +128,8 @@ class _Reader:
             if name not in self.types.mapping():
                 cell.get("cellType").wrong(f"one of cellTypes: {', '.join(self.types.mapping())}")
             kind = self.kinds.setdefault(name, self._kind(name))
-            if kind.sizes[-1] + sum(len(other.found) for other in self.kinds.values()) > _MOST_DEVICES:
-                self.cells.wrong(f"a list of cells with at most {_MOST_DEVICES} devices together")
+            if kind.sizes[-1] + sum(len(other.found) for other in self.kinds.values()) > MOST_DEVICES:
+                self.cells.wrong(f"a list of cells with at most {MOST_DEVICES} devices together")
             self._add(kind, cell, len(kind.names) - 1, "", i)
         if not self.kinds:
             self.cells.wrong("a list with at least one cell")
@@ -155,10 +146,12 @@ class _Reader:
                 part.get("childCellType").wrong("a type below it: it holds itself")
             if part.value.get("isNodeLevel"):
                 node_levels.append(len(names))
+            if len(names) == _MOST_LEVELS:
+                part.get("childCellType").wrong(f"at most {_MOST_LEVELS} types below each other")
             names.append(child)
             sizes = [size * count for size in sizes] + [1]
-            if sizes[0] > _MOST_DEVICES:
-                part.get("childCellNumber").wrong(f"such that {name} has at most {_MOST_DEVICES} devices")
+            if sizes[0] > MOST_DEVICES:
+                part.get("childCellNumber").wrong(f"such that {name} has at most {MOST_DEVICES} devices")
         if len(node_levels) != 1:
             self.types.get(name).wrong(
                 f"a type with one type with isNodeLevel: true among {', '.join(names[:-1])}; there are {len(node_levels)}"
@@ -197,16 +190,16 @@ class _Reader:
         number = default
         if cell.value is not None and cell.value.get("cellAddress") is not None:
             address = cell.get("cellAddress")
-            if not address.text().isdecimal():
+            if not address.text().isdecimal() or len(address.text()) > len(str(MOST_DEVICES)):
                 address.wrong("the number of a device in its node")
             number = int(address.text())
-        others = self.nodes.setdefault((node, kind.names[0]), [])
+        others = self.nodes.setdefault((node, kind.names[0]), set())
         if number in others:
             raise FleetError(
                 f"{self.path}, {cell.key}: node {node!r} has device {number} of type {kind.names[0]} already; give every "
                 "device once"
             )
-        others.append(number)
+        others.add(number)
         kind.found.append((node, number))
 
     def _made(self) -> Layout:
@@ -247,7 +240,13 @@ class _Reader:
                     f"a type and those below it, as far as wanted: {'.'.join(reversed(names))}"
                 )
             level = len(names) - 1 - len(below)
-            found += [VirtualCell(owner, ordered.index(top), level)] * cell.get("cellNumber").count()
+            count = cell.get("cellNumber").count()
+            if count * self.kinds[top].sizes[level] > MOST_DEVICES - self.num_virtual:
+                cell.get("cellNumber").wrong(
+                    f"such that virtual clusters have at most {MOST_DEVICES} devices together"
+                )
+            self.num_virtual += count * self.kinds[top].sizes[level]
+            found += [VirtualCell(owner, ordered.index(top), level)] * count
         for cell in spec.get("pinnedCells").items():
             cell.mapping(("pinnedCellId",))
             name = cell.get("pinnedCellId").text()

@@ -17,7 +17,6 @@ device as the largest measured one below it: the traces have gangs of up to 64, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Table
+from trainyard.reading import parse_json, raised_as, read_text
 
 Kind = tuple[str, int]
 """Job type and scale factor."""
@@ -115,14 +115,15 @@ def read_throughputs(path: Path) -> Throughputs:
         If it is no such file.
     """
     try:
-        tables = json.loads(path.read_text())
+        with raised_as(FleetError):
+            tables = parse_json(read_text(path), path)
         together = {
             where: {_kind(k): _pairs(row) for k, row in table.items()} for where, table in tables.items()
         }
         alone = {where: {_kind(k): float(row["null"]) for k, row in t.items()} for where, t in tables.items()}
-    except OSError as error:
-        raise FleetError(f"cannot read throughputs {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except FleetError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise FleetError(
             f"{path}: not a table of throughputs ({error}); allowed is worker type > ('job type', scale factor) > null: "
             "steps/s, or ('job type', scale factor): [own, other]"
