@@ -44,4 +44,6 @@ def check_bounds(options: Any) -> None:
             value = getattr(options, name)
             if isinstance(bounds, Within) and value is not None and not bounds.least <= value <= bounds.most:
                 option = "--" + name.replace("_", "-")
-                raise ValueError(f"{option} {value}: allowed is {bounds.least:,} to {bounds.most:,}; give such a number")
+                raise ValueError(
+                    f"{option} {value}: allowed is {bounds.least:,} to {bounds.most:,}; give such a number"
+                )

@@ -57,7 +57,7 @@ def parse_cluster(text: str | Path, within: tuple[Path, ...] = ()) -> Cluster:
         path = Path(given)
         if not path.is_file():
             raise HardwareError(
-                f"cluster file {given!r} does not exist; give the path of a YAML file, or a text form"
+                f"cluster file {shown(given)} does not exist; give the path of a YAML file, or a text form"
             )
         return _file(path, within)
     nodes: list[Node] = []

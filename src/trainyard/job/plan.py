@@ -298,7 +298,7 @@ def load_plan(path: Path) -> Plan:
 def _read_cluster(given: Section, source: str | Path) -> dict[str, Any]:
     """A cluster by its name, or all of it."""
     if isinstance(given["cluster"], str):
-        return {"cluster": given["cluster"]}
+        return {"cluster": given.text("cluster")}
     try:
         place = cluster_from_dict(given.section("cluster"))
     except HardwareError as error:

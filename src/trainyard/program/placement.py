@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.reading import shown
+
 Reduction = Literal["sum", "avg", "max", "min"]
 
 
@@ -66,7 +68,7 @@ def parse_placement(text: str) -> Placement:
     if match := re.fullmatch(r"P(avg|max|min)?", text):
         return Partial(match[1] or "sum")  # type: ignore[arg-type]
     raise ValueError(
-        f"{text!r} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
+        f"{shown(text)} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
         "dimension 0 sharded), or P (partial sums; Pavg, Pmax, Pmin for other reductions)"
     )
 

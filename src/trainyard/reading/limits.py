@@ -20,6 +20,9 @@ MOST_ALIASED = 100_000
 MOST_DIGITS = 40
 """Of a number, with sign and point. One of 64 bits has 20; beyond 4,300 Python itself gives up."""
 
+MOST_NAME = 1_000
+"""Characters of a name and of a key. Messages repeat them."""
+
 MOST_FIELD_BYTES = 128 * 2**10
 """Of a field of a table, as Python's own reader of CSV has it."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.reading.errors import ReadingError, shown
-from trainyard.reading.limits import LARGEST_NUMBER
+from trainyard.reading.limits import LARGEST_NUMBER, MOST_NAME
 
 _REQUIRED: Any = object()
 
@@ -72,7 +72,7 @@ class Section(dict[str, Any]):
     def place(self, key: str) -> str:
         """Where a field stands, for a message."""
         line = self.lines.get(key, self.line)
-        parts = (str(self.source), f"line {line}" if line else "", self.what, f"field {key!r}")
+        parts = (str(self.source), f"line {line}" if line else "", self.what, f"field {shown(key)}")
         return ", ".join(part for part in parts if part)
 
     def error(self, key: str, allowed: str) -> ReadingError:
@@ -127,10 +127,12 @@ class Section(dict[str, Any]):
         return int(value)
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
-        """A text."""
+        """A name, or another short text."""
         value = self.get(key, default)
-        if not isinstance(value, str):
-            raise self.error(key, "a text; put it in quotes if it looks like a number")
+        if not isinstance(value, str) or len(value) > MOST_NAME:
+            raise self.error(
+                key, f"a text of at most {MOST_NAME:,} characters, in quotes if it looks like a number"
+            )
         return value
 
     def items_of(self, key: str, default: list[Any] = _REQUIRED) -> list[Any]:

@@ -50,11 +50,16 @@ def decoded(data: bytes, source: str | Path, line: int = 1) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise at_line(
-            source,
-            line + data.count(b"\n", 0, error.start),
-            f"byte {data[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8",
-        ) from error
+        raise not_utf8(data, source, line, error) from error
+
+
+def not_utf8(data: bytes, source: str | Path, line: int, error: UnicodeDecodeError) -> ReadingError:
+    """What to raise about bytes that begin on a line and are not in UTF-8."""
+    return at_line(
+        source,
+        line + data.count(b"\n", 0, error.start),
+        f"byte {data[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8",
+    )
 
 
 def undecodable(path: Path) -> ReadingError:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from trainyard.reading.errors import ReadingError, at_line, shown
-from trainyard.reading.limits import MOST_ALIASED, MOST_DEPTH, MOST_DIGITS, MOST_VALUES
+from trainyard.reading.limits import MOST_ALIASED, MOST_DEPTH, MOST_DIGITS, MOST_NAME, MOST_VALUES
 from trainyard.reading.section import Items, Section
 from trainyard.reading.text import check_text
 
@@ -239,6 +239,10 @@ class _Reader:
         if key is not _Merge:
             if not isinstance(key, str):
                 raise at_line(self.source, line, f"key {shown(key)} is not text; write it in quotes")
+            if len(key) > MOST_NAME:
+                raise at_line(
+                    self.source, line, f"a key of {len(key):,} characters; allowed are {MOST_NAME:,}"
+                )
             if key in into.value:
                 first = into.value.lines[key]
                 raise at_line(

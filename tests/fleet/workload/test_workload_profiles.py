@@ -60,9 +60,7 @@ def test_gavel_beside_a_partner(gavel: Callable[..., GavelProfile]) -> None:
     assert on(gavel(LM), 1, partners=("7:A3C", "8:A3C")) == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}']
-)
+@pytest.mark.parametrize("text", ["[]", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}'])
 def test_gavel_throughputs_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "throughputs.json"
     path.write_text(text)

@@ -21,7 +21,7 @@ from trainyard.fleet.policies.hived.cells import Chain
 from trainyard.fleet.policies.hived.virtual import Layout, VirtualCell
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.reading import parse_yaml, raised_as, read_text, shown
-from trainyard.reading.limits import MOST_DEVICES
+from trainyard.reading.limits import MOST_DEVICES, MOST_NAME
 
 _MOST_LEVELS = 32
 _TYPE_KEYS = ("childCellType", "childCellNumber", "isNodeLevel")
@@ -83,6 +83,8 @@ class _Part:
     def text(self) -> str:
         if isinstance(self.value, bool) or not isinstance(self.value, (str, int, float)):
             self.wrong("a name")
+        if len(str(self.value)) > MOST_NAME:
+            self.wrong(f"a name of at most {MOST_NAME} characters")
         return str(self.value)
 
     def count(self) -> int:

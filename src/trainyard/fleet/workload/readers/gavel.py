@@ -28,7 +28,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Table
-from trainyard.reading import parse_json, raised_as, read_text
+from trainyard.reading import parse_json, raised_as, read_text, shortened, shown
 
 Kind = tuple[str, int]
 """Job type and scale factor."""
@@ -125,8 +125,8 @@ def read_throughputs(path: Path) -> Throughputs:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise FleetError(
-            f"{path}: not a table of throughputs ({error}); allowed is worker type > ('job type', scale factor) > null: "
-            "steps/s, or ('job type', scale factor): [own, other]"
+            f"{path}: not a table of throughputs ({shortened(str(error))}); allowed is worker type > "
+            "('job type', scale factor) > null: steps/s, or ('job type', scale factor): [own, other]"
         ) from error
     return Throughputs(alone, together)
 
@@ -134,7 +134,7 @@ def read_throughputs(path: Path) -> Throughputs:
 def _kind(text: str) -> Kind:
     found = _KIND.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no job type")
+        raise ValueError(f"{shown(text)} is no job type")
     return found[1], int(found[2])
 
 
@@ -163,7 +163,7 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
         steps = row.number("total_steps", 1)
         reference = throughputs.of_gang(REFERENCE, job_type, size)
         if not reference:
-            raise row.error("job_type", f"a job type of {profiles}, and it has no {job_type!r}")
+            raise row.error("job_type", f"a job type of {profiles}, and it has no {shown(job_type)}")
         slo = row.number("SLO", -1) if "SLO" in row.fields else -1.0
         model, batch_size = split_type(job_type)
         yield Job(

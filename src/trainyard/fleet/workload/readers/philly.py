@@ -20,7 +20,7 @@ from typing import Any
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.reading import undecodable, unique_keys
+from trainyard.reading import shortened, shown, undecodable, unique_keys
 
 _PIECE = 1 << 20
 _LARGEST_JOB = 1 << 24
@@ -54,8 +54,8 @@ def _record(path: Path, line: int, job: Any) -> tuple[datetime, int, float, str,
         ) from error
     except (TypeError, ValueError) as error:
         raise FleetError(
-            f"{path}, line {line}: {error}; a job has attempts, with start_time and end_time such as 2017-10-07 01:12:09 "
-            "or null, and detail, a list of servers with gpus"
+            f"{path}, line {line}: {shortened(str(error))}; a job has attempts, with start_time and "
+            "end_time such as 2017-10-07 01:12:09 or null, and detail, a list of servers with gpus"
         ) from error
 
 
@@ -67,7 +67,7 @@ def _moment(time: str) -> datetime:
     # The log names no zone, and in autumn 2017 the clocks of Redmond changed; the offsets are not in it.
     moment = datetime.fromisoformat(time)
     if moment.tzinfo is not None:
-        raise ValueError(f"time {time!r} names a zone")
+        raise ValueError(f"time {shown(time)} names a zone")
     return moment
 
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from trainyard.fleet.site import FleetError
-from trainyard.reading import decoded, raised_as, shown
+from trainyard.reading import decoded, listed, not_utf8, raised_as, shown
 from trainyard.reading.limits import LARGEST_NUMBER, MOST_FIELD_BYTES, MOST_LINE_BYTES
 
 _LARGEST_WHOLE = 2**53  # beyond, not every whole number is one of 64 bits with a point
@@ -43,7 +43,7 @@ class Row(NamedTuple):
         """What to raise about a field."""
         given = self.fields.get(name, "")
         return FleetError(
-            f"{self.path}, line {self.line}, field {name!r}: got {shown(given)}, allowed is {allowed}"
+            f"{self.path}, line {self.line}, field {shown(name)}: got {shown(given)}, allowed is {allowed}"
         )
 
     def number(self, name: str, least: float = 0.0) -> float:
@@ -157,12 +157,13 @@ class Table:
         if twice is not None:
             places = ", ".join(str(place) for place, name in enumerate(columns, 1) if name == twice)
             raise FleetError(
-                f"{self.path}, line 1: {columns.count(twice)} columns are called {twice!r}, columns {places}; keep one"
+                f"{self.path}, line 1: {columns.count(twice)} columns are called {shown(twice)}, columns {places}; "
+                "keep one"
             )
         missing = [name for name in self.needed if name not in columns]
         if missing:
             raise FleetError(
-                f"{self.path}, line 1: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}. "
+                f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
                 f"Such a trace needs {', '.join(self.needed)}"
             )
         return columns, 1, len(text)
@@ -171,38 +172,43 @@ class Table:
         values = self._split(text, line)
         if len(values) != len(columns):
             raise FleetError(
-                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {', '.join(columns)}"
+                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {listed(columns)}"
             )
         return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
 
     def _split(self, text: bytes, line: int) -> list[str]:
-        if b"\0" in text:
-            raise FleetError(f"{self.path}, line {line}: NUL is no text; give a text file, saved in UTF-8")
+        if len(text) > MOST_FIELD_BYTES or b"\0" in text:
+            return self._suspect(text, line)
         try:
-            fields = self._fields(text.decode().rstrip("\r\n"))
-        except UnicodeDecodeError:
-            with raised_as(FleetError):
-                decoded(text, self.path, line)
-            raise
+            read = text.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise FleetError(str(not_utf8(text, self.path, line, error))) from error
+        if self.separator == "," and '"' in read:
+            return self._quoted(read, line)
+        return read.split(self.separator)
+
+    def _quoted(self, read: str, line: int) -> list[str]:
+        try:
+            return next(csv.reader((read,)))
         except csv.Error as error:
             raise FleetError(f"{self.path}, line {line}: not CSV: {error}") from error
-        if len(text) > MOST_FIELD_BYTES:
-            self._check_size(text, line, fields)
-        return fields
 
-    def _fields(self, line: str) -> list[str]:
-        if self.separator == "," and '"' in line:
-            return next(csv.reader((line,)))
-        return line.split(self.separator)
-
-    def _check_size(self, text: bytes, line: int, fields: list[str]) -> None:
-        if len(text) > MOST_LINE_BYTES:
-            raise FleetError(
-                f"{self.path}, line {line}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
+    def _suspect(self, text: bytes, line: int) -> list[str]:
+        """Fields of a line that may be refused for what it holds, or for its size."""
+        said = ""
+        if b"\0" in text:
+            said = "NUL is no text; give a text file, saved in UTF-8"
+        elif len(text) > MOST_LINE_BYTES:
+            said = f"more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
+        else:
+            with raised_as(FleetError):
+                read = decoded(text, self.path, line).rstrip("\r\n")
+            is_quoted = self.separator == "," and '"' in read
+            fields = self._quoted(read, line) if is_quoted else read.split(self.separator)
+            longest = max(fields, key=len, default="")
+            if len(longest) <= MOST_FIELD_BYTES:
+                return fields
+            said = (
+                f"a field of {len(longest):,} characters, {shown(longest)}; allowed are {MOST_FIELD_BYTES:,}"
             )
-        longest = max(fields, key=len)
-        if len(longest) > MOST_FIELD_BYTES:
-            raise FleetError(
-                f"{self.path}, line {line}: a field of {len(longest):,} characters, {shown(longest)}; allowed are "
-                f"{MOST_FIELD_BYTES:,}"
-            )
+        raise FleetError(f"{self.path}, line {line}: {said}")

@@ -19,7 +19,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Table
-from trainyard.reading import parse_json, raised_as, read_text
+from trainyard.reading import parse_json, raised_as, read_text, shortened
 
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)
 """CPUs per GPU of every row of a table."""
@@ -93,7 +93,7 @@ def read_sensitivities(path: Path) -> dict[str, Sensitivity]:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FleetError(
-            f"{path}: not a table of sensitivities ({error!r}); allowed is '<model>_1': iter_time, tput, "
+            f"{path}: not a table of sensitivities ({shortened(repr(error))}); allowed is '<model>_1': iter_time, tput, "
             "placement_penalty, batch"
         ) from error
     return found
