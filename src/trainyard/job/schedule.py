@@ -25,8 +25,8 @@ Kind = Literal["F", "B", "I", "W"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-MOST_ACTIONS = 500_000
-"""Of all ranks. Published schedules have at most about 130,000; a list of a million takes seconds and 200 MB."""
+MOST_ACTIONS = 2**18
+"""Of all ranks. Published schedules have at most about 130,000; checking so many takes some seconds."""
 
 _ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})", re.ASCII)
 _HEADER = re.compile(r"(\S+) stages=(\d{1,9}) microbatches=(\d{1,9})", re.ASCII)

@@ -81,10 +81,14 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _numbers(text: str) -> tuple[int, ...]:
     from trainyard.fleet.site import FleetError
+    from trainyard.reading import shown
+    from trainyard.reading.limits import MOST_DEVICES
 
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise FleetError(f"--devices {text!r} is not numbers separated by commas; write for example 1,2,4")
+    if not all(part.isdecimal() and len(part) <= len(str(MOST_DEVICES)) for part in parts):
+        raise FleetError(
+            f"--devices {shown(text)} is not numbers separated by commas; write for example 1,2,4"
+        )
     return tuple(map(int, parts))
 
 

@@ -65,7 +65,7 @@ from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text
-from trainyard.reading.limits import MOST_DEVICES, MOST_VALUES_OF_TABLES
+from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_VALUES_OF_TABLES
 
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
@@ -230,6 +230,11 @@ def _yaml_row(job: Any, path: Path, line: int = 1) -> Row:
     if not isinstance(job, Section) or not all(isinstance(value, str) for value in job.values()):
         raise FleetError(
             f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
+        )
+    long = next((name for name, value in job.items() if len(value) > MOST_FIELD_BYTES), None)
+    if long is not None:
+        raise FleetError(
+            f"{job.place(long)}: {len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
         )
     return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job)
 
