@@ -96,13 +96,13 @@ def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -
         If it cannot be read.
     """
     from trainyard.hardware.cluster import Cluster
-    from trainyard.hardware.parse import parse_cluster
+    from trainyard.hardware.parse import cluster_within
 
     with raised_as(HardwareError):
         given = Section.of(plain, "a cluster")
         if "cluster" in given:
             given.refuse_unknown(("cluster",))
-            return parse_cluster(given.text("cluster"), within)
+            return cluster_within(given.text("cluster"), within)
         given.refuse_unknown(_FIELDS)
         nodes = _nodes(given)
         fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING

@@ -25,7 +25,7 @@ _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
 _MAX_INCLUDED = 8
 
 
-def parse_cluster(text: str | Path, within: tuple[Path, ...] = ()) -> Cluster:
+def parse_cluster(text: str | Path) -> Cluster:
     """Read a cluster.
 
     Parameters
@@ -36,8 +36,6 @@ def parse_cluster(text: str | Path, within: tuple[Path, ...] = ()) -> Cluster:
         - several kinds of nodes: ``2x8xA100-80G+1x4xT4``;
         - ``local`` (a process for each core of this machine) or ``local:4``;
         - the path of a YAML file.
-    within
-        Files that are being read, each named by the one before; none of them can be named again.
 
     Returns
     -------
@@ -48,6 +46,17 @@ def parse_cluster(text: str | Path, within: tuple[Path, ...] = ()) -> Cluster:
     ------
     HardwareError
         If it is none of these; a `ValueError`.
+    """
+    return cluster_within(text, ())
+
+
+def cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
+    """As `parse_cluster`, in a file that is being read.
+
+    Parameters
+    ----------
+    within
+        That file and those that named it, each named by the one before; none of them can be named again.
     """
     given = str(text).strip()
     local = _LOCAL.fullmatch(given)
