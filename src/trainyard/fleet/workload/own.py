@@ -156,7 +156,9 @@ def _truth(row: Row, name: str) -> bool:
 
 def _gang(row: Row, size: int) -> tuple[int, ...]:
     parts = row.fields.get("gang", "").split()
-    gang = tuple(int(part) for part in parts if part.isdecimal() and int(part))
+    gang = tuple(
+        int(part) for part in parts if part.isdecimal() and len(part) <= len(str(size)) and int(part)
+    )
     if parts and (len(gang) < len(parts) or sum(gang) != size):
         raise row.error("gang", f"whole numbers above 0 that add up to num_devices, {size}")
     return gang

@@ -42,8 +42,8 @@ _LONG = (
 )  # fmt: skip
 _SHORT = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival", "scale_factor")
 _SPREAD = "_unconsolidated"
-_KIND = re.compile(r"\('(.+)', (\d+)\)")
-_MODEL = re.compile(r"(.+) \(batch size (\d+)\)")
+_KIND = re.compile(r"\('(.+)', (\d{1,9})\)")
+_MODEL = re.compile(r"(.+) \(batch size (\d{1,15})\)")
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import codecs
 import csv
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -153,9 +154,9 @@ class Table:
             return self.columns, 0, 0
         text = file.readline(MOST_LINE_BYTES + 1)
         columns = [name.strip() for name in self._split(text.removeprefix(codecs.BOM_UTF8), 1)]
-        twice = next((name for name in columns if columns.count(name) > 1), None)
-        if twice is not None:
-            places = ", ".join(str(place) for place, name in enumerate(columns, 1) if name == twice)
+        if len(set(columns)) < len(columns):
+            twice = Counter(columns).most_common(1)[0][0]
+            places = listed(str(place) for place, name in enumerate(columns, 1) if name == twice)
             raise FleetError(
                 f"{self.path}, line 1: {columns.count(twice)} columns are called {shown(twice)}, columns {places}; "
                 "keep one"
