@@ -178,12 +178,17 @@ class Table:
         return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
 
     def _split(self, text: bytes, line: int) -> list[str]:
-        if len(text) > MOST_FIELD_BYTES or b"\0" in text:
-            return self._suspect(text, line)
+        if len(text) > MOST_FIELD_BYTES:
+            return self._split_long(text, line)
         try:
             read = text.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise FleetError(str(not_utf8(text, self.path, line, error))) from error
+        return self._fields(read, line)
+
+    def _fields(self, read: str, line: int) -> list[str]:
+        if "\0" in read:
+            raise FleetError(f"{self.path}, line {line}: NUL is no text; give a text file, saved in UTF-8")
         if self.separator == "," and '"' in read:
             return self._quoted(read, line)
         return read.split(self.separator)
@@ -194,22 +199,17 @@ class Table:
         except csv.Error as error:
             raise FleetError(f"{self.path}, line {line}: not CSV: {error}") from error
 
-    def _suspect(self, text: bytes, line: int) -> list[str]:
-        """Fields of a line that may be refused for what it holds, or for its size."""
-        said = ""
-        if b"\0" in text:
-            said = "NUL is no text; give a text file, saved in UTF-8"
-        elif len(text) > MOST_LINE_BYTES:
-            said = f"more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
-        else:
-            with raised_as(FleetError):
-                read = decoded(text, self.path, line).rstrip("\r\n")
-            is_quoted = self.separator == "," and '"' in read
-            fields = self._quoted(read, line) if is_quoted else read.split(self.separator)
-            longest = max(fields, key=len, default="")
-            if len(longest) <= MOST_FIELD_BYTES:
-                return fields
-            said = (
-                f"a field of {len(longest):,} characters, {shown(longest)}; allowed are {MOST_FIELD_BYTES:,}"
+    def _split_long(self, text: bytes, line: int) -> list[str]:
+        if len(text) > MOST_LINE_BYTES:
+            raise FleetError(
+                f"{self.path}, line {line}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
             )
-        raise FleetError(f"{self.path}, line {line}: {said}")
+        with raised_as(FleetError):
+            fields = self._fields(decoded(text, self.path, line).rstrip("\r\n"), line)
+        longest = max(fields, key=len, default="")
+        if len(longest) > MOST_FIELD_BYTES:
+            raise FleetError(
+                f"{self.path}, line {line}: a field of {len(longest):,} characters, {shown(longest)}; allowed are "
+                f"{MOST_FIELD_BYTES:,}"
+            )
+        return fields
