@@ -248,7 +248,7 @@ class DeviceSpec:
                 peak_flops_per_s={dtype: peaks.positive(dtype) for dtype in peaks},
                 memory_bandwidth_bytes_per_s=given.positive("memory_bandwidth_bytes_per_s"),
                 launch_s=given.number("launch_s", 0.0),
-                efficiency=Efficiency(**{field: efficiency.number(field) for field in _EFFICIENCY}),
+                efficiency=Efficiency(**{field: efficiency.number(field, 0.0) for field in _EFFICIENCY}),
                 source=given.text("source"),
                 **optional,
             )

@@ -116,6 +116,9 @@ def _nodes(given: Section) -> tuple[Node, ...]:
 
     devices = [_device(entry, given, i) for i, entry in enumerate(given.items_of("devices"))]
     topologies = [NodeTopology.from_dict(entry) for entry in given.sections("topologies")]
+    for key, known in (("devices", devices), ("topologies", topologies)):
+        if not known:
+            raise given.error(key, "a list with at least one")
     work = sum((topology.num_devices + 1) * len(topology.edges) for topology in topologies)
     if work > _MOST_ROUTING:
         raise given.error(
@@ -179,4 +182,9 @@ def cluster_from_yaml(text: str, source: str | Path = "a cluster", within: tuple
                 f"{source} holds {shown(plain)}; allowed: a mapping with devices, topologies and nodes, or with "
                 "`cluster: 16x8xA100-80G`"
             )
-    return cluster_from_dict(plain, within)
+    try:
+        return cluster_from_dict(plain, within)
+    except HardwareError as error:
+        if str(source) in str(error):
+            raise
+        raise HardwareError(f"{source}: {error}") from error

@@ -302,7 +302,8 @@ def _read_cluster(given: Section, source: str | Path) -> dict[str, Any]:
     try:
         place = cluster_from_dict(given.section("cluster"))
     except HardwareError as error:
-        raise PlanError(f"the plan's cluster cannot be read: {error}") from error
+        where = "" if str(source) in str(error) else f"{given.place('cluster')}: "
+        raise ReadingError(f"{where}the plan's cluster cannot be read: {error}") from error
     return {"cluster": place.name, "place": place}
 
 
@@ -324,9 +325,9 @@ def _read_schedule(given: Section) -> Schedule:
     except ReadingError:
         raise
     except ScheduleError as error:
-        raise PlanError(f"the plan's schedule cannot run: {error}") from error
+        raise ReadingError(f"{given.place('schedule')}: the plan's schedule cannot run: {error}") from error
     except ValueError as error:
-        raise PlanError(f"{given.place('schedule')}: {error}") from error
+        raise ReadingError(f"{given.place('schedule')}: {error}") from error
     return schedule
 
 
@@ -343,7 +344,7 @@ def _read_placements(given: Section, name: str) -> dict[str, dict[str, Placement
             except ReadingError:
                 raise
             except ValueError as error:
-                raise PlanError(f"{wanted.place(path)}: {error}") from error
+                raise ReadingError(f"{wanted.place(path)}: {error}") from error
     return found
 
 

@@ -111,8 +111,8 @@ class Section(dict[str, Any]):
 
     def positive(self, key: str, default: float = _REQUIRED) -> float:
         """A finite number above 0."""
-        value = self.number(key, 0.0, default=default)
-        if not value > 0:
+        value = default if key not in self and default is not _REQUIRED else _as_float(self.get(key))
+        if not 0 < value <= LARGEST_NUMBER:
             raise self.error(key, f"a number above 0, and at most {LARGEST_NUMBER:g}")
         return value
 
@@ -123,7 +123,9 @@ class Section(dict[str, Any]):
         given = self.get(key)
         value = given if type(given) is int else _as_float(given)
         if not (least <= value <= most and value == int(value)):
-            raise self.error(key, f"a whole number from {least:,} to {most:,}")
+            raise self.error(
+                key, f"a whole number from {least:,} to {most:,}" if least < most else f"{least:,}"
+            )
         return int(value)
 
     def text(self, key: str, default: str = _REQUIRED) -> str:

@@ -67,6 +67,7 @@ from trainyard.fleet.workload.training import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_VALUES_OF_TABLES
 
+_MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
@@ -205,7 +206,7 @@ def reread_form(text: str, source: Path) -> Job:
 
 def _form_row(text: str, source: Path) -> Row:
     with raised_as(FleetError):
-        given = parse_yaml(text, source, texts=True)
+        given = parse_yaml(text, source, texts=True, most_values=_MOST_VALUES_OF_A_JOB)
     if given is None:
         raise FleetError(f"{source}, line 1: nothing there; a job is a mapping of {', '.join(COLUMNS)}")
     row = _yaml_row(given, source)
