@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.reading.errors import ReadingError, at_line, shown
+from trainyard.reading.errors import ReadingError, at_line, shortened, shown
 from trainyard.reading.limits import MOST_ALIASED, MOST_DEPTH, MOST_DIGITS, MOST_NAME, MOST_VALUES
 from trainyard.reading.section import Items, Section
 from trainyard.reading.text import check_text
@@ -189,17 +189,18 @@ class _Reader:
 
     def _alias(self, event: Any) -> None:
         line, name = event.start_mark.line + 1, event.anchor
+        called = f"alias *{shortened(name)}"
         if name not in self._anchors:
             inside = any(each.anchor == name for each in self._open)
             why = "contains itself" if inside else "stands for nothing that was named before"
-            raise at_line(self.source, line, f"alias *{name} {why}")
+            raise at_line(self.source, line, f"{called} {why}")
         value, num_values, height = self._anchors[name]
         self._num_aliased += num_values
         if self._num_aliased > MOST_ALIASED or len(self._open) + height > MOST_DEPTH:
             raise at_line(
                 self.source,
                 line,
-                f"alias *{name}: aliases stand for {self._num_aliased:,} values in {len(self._open) + height} levels; "
+                f"{called}: aliases stand for {self._num_aliased:,} values in {len(self._open) + height} levels; "
                 f"allowed are {MOST_ALIASED:,} in {MOST_DEPTH}; write out what is meant",
             )
         self._add(value, line, num_values, height)
