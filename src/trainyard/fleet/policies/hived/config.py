@@ -40,36 +40,46 @@ def read_hived(path: Path) -> Layout:
         If the file cannot be read; the message names file and key, and says what is allowed.
     """
     with raised_as(FleetError):
-        root = parse_yaml(read_text(path), path)
+        source = str(path)
+        root = parse_yaml(read_text(path), source)
         inner = root.get("hivedscheduler") if isinstance(root, dict) else None
         if isinstance(inner, dict):
-            root = parse_yaml(str(inner.get("config", "")), f"{path}, hivedscheduler.config")
-    return _Reader(path, _Part(path, "", root)).layout()
+            source = f"{path}, hivedscheduler.config"
+            root = parse_yaml(str(inner.get("config", "")), source)
+    return _Reader(path, _Part(source, "", root, 1)).layout()
 
 
 @dataclass(frozen=True)
 class _Part:
     """A value in the file, and where it is."""
 
-    path: Path
+    source: str
     key: str
     value: Any
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}, line {self.line}, {self.key or 'top level'}"
 
     def wrong(self, allowed: str) -> NoReturn:
-        raise FleetError(f"{self.path}, {self.key or 'top level'}: {shown(self.value)} is not {allowed}")
+        raise FleetError(f"{self.place}: {shown(self.value)} is not {allowed}")
 
     def get(self, name: str | int) -> _Part:
         value = self.value.get(name) if isinstance(self.value, dict) else self.value[name]  # type: ignore[index]
         key = f"[{name}]" if isinstance(name, int) else f".{name}" if self.key else str(name)
-        return _Part(self.path, self.key + key, value)
+        lines = _lines_of(self.value)
+        line = lines.get(name, self.line) if isinstance(lines, dict) else lines[name]
+        return _Part(self.source, self.key + key, value, line)
 
     def mapping(self, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
         if not isinstance(self.value, dict):
             self.wrong(f"a mapping{' with ' + ', '.join(keys) if keys else ''}")
         for name in self.value:
             if keys and name not in keys:
+                line = _lines_of(self.value)[name]
                 raise FleetError(
-                    f"{self.path}, {self.key}: unknown key {name!r}; there are {', '.join(keys)}"
+                    f"{self.source}, line {line}, {self.key}: unknown key {name!r}; there are {', '.join(keys)}"
                 )
         return self.value
 
@@ -95,6 +105,11 @@ class _Part:
         ):
             self.wrong(f"a whole number from 1 to {MOST_DEVICES}")
         return self.value
+
+
+def _lines_of(value: Any) -> Any:
+    """Lines of a mapping's keys, or of a list's members."""
+    return value.lines
 
 
 @dataclass
@@ -173,9 +188,7 @@ class _Reader:
         if level == kind.node_level:
             default = 0
             if spec.get("cellAddress") is None:
-                raise FleetError(
-                    f"{self.path}, {cell.key}: {kind.names[level]} is a node, give its name as cellAddress"
-                )
+                raise FleetError(f"{cell.place}: {kind.names[level]} is a node, give its name as cellAddress")
             node = cell.get("cellAddress").text()
         if level == 0:
             self._add_device(kind, cell, node, default)
@@ -185,7 +198,11 @@ class _Reader:
         if children and len(children) != count:
             cell.get("cellChildren").wrong(f"a list of {count} cells, which {kind.names[level]} has")
         for i in range(count):
-            child = children[i] if children else _Part(self.path, f"{cell.key}.cellChildren[{i}]", None)
+            child = (
+                children[i]
+                if children
+                else _Part(cell.source, f"{cell.key}.cellChildren[{i}]", None, cell.line)
+            )
             self._add(kind, child, level - 1, node, default * count + i)
 
     def _add_device(self, kind: _Kind, cell: _Part, node: str, default: int) -> None:
@@ -198,7 +215,7 @@ class _Reader:
         others = self.nodes.setdefault((node, kind.names[0]), set())
         if number in others:
             raise FleetError(
-                f"{self.path}, {cell.key}: node {node!r} has device {number} of type {kind.names[0]} already; give every "
+                f"{cell.place}: node {node!r} has device {number} of type {kind.names[0]} already; give every "
                 "device once"
             )
         others.add(number)
