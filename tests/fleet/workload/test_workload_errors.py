@@ -116,6 +116,7 @@ LONG = 131_073  # one more than a field may have
         (OWN + b"\na,0,1," + b"1" * 2**20, "line 2: more than 1,048,576 bytes"),
         (OWN + b"\na,0,1,1e31\n", "field 'length_s': got '1e31', allowed is a number of at least 0 and at most 1e+30"),
         (OWN + b"\na,0,1e300,1\n", "got '1e300', allowed is a whole number of at least 1 and at most 1,000,000"),
+        (OWN + b",user\na,0,1,1," + b"u" * 1001 + b"\n", "field 'user': got 'uuu"),
         (OWN + b",max_devices\na,0,1,1,1e300\n", "field 'max_devices': got '1e300'"),
         (OWN + b",gang\na,0,1,1," + b"9" * 5000 + b"\n", "field 'gang': got '999"),
         (b",".join(b"c%d" % i for i in range(100_000)) + b"\n", "line 1: no column name, arrival_s, num_devices;"),

@@ -65,7 +65,7 @@ from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
 from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text
-from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_VALUES_OF_TABLES
+from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 
 _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
@@ -75,6 +75,7 @@ COLUMNS = (
     "weight", "deadline_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus", "memory_bytes", "busy",
     "model", "batch_size",
 )  # fmt: skip
+_TEXTS = ("name", "user", "virtual_cluster", "pinned_cell", "model")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
@@ -112,14 +113,16 @@ def _job(arrival_s: float, row: Row) -> Job:
     row = Row(row.path, row.line, given)
     if "name" not in given or "num_devices" not in given:
         raise row.error("name" if "name" not in given else "num_devices", "a value in every job")
+    for name in _TEXTS:
+        if len(given.get(name, "")) > MOST_NAME:
+            raise row.error(name, f"a text of at most {MOST_NAME:,} characters")
     size = row.count("num_devices", 1, MOST_DEVICES)
     busy = row.number("busy") if "busy" in given else 1.0
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
     work, profile = _length(row, size, busy)
-    texts = ("user", "virtual_cluster", "pinned_cell", "model")
     counts = ("priority", "batch_size")
-    rest: dict[str, Any] = {name: given[name] for name in texts if name in given}
+    rest: dict[str, Any] = {name: given[name] for name in _TEXTS[1:] if name in given}
     rest |= {name: row.count(name) for name in counts if name in given}
     rest |= {
         name: row.count(name, 0, MOST_DEVICES) for name in ("min_devices", "max_devices") if name in given
