@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.site import FleetError
+from trainyard.reading import raised_as, read_text
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
@@ -112,7 +113,9 @@ def read_token(path: Path) -> str:
     FleetError
         If there is none.
     """
-    for line in path.read_text().splitlines():
+    with raised_as(FleetError):
+        lines = read_text(path).splitlines()
+    for line in lines:
         if line.strip() and not line.startswith("#"):
             return line.rpartition(":")[2].strip()
     raise FleetError(f"{path} holds no token; it has one line, TOKEN or user:TOKEN")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.site import FleetError
+from trainyard.reading import raised_as, read_text
 
 _FORM = "a token file has lines 'user:token'; empty lines and such that begin with # say nothing"
 _TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
@@ -34,10 +35,12 @@ class Users:
         Raises
         ------
         FleetError
-            If a line does not read so, or there is none.
+            If the file cannot be read, a line does not read so, or there is none.
         """
         found: dict[str, str] = {}
-        for number, line in enumerate(path.read_text().splitlines() if path else (), 1):
+        with raised_as(FleetError):
+            lines = read_text(path).splitlines() if path else []
+        for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue
