@@ -111,6 +111,7 @@ WRONG_YAML = {
     "code in a text": ("a: !!python/name:os.system ''", "not YAML without code: tag"),
     "a second document": ("a: 1\n---\nb: 2\n", "line 2: a second document"),
     "NUL": ("a: 1\nb: \0", "line 2: character 0x00 is no text"),
+    "NUL, escaped": ('a: 1\nb: "x\\0"', "line 2: character 0x00 is no text"),
     "half a pair": ("a: \ud800", "character 0xd800 is no text"),
     "not YAML": ("a: [1", "not YAML"),
 }  # fmt: skip
@@ -135,6 +136,8 @@ WRONG_JSON = {
     "infinite": ("[1,\nInfinity]", "line 2: got Infinity"),
     "no number": ('{"a": NaN}', "got NaN"),
     "a number too large": ("[1e999]", "got 1e999, allowed is a finite number"),
+    "NUL, escaped": ('[1,\n"x\\u0000"]', "line 2: character 0x00 is no text"),
+    "half a pair, escaped": ('["\\ud800"]', "character 0xd800 is no text"),
     "cut off": ('{"a": [1,\n2', "line 2: not JSON"),
     "a text without an end": ('{"a": "b', "not JSON"),
     "a wrong escape": ('{"\\u00": 1}', "not JSON"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.reading.errors import ReadingError, at_line, shown
 from trainyard.reading.limits import MOST_DEPTH, MOST_DIGITS, MOST_VALUES_OF_TABLES
-from trainyard.reading.text import check_text, line_of
+from trainyard.reading.text import check_text, line_of, stranger_in
 
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 _PUNCTUATION = (":", ",")
@@ -70,7 +70,8 @@ def _check(text: str, source: str | Path) -> None:
             if levels:
                 levels.pop()
         elif token[0] == '"':
-            if before in ("{", ",") and levels and (keys := levels[-1]) is not None:
+            said = _wrong_escape(token)
+            if not said and before in ("{", ",") and levels and (keys := levels[-1]) is not None:
                 said = _twice(text, token, keys, match.start())
         else:
             said = _wrong_number(token)
@@ -94,6 +95,17 @@ def _twice(text: str, token: str, keys: dict[str, int], place: int) -> str:
         if first == place
         else f"key {shown(key)} stands twice, first on line {line_of(text, first)}; keep one"
     )
+
+
+def _wrong_escape(token: str) -> str:
+    """What is wrong with what the escapes of a text stand for; what is not JSON may pass."""
+    if "\\u" not in token:
+        return ""
+    try:
+        stranger = stranger_in(json.loads(token))
+    except json.JSONDecodeError:
+        return ""
+    return f"character {ord(stranger):#04x} is no text; leave it out" if stranger else ""
 
 
 def _wrong_number(token: str) -> str:

@@ -73,6 +73,12 @@ def undecodable(path: Path) -> ReadingError:
     return ReadingError(f"{path}: not in UTF-8; give a text file, saved in UTF-8")
 
 
+def stranger_in(value: str) -> str:
+    """The first character of a value that no text has, as it may come from escapes; "" if there is none."""
+    found = _NO_TEXT.search(value)
+    return found[0] if found else ""
+
+
 def check_text(text: str, source: str | Path) -> None:
     """Refuse characters that no text has, such as NUL.
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from trainyard.reading.errors import ReadingError, at_line, shortened, shown
+from trainyard.reading.errors import at_line, shortened, shown
 from trainyard.reading.limits import MOST_ALIASED, MOST_DEPTH, MOST_DIGITS, MOST_NAME, MOST_VALUES
 from trainyard.reading.section import Items, Section
-from trainyard.reading.text import check_text
+from trainyard.reading.text import check_text, stranger_in
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -126,6 +126,8 @@ class _Reader:
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> Any:
         tag = event.tag
+        if event.style == '"' and (stranger := stranger_in(event.value)):
+            raise at_line(self.source, line, f"character {ord(stranger):#04x} is no text; leave it out")
         if tag is None or tag == "!":
             is_plain = tag is None and event.implicit[0]
             tag = _RESOLVER.resolve(yaml.ScalarNode, event.value, (True, False)) if is_plain else _TEXT
@@ -260,6 +262,3 @@ class _Reader:
 
 class _Merge:
     """The key ``<<``."""
-
-
-__all__ = ["ReadingError", "parse_yaml"]
