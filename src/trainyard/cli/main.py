@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainyard.cli.bounds import check_bounds
 from trainyard.cli.verbs import VERBS, Verb
 
 __all__ = ["UsageError", "help_text", "main", "run"]
@@ -93,6 +94,7 @@ def _dispatch(given: list[str]) -> int:
     options = _options(name, module, rest)
     if options is None:
         return 0
+    check_bounds(options)
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 

@@ -29,20 +29,20 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
-    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import load_plan
+
+    plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.planning import load_model, simulate_task
     from trainyard.job.task import Task
     from trainyard.report.prediction import does_not_fit, simulation_document
 
-    plan = load_plan(options.plan)
     run = saved_run(options)
     options = settled(options, run, screen.say)
     spec = options.model or plan.model
     model = file_model(spec, options.seed or 0)
-    data = file_data(
-        spec, options.steps or 0
-    )  # what cannot be trained on is refused before anything is simulated
+    # What cannot be trained on is refused before anything is simulated.
+    data = file_data(spec, options.steps or 0)
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan"):

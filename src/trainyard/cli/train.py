@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled, usual
 from trainyard.cli.screen import Outcome, Screen
@@ -26,11 +27,11 @@ class Options(TrainingOptions):
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
-    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
     strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
     """auto searches; otherwise published systems, applied left to right."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
     """Precision to compute in."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STEPS
 from trainyard.cli.launcher import agreed
 from trainyard.cli.resuming import SavedRun, usual
 from trainyard.cli.screen import Common, Outcome, Screen
@@ -36,30 +37,30 @@ _LOGGED_LINES = 12
 class TrainingOptions(Common):
     """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
 
-    steps: Annotated[int | None, usual("steps", "N")] = None
+    steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
     """End after this many steps, counted from the first one ever, not from a resumption."""
-    lr: Annotated[float | None, usual("lr", "RATE")] = None
+    lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
     """Learning rate after warm-up."""
-    warmup_steps: Annotated[int | None, usual("warmup_steps", "N")] = None
+    warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
     """Steps over which the rate grows."""
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
-    weight_decay: Annotated[float | None, usual("weight_decay", "X")] = None
+    weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
     """Decoupled for adamw."""
-    clip_norm: Annotated[float | None, usual("clip_norm", "X")] = None
+    clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
     """Cut the gradient's global norm to this; 0 leaves it."""
-    seed: Annotated[int | None, usual("seed", "N")] = None
+    seed: Annotated[int | None, usual("seed", "N"), SEED] = None
     """Of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N")] = None
+    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
     """Steps between checkpoints; 0 writes one at the end."""
     resume: bool = False
     """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
     may not change is refused, and processes and strategies may."""
-    max_restarts: Annotated[int | None, usual("max_restarts", "N")] = None
+    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
     """How often to start again from the newest checkpoint when a process dies."""
     stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
     """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an

@@ -11,6 +11,7 @@ from trainyard.hardware.measure import Progress, machine_identity, measure_machi
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
 from trainyard.hardware.remembered import damaged, measurements_file, measuring, recall, remember
+from trainyard.hardware.topology import MAX_NODE_DEVICES
 
 __all__ = ["cluster_of_profile", "local_cluster", "local_profile", "remembered_cluster"]
 
@@ -77,8 +78,7 @@ def local_cluster(num_processes: int, progress: Progress | None = None) -> Clust
     HardwareError
         If the number is less than one, or measuring fails.
     """
-    if num_processes < 1:
-        raise HardwareError(f"{num_processes} local processes; allowed: 1 or more, e.g. local:4")
+    _check_count(num_processes)
     return cluster_of_profile(local_profile(progress), num_processes)
 
 
@@ -105,7 +105,13 @@ def cluster_of_profile(profile: MachineProfile, num_processes: int) -> Cluster:
     -------
     Cluster
         One node of that many devices.
+
+    Raises
+    ------
+    HardwareError
+        If the number is less than one, or more than a node has.
     """
+    _check_count(num_processes)
     num_threads = max(1, profile.num_cores // num_processes)
     dtypes = sorted({sample.dtype for sample in profile.matmul})
     peaks = {dtype: profile.matmul_flops_per_s(dtype, num_threads) for dtype in dtypes}
@@ -130,3 +136,10 @@ def cluster_of_profile(profile: MachineProfile, num_processes: int) -> Cluster:
     rate = large_bytes / max(large_s - latency_s, 1e-9)
     topology = shared_memory_node(num_processes, rate, latency_s)
     return Cluster(f"local:{num_processes}", (Node(topology, (device,) * num_processes),), profile=profile)
+
+
+def _check_count(num_processes: int) -> None:
+    if not 1 <= num_processes <= MAX_NODE_DEVICES:
+        raise HardwareError(
+            f"{num_processes} local processes; allowed: 1 or more, e.g. local:4, and at most {MAX_NODE_DEVICES}"
+        )

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 
+from trainyard.divisors import divisors
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import is_described_by_name
 from trainyard.job.lower.split import CoupledRowsError, split
@@ -76,7 +77,7 @@ class Task:
     def coupling(self) -> str | None:
         """Why the batch cannot be split into microbatches exactly; None where it can."""
         rows = self.num_rows
-        count = next((n for n in range(2, rows + 1) if rows % n == 0), 1)
+        count = next(iter(divisors(rows)[1:]), 1)
         try:
             self._programs.setdefault(rows // count, split(self.program(rows), count))
         except CoupledRowsError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainyard.fleet.site import FleetError
 from trainyard.private import require_private
+from trainyard.reading import raised_as, read_text
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
@@ -116,7 +117,9 @@ def read_token(path: Path) -> str:
         If others may read it, too.
     """
     require_private(path)
-    for line in path.read_text().splitlines():
+    with raised_as(FleetError):
+        lines = read_text(path).splitlines()
+    for line in lines:
         if line.strip() and not line.startswith("#"):
             return line.rpartition(":")[2].strip()
     raise FleetError(f"{path} holds no token; it has one line, TOKEN or user:TOKEN")

@@ -8,6 +8,7 @@ from functools import cache, lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from trainyard.divisors import divisors
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
@@ -88,7 +89,7 @@ class Training:
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""
-        return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
+        return tuple(n for n in divisors(self.rows) if n <= most)
 
     @property
     def checkpoint_bytes(self) -> int:
