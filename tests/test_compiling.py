@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from trainyard import caches, compiling
 
 _CALLED = """
 from trainyard.compiling import compiled
@@ -85,3 +91,58 @@ def test_a_function_that_is_given_to_another_is_found_on_disk_again(tmp_path: Pa
             [sys.executable, "template.py"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == ["21", "31", "41", str(num_found)]
+
+
+def _emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def _unwritable(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize(("suffix", "damages"), [("nbi", _emptied), ("nbc", _cut), ("nbc", _unwritable)])
+def test_damaged_and_unwritable_files_are_compiled_anew(
+    suffix: str,
+    damages: Callable[[Path], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(caches, "_told", set())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "kept_on_disk.py").write_text(_CALLED.format(rate=1, sign="+"))
+
+    def called() -> tuple[int, int]:
+        sys.modules.pop("kept_on_disk", None)
+        inner = importlib.import_module("kept_on_disk").inner
+        return inner(3), sum(inner.stats.cache_hits.values())
+
+    assert (called(), called()) == ((4, 0), (4, 1))
+    (file,) = tmp_path.rglob(f"*.{suffix}")
+    damages(file)
+    assert called() == (4, 0)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "goes on without remembered compiled functions" in said
+    if damages is not _unwritable:
+        assert called() == (4, 1)
+
+
+def test_without_a_folder_to_write_in_functions_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(caches, "_told", set())
+    monkeypatch.setattr(compiling, "_ForgivingCache", fails)
+    doubled = compiling.compiled(lambda number: 2 * number)
+    assert doubled(3) == 6
+    assert "no locator available" in capsys.readouterr().err

@@ -17,9 +17,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
+from trainyard.caches import go_without
+
 __all__ = ["compiled"]
+
+_WHAT = "compiled functions"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -31,7 +36,12 @@ def compiled(function: _Function, **options: Any) -> _Function:
     ----------
     options : of ``numba.njit``.
     """
-    dispatcher = njit(cache=True, **options)(function)
+    dispatcher: Any = njit(**options)(function)
+    if hasattr(dispatcher, "_cache"):  # not where Numba is told to compile nothing
+        try:
+            dispatcher._cache = _ForgivingCache(function)
+        except RuntimeError as error:  # Numba's own words for folders that cannot be written
+            go_without(_WHAT, "no folder", error)
     index = _index_of(dispatcher)
     if index is not None:
         index._source_stamp = _stamp(function.__globals__, index._source_stamp)
@@ -39,6 +49,27 @@ def compiled(function: _Function, **options: Any) -> _Function:
         if function.__closure__ is None:
             dispatcher._set_uuid(f"{function.__module__}.{function.__qualname__}:{index._source_stamp}")
     return cast(_Function, dispatcher)
+
+
+class _ForgivingCache(FunctionCache):
+    """Numba's cache of a function, for which damaged files and full disks are a reason to compile, not to fail."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # of a damaged file, any
+            go_without(_WHAT, self.cache_path, error)
+            self._try(self.flush)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._try(lambda: super(_ForgivingCache, self).save_overload(sig, data))
+
+    def _try(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except OSError as error:
+            go_without(_WHAT, self.cache_path, error)
 
 
 def _index_of(function: Any) -> Any:

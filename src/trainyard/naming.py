@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from trainyard.reading import shown
+
 T = TypeVar("T", covariant=True)
 
 
@@ -28,6 +30,8 @@ class Named(Protocol[T]):
 
 T_ = TypeVar("T_")
 
+_MOST_TEXT = 10_000
+_LARGEST = 2**63
 _QUOTED_OR_IN_A_FILE = re.compile(r"""'[^']*'|"[^"]*"|[^,()'"]+\.py:[^\W\d]\w*""")
 
 
@@ -80,12 +84,14 @@ class Names(Generic[T_]):
         return tuple(term.text for term in self._terms(text, joined_by))
 
     def _terms(self, text: str, joined_by: str) -> list[_Term]:
+        if len(text) > _MOST_TEXT:
+            raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
         quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
         try:
             tree = ast.parse(quoted.strip(), mode="eval").body
             parts = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
             return [_Term.of(part) for part in parts]
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._unreadable(text, joined_by) from None
 
     def _make(self, term: _Term) -> T_:
@@ -105,15 +111,17 @@ class Names(Generic[T_]):
     def _value(self, name: str, option: str, value: ast.expr) -> Any:
         try:
             found = ast.literal_eval(value)
-        except ValueError:
+        except (ValueError, RecursionError, MemoryError):
             found = value
+        if isinstance(found, int | float) and not abs(found) <= _LARGEST:
+            raise self.error(f"option {option} of {name} is a number of at most 64 bits; give a smaller one")
         if found is None or isinstance(found, self.types):
             return found
         raise self.error(f"option {option} of {name} must be {self.types_in_words}, got {ast.unparse(value)}")
 
     def _unreadable(self, text: str, joined_by: str) -> Exception:
         return self.error(
-            f"cannot read {self.kinds} from {text!r}; write names joined by {joined_by}, such as {self.example!r}"
+            f"cannot read {self.kinds} from {shown(text)}; write names joined by {joined_by}, such as {self.example!r}"
         )
 
 

@@ -56,7 +56,7 @@ CASES = {
     "unknown device": (("plan", "gpt-tiny", "--cluster", "1x2xA100-81G"), ("A100-81G", "A100-80G", "YAML")),
     "cluster that does not parse": (("plan", "gpt-tiny", "--cluster", "2 x 4"), ("2 x 4", "16x8xA100-80G")),
     "missing cluster file": (("hardware", "nowhere.yaml"), ("nowhere.yaml", "give")),
-    "bad cluster file": (("hardware", "cluster.yaml"), ("nodes",)),
+    "bad cluster file": (("hardware", "cluster.yaml"), ("cluster.yaml", "'devices' is missing")),
     "no cluster": (("plan", "gpt-tiny"), ("--cluster",)),
     "misspelt flag": (("plan", *TINY, "--strategy", "zero"), ("--strategy", "--strategies")),
     "not a number": (("plan", *TINY, "--rows", "many"), ("--rows", "many")),
@@ -77,8 +77,17 @@ CASES = {
     "missing plan": (("simulate", "nowhere.yaml"), ("nowhere.yaml", "trainyard plan")),
     "plan that is no YAML": (("simulate", "garbage.yaml"), ("garbage.yaml", "YAML")),
     "plan that is a list": (("simulate", "list.yaml"), ("list.yaml", "mapping")),
-    "half a plan": (("run", "half.yaml"), ("half.yaml", "field 'cluster' is missing")),
-    "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "not text")),
+    "half a plan": (("run", "half.yaml"), ("half.yaml", "'cluster'", "missing")),
+    "binary plan": (("simulate", "binary.yaml"), ("binary.yaml", "UTF-8")),
+    "resuming nothing": (("train", "gpt-tiny", "--resume"), ("--resume", "--checkpoint FOLDER")),
+    "resuming a missing folder": (
+        ("train", "gpt-tiny", "--resume", "--checkpoint", "nowhere"),
+        ("nowhere does not exist", "no checkpoint", "leave out --resume"),
+    ),
+    "resuming an empty folder": (
+        ("train", "gpt-tiny", "--resume", "--checkpoint", "."),
+        ("holds no checkpoint", "nothing to resume from"),
+    ),
     "unknown paper": (("papers", "zer0"), ("zer0", "zero")),
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
     "negative time to start": (
@@ -101,7 +110,7 @@ def under(policy):
 
 
 CASES |= {
-    "workload that is too deep": (fleet("deep.yaml"), ("deep.yaml, line 2", "too deep", "a job is a mapping")),
+    "workload that is too deep": (fleet("deep.yaml"), ("deep.yaml, line 2", "too deep", "64")),
     "job that is too deep": (("fleet", "submit", "deep-job.yaml"), ("deep-job.yaml, line 1", "too deep")),
     "log that is too deep": (fleet("deep.json", "--format", "philly"), ("deep.json, line 1", "too deep")),
     "workload that is not UTF-8": (fleet("latin1.yaml"), ("latin1.yaml, line 2", "0xf6", "UTF-8")),

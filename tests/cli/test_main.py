@@ -13,12 +13,13 @@ from trainyard.cli.verbs import VERBS
 
 # Verbs and their flags. A change here is a change of the interface: say so in CHANGELOG.md.
 INTERFACE = {
-    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
-    "--checkpoint-every --resume --max-restarts --device --processes --strategies --rows --dtype --statistics",
+    "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
+    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --processes "
+    "--strategies --rows --dtype --statistics",
     "plan": "MODEL --json --cluster --strategies --rows --dtype --save --statistics",
     "simulate": "PLAN --json --model --cluster --html --trace",
-    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --checkpoint "
-    "--checkpoint-every --resume --max-restarts --device --model",
+    "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
+    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model",
     "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
@@ -31,9 +32,10 @@ INTERFACE = {
     "--trace --workload --jobs --load --deadlines --seeds --html",
     "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",
     "fleet download": "[NAME] --json --folder",
-    "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --trace --limit --start-s "
-    "--restart-s --measure --html",
-    "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --state --host --port --token-file",
+    "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --stall-s "
+    "--max-checkpoint-gb --trace --limit --start-s --restart-s --measure --html",
+    "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --stall-s --max-checkpoint-gb "
+    "--state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",
     "fleet cancel": "NAME --json --server --token-file",

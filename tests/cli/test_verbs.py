@@ -129,6 +129,9 @@ def test_train_resume_and_run(tmp_path, monkeypatch, capsys):
     assert found["measured"]["peak_memory_bytes"] > found["prediction"]["peak_bytes"][0]
     assert (tmp_path / "c" / "log" / "metrics.jsonl").is_file()
 
+    # All else is as in the checkpoint; other processes are a matter of taste, another rate is another run.
+    assert cli.main(("train", "gpt-tiny", "--checkpoint", "c", "--resume", "--lr", "0.1")) == 2
+    assert "with --lr 0.001, and --lr 0.1 is asked for" in capsys.readouterr().err
     resumed = document(*start, "14", "--processes", "1", "--resume", capsys=capsys)
     assert resumed["first_step"] == 12
     assert [m["step"] for m in resumed["metrics"]] == [12, 13]

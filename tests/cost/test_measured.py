@@ -246,7 +246,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
         return [{**found, "passes": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
-    monkeypatch.setattr(measured.Others, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
+    monkeypatch.setattr(measured.OtherLoad, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
     node = next(n for n in small_graph().nodes if "mm" in n.name)
     for quiet, seconds, disturbed in ((False, 1.0, 1), (False, 1.0, 1), (True, 0.5, 0), (True, 0.5, 0)):
         monkeypatch.setattr(measured, "other_load_now", lambda quiet=quiet: 0.0 if quiet else 1.0)

@@ -144,7 +144,7 @@ def test_site_reads_its_text() -> None:
     )
     with pytest.raises(FleetError, match="'4xK80' is not NODESxDEVICES"):
         Site.parse("2x8xV100+4xK80")
-    with pytest.raises(FleetError, match="a pool has at most 1,000,000 nodes, got 99999999"):
+    with pytest.raises(FleetError, match="a cluster has at most 1,000,000 devices, got 99999999 nodes"):
         Site.parse("99999999x9")
 
 

@@ -85,7 +85,7 @@ def test_bad_devices_are_refused() -> None:
         replace(device, memory_bytes=0)
     with pytest.raises(HardwareError, match="max_matmul_fraction"):
         replace(device.efficiency, max_matmul_fraction=1.5)
-    with pytest.raises(HardwareError, match="DeviceSpec"):
+    with pytest.raises(HardwareError, match="device 'half', field 'efficiency' is missing"):
         DeviceSpec.from_dict({"name": "half"})
 
 

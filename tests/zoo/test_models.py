@@ -125,7 +125,7 @@ def test_loss_is_the_mean_over_microbatches(name):
 def test_a_mistyped_name_is_answered_with_close_ones_first():
     with pytest.raises(ValueError, match=r"unknown model 'gtp2'; known: gpt2, .*dlrm"):
         build("gtp2")
-    with pytest.raises(ValueError, match="at least one row"):
+    with pytest.raises(ValueError, match="from 1 to 100,000,000 rows"):
         build("gpt2", 0)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from trainyard.cli.bounds import ROWS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.splitting import SplittingOptions
@@ -25,7 +26,7 @@ class Options(SplittingOptions, Common):
     """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
     strategies: Annotated[str, tyro.conf.arg(metavar="A,B,...")]
     """Strategies to compare, separated by commas; each may combine several with +."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainyard.cli.bounds import check_bounds
 from trainyard.cli.verbs import VERBS, Verb
 
 __all__ = ["UsageError", "help_text", "main", "run"]
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0; 1 where there is a result and it is not what was asked for, such as a plan that does not
-        fit; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C.
+        fit, or a run began and failed; 2 for an error of the user; both are told in one line of stderr; 130 after Ctrl-C.
         With ``TRAINYARD_DEBUG=1`` errors keep their traceback.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)
-        return _USER_ERROR
+        return _FAILED if _has_failed(error) else _USER_ERROR
 
 
 def help_text(verbs: Mapping[str, Verb] = VERBS) -> str:
@@ -93,6 +94,7 @@ def _dispatch(given: list[str]) -> int:
     options = _options(name, module, rest)
     if options is None:
         return 0
+    check_bounds(options)
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 
@@ -155,6 +157,13 @@ def _without_box(text: str) -> str:
 def _is_users(error: Exception) -> bool:
     """Whether the user can do something about an error; anything else is a defect and keeps its traceback."""
     return isinstance(error, ValueError | OSError) or type(error).__module__.startswith("trainyard.")
+
+
+def _has_failed(error: Exception) -> bool:
+    """Whether what was asked for was right, and began."""
+    from trainyard.job.run.errors import FailedRunError
+
+    return isinstance(error, FailedRunError)
 
 
 def _one_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import RenderableType
 
+from trainyard.cli.bounds import ROWS
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.splitting import SplittingOptions
 
@@ -25,7 +26,7 @@ class Options(SplittingOptions, Common):
     """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
     """auto searches; otherwise published systems, applied left to right."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
@@ -35,6 +36,9 @@ class Options(SplittingOptions, Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Plan."""
+    from trainyard.hardware import parse_cluster
+
+    place = parse_cluster(options.cluster)  # before PyTorch is loaded, which takes seconds
     from trainyard.job.plan import DoesNotFitError
     from trainyard.job.planning import load_model, plan
     from trainyard.report.prediction import (
@@ -49,7 +53,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         with screen.waiting("planning") as change:
             found = plan(
                 load_model(options.model, options.rows),
-                options.cluster,
+                place,
                 options.strategies,
                 options.dtype,
                 lambda what, done: change(f"{what} ({done:.0%})"),

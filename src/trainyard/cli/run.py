@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import tyro
 
 from trainyard.cli.launcher import is_silent
+from trainyard.cli.resuming import saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
 from trainyard.cli.training import TrainingOptions, train_and_report
 
@@ -27,24 +29,33 @@ class Options(TrainingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
-    from trainyard.cli.sources import file_data, file_model
     from trainyard.job.plan import load_plan
-    from trainyard.job.planning import load_model, simulate
+
+    plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    from trainyard.cli.sources import file_data, file_model
+    from trainyard.job.planning import load_model, simulate_task
+    from trainyard.job.task import Task
     from trainyard.report.prediction import does_not_fit, simulation_document
 
-    plan = load_plan(options.plan)
+    run = saved_run(options)
+    options = settled(options, run, screen.say)
     spec = options.model or plan.model
-    model = file_model(spec, options.seed)
-    data = file_data(spec, options.steps)  # what cannot be trained on is refused before anything is simulated
+    model = file_model(spec, options.seed or 0)
+    # What cannot be trained on is refused before anything is simulated.
+    data = file_data(spec, options.steps or 0)
     simulation = None
     if not is_silent():
         with screen.waiting("simulating the plan"):
             # A plan that was made for other machines runs here, too; this is what it takes here.
-            model = load_model(spec) if model is None and options.model is not None else model
-            simulation = simulate(plan, model, f"local:{plan.num_ranks}")
+            model = load_model(spec, plan.num_rows) if model is None else model
+            task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
+            if run is not None:
+                run.check(plan, task)
+            simulation = simulate_task(plan, task, f"local:{plan.num_ranks}")
         # What is known of this machine is its processors and their memory.
         if options.device == "cpu" and not simulation.fits:
             return Outcome(simulation_document(simulation), failure=does_not_fit(plan, simulation))
     del model
-    command = f"trainyard run {options.plan}" + (f" --model {options.model}" if options.model else "")
-    return train_and_report(command, spec, plan, simulation, data, options, screen)
+    named = f" --model {quote(options.model)}" if options.model else ""
+    command = f"trainyard run {quote(str(options.plan))}{named}"
+    return train_and_report(command, spec, plan, simulation, data, options, screen, run)

@@ -37,11 +37,12 @@ class Options(Common):
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.job.plan import load_plan
+
+    plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
     from trainyard.job.planning import load_model, simulate
     from trainyard.report.prediction import simulation_document, simulation_facts
     from trainyard.report.tables import facts_table
 
-    plan = load_plan(options.plan)
     with screen.waiting("simulating"):
         model = None if options.model is None else load_model(options.model)
         simulation = simulate(plan, model, options.cluster)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
+from trainyard.cli.resuming import SavedRun, saved_run, settled, usual
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.splitting import SplittingOptions
 from trainyard.cli.training import TrainingOptions, train_and_report
 
 if TYPE_CHECKING:
@@ -20,19 +22,24 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(SplittingOptions, TrainingOptions):
+class Options(TrainingOptions):
     """Plan for this machine, say why, and train: a model by name, or a Python file with model() and data(step)."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """Name of a model such as gpt-small-cpu, or a Python file that defines model() and data(step)."""
-    processes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
-    strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
+    strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
     """auto searches; otherwise published systems, applied left to right."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None
     """Precision to compute in."""
+    statistics: Annotated[
+        Literal["batch", "microbatch"] | None, usual("statistics", "{batch,microbatch}")
+    ] = None
+    """batch: microbatches are made only where they train the same as the whole batch. microbatch: also where
+    rows depend on each other; see `trainyard plan --help`."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -42,13 +49,17 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.prediction import does_not_fit, planned_document, simulation_facts
     from trainyard.report.tables import facts_table
 
-    model = file_model(options.model, options.seed)
+    run = saved_run(options)
+    keeps_plan = run is not None and run.goes_on_under_its_plan(options)
+    options = settled(options, run, screen.say)
+    model = file_model(options.model, options.seed or 0)
     # What cannot be trained on is refused before anything is planned.
-    data = file_data(options.model, options.steps)
+    data = file_data(options.model, options.steps or 0)
     found = None
     if not is_silent():
         try:
-            found = _best_plan(options, model, screen)
+            before = None if run is None else _as_before(run, options, model, screen, simulates=keeps_plan)
+            found = before or _best_plan(options, model, screen)
         except DoesNotFitError as error:
             return Outcome({"model": options.model, "fits": False, "reason": str(error)}, failure=str(error))
         screen.say(found.plan.explain())
@@ -58,9 +69,26 @@ def act(options: Options, screen: Screen) -> Outcome:
             return Outcome(planned_document(found), failure=does_not_fit(found.plan, found.simulation))
     plan = parse_plan(agreed("plan", lambda: "" if found is None else found.plan.to_text()))
     simulation = None if found is None else found.simulation
-    return train_and_report(
-        f"trainyard train {options.model}", options.model, plan, simulation, data, options, screen
-    )
+    command = f"trainyard train {quote(options.model)}"
+    return train_and_report(command, options.model, plan, simulation, data, options, screen, run)
+
+
+def _as_before(
+    run: SavedRun, options: Options, model: Model | None, screen: Screen, simulates: bool
+) -> Planned | None:
+    """See that the model is that of the run; if that goes on under its plan, say what it takes here."""
+    from trainyard.job.planning import Planned, load_model, simulate_task
+    from trainyard.job.task import Task
+
+    plan = run.plan
+    model = load_model(options.model, options.rows) if model is None else model
+    task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
+    run.check(plan, task)
+    if not simulates:
+        return None
+    with screen.waiting("simulating the plan"):
+        simulation = simulate_task(plan, task, f"local:{plan.num_ranks}")
+    return Planned(plan, simulation, task, (), 0.0)
 
 
 def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned:
@@ -81,10 +109,10 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
                 planned = plan(
                     model,
                     cluster_of_profile(profile, count),
-                    options.strategies,
-                    options.dtype,
+                    str(options.strategies),
+                    str(options.dtype),
                     lambda what, done: change(f"{what} ({done:.0%})"),
-                    options.statistics,
+                    options.statistics or "batch",
                     all_devices=True,
                 )
             except DoesNotFitError:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STEPS
 from trainyard.cli.launcher import agreed
+from trainyard.cli.resuming import SavedRun, usual
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
 
@@ -31,58 +35,81 @@ _LOGGED_LINES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Common):
-    """How a run goes."""
+    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
 
-    steps: Annotated[int, tyro.conf.arg(metavar="N")] = 100
+    steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
     """End after this many steps, counted from the first one ever, not from a resumption."""
-    lr: Annotated[float, tyro.conf.arg(metavar="RATE")] = 1e-3
+    lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
     """Learning rate after warm-up."""
-    warmup_steps: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
     """Steps over which the rate grows."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
-    weight_decay: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
     """Decoupled for adamw."""
-    clip_norm: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
     """Cut the gradient's global norm to this; 0 leaves it."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    seed: Annotated[int | None, usual("seed", "N"), SEED] = None
     """Of initial values and dropout."""
+    on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
+    """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
     """Steps between checkpoints; 0 writes one at the end."""
     resume: bool = False
-    """Continue from the newest checkpoint of the folder, under this plan or another."""
-    max_restarts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
+    may not change is refused, and processes and strategies may."""
+    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
     """How often to start again from the newest checkpoint when a process dies."""
-    device: Literal["cpu", "cuda"] = "cpu"
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
+    hour."""
+    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
+    """All checkpoints together take no more of the disk; a run whose would is refused."""
+    device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
     """What the processes compute on."""
 
-    def config(self, model: str) -> TrainConfig:
-        """The options as the runtime takes them."""
+    def __post_init__(self) -> None:
+        for name in ("stall_s", "max_checkpoint_gb"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} takes a number above 0, got {getattr(self, name):g}"
+                )
+
+    def config(self, model: str, run: SavedRun | None) -> TrainConfig:
+        """The options, of which none is open any more, as the runtime takes them.
+
+        Parameters
+        ----------
+        run : that goes on, if one does.
+        """
         from trainyard.job.run.config import TrainConfig
         from trainyard.job.run.optimizer import OptimizerConfig
 
-        optimizer = OptimizerConfig(
-            self.optimizer,
-            self.lr,
-            self.warmup_steps,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-        )
+        asked: dict[str, Any] = {
+            name: getattr(self, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")
+        }
+        base = OptimizerConfig() if run is None else run.optimizer
+        optimizer = replace(base, name=self.optimizer or base.name, **asked)
+        how: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
+        }
         folder = self.checkpoint or Path(
             agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
         )
+        keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
         return TrainConfig(
-            self.steps,
+            self.steps or 0,
             optimizer,
             folder,
-            self.checkpoint_every,
             resume=self.resume,
-            seed=self.seed,
-            max_restarts=self.max_restarts,
             log=folder / "log",
-            device=self.device,
+            stall_s=self.stall_s,
+            max_checkpoint_bytes=self.max_checkpoint_gb * 1e9,
+            **how,
+            **keep,
         )
 
 
@@ -94,6 +121,7 @@ def train_and_report(
     own_data: Data | None,
     options: TrainingOptions,
     screen: Screen,
+    run: SavedRun | None,
 ) -> Outcome:
     """Train under a plan, show the loss falling, and put what was predicted beside what was measured.
 
@@ -103,21 +131,20 @@ def train_and_report(
     spec : the model, as ``load_model`` takes it.
     simulation : of the plan on this machine; None on a rank that does not speak.
     own_data : of a model that is a file, if that has any.
+    run : that goes on, if one does.
     """
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
 
-    config = options.config(spec)
+    config = options.config(spec, run)
     data, said = data_of(spec, plan.num_rows, own_data)
     screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
-    with _shown(screen, options.steps) as (on_step, on_restart):
-        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart)
-    for note in result.notes:
-        screen.say(note)
+    with _shown(screen, config.steps) as (on_step, on_restart):
+        result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:
         return Outcome({})
     document = {"plan": plan.to_text(), **_document(simulation, result)}
-    return Outcome(document, _body(simulation, result, command, options.steps))
+    return Outcome(document, _body(simulation, result, command, config.steps))
 
 
 @contextmanager
@@ -130,10 +157,10 @@ def _shown(
         screen.say(f"restarted from step {restart.step} in {restart.seconds:.1f} s: {restart.reason}")
 
     if not screen.messages.is_terminal:
-        every = -(-steps // _LOGGED_LINES)
+        every = max(1, -(-steps // _LOGGED_LINES))
 
         def on_step(metrics: StepMetrics) -> None:
-            if metrics.step % every == 0 or metrics.step + 1 == steps:
+            if metrics.step % every == 0 or metrics.step + 1 == steps or metrics.skipped:
                 screen.say(f"step {metrics.step + 1}/{steps}  {_said(metrics)}")
 
         yield on_step, on_restart
@@ -162,7 +189,7 @@ def _said(metrics: StepMetrics) -> str:
         if metrics.tokens_per_s
         else f"{metrics.rows_per_s:,.1f} rows/s"
     )
-    return f"{losses}  {rate}"
+    return f"{losses}  {rate}{'  skipped' if metrics.skipped else ''}"
 
 
 def _measured(metrics: Sequence[StepMetrics]) -> dict[str, Any]:
@@ -185,6 +212,7 @@ def _document(simulation: Simulation, result: TrainResult) -> dict[str, Any]:
         "predicted_sent_bytes": max(simulation.sent_bytes),
         "measured": _measured(result.metrics) if result.metrics else None,
         "first_step": result.first_step,
+        "skipped_steps": sum(metrics.skipped for metrics in result.metrics),
         "restarts": [vars(restart) for restart in result.restarts],
         "notes": result.notes,
         "checkpoint": None if result.checkpoint is None else str(result.checkpoint),
@@ -219,8 +247,10 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         make_table("", ("", "predicted", "measured"), rows),
         "* resident, with what Python and PyTorch themselves hold",
     ]
+    if skipped := sum(metrics.skipped for metrics in result.metrics):
+        body.append(f"{skipped} of {len(result.metrics)} steps were not finite; their updates were skipped")
     if result.checkpoint is not None:
         folder = result.checkpoint.parent
-        more = f"--checkpoint {folder} --resume --steps {2 * steps}"
+        more = f"--checkpoint {quote(str(folder))} --resume --steps {2 * steps}"
         body += ["", f"checkpoint {result.checkpoint}; go on with", f"  {command} {more}"]
     return tuple(body)

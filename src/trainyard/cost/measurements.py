@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from trainyard.hardware.busy import BUSY
-from trainyard.hardware.remembered import measurements_file, write_whole
+from trainyard.hardware.remembered import damaged, measurements_file, recall, remember
 
 __all__ = [
     "Entry",
@@ -160,10 +160,12 @@ class Measurements:
         """What the file holds that can be believed; nothing if it is absent, damaged or of another version."""
         path = measurements_file("ops")
         try:
-            plain = json.loads(path.read_text())
+            text = recall(path)
+            plain: Any = {"version": None} if text is None else json.loads(text)
             conditions = plain["conditions"] if plain["version"] == _VERSION else {}
             entries = {str(key): _entry(values) for key, values in conditions.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            damaged(path, error)
             entries = {}
         return cls(path, entries)
 
@@ -174,7 +176,7 @@ class Measurements:
     def write(self) -> None:
         """Replace the file."""
         conditions = {key: asdict(entry) for key, entry in self.entries.items()}
-        write_whole(self.path, json.dumps({"version": _VERSION, "conditions": conditions}))
+        remember(self.path, json.dumps({"version": _VERSION, "conditions": conditions}))
 
 
 def _entry(values: Mapping[str, Any]) -> Entry:

@@ -6,19 +6,21 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.reading.limits import MOST_DEVICES
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_POOL = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([A-Za-z][\w.-]*))?(?:@(.*))?")
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_POOL = re.compile(r"([1-9]\d{0,17})x([1-9]\d{0,17})(?:x([A-Za-z][\w.-]*))?(?:@(.*))?", re.ASCII)
+_NUMBER = r"(\d{1,15}(?:\.\d{1,15})?)"
 # What may follow the @ of a pool.
-_CPUS, _MEMORY, _RACK = (re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "GB", r"([1-9]\d*)/rack"))
-_MOST_NODES = 1_000_000
+_CPUS, _MEMORY, _RACK = (
+    re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "GB", r"([1-9]\d{0,17})/rack")
+)
 _FORM = "NODESxDEVICES or NODESxDEVICESxTYPE, and what more a node has: NODESxDEVICES@24cpu,500GB,4/rack"
 
 
@@ -89,8 +91,15 @@ class Site:
         FleetError
             If it does not read so.
         """
-        pools = [_pool(f"rack {number}", part.strip(), text) for number, part in enumerate(text.split("+"))]
-        return cls(text, tuple(chain.from_iterable(pools)))
+        pools: list[Host] = []
+        num_devices = 0
+        for number, part in enumerate(text.split("+")):
+            more = _pool(f"rack {number}", part.strip(), text)
+            pools += more
+            num_devices += sum(host.num_devices for host in more)
+            if num_devices > MOST_DEVICES:
+                raise FleetError(f"cluster {text!r}: a cluster has at most {MOST_DEVICES:,} devices")
+        return cls(text, tuple(pools))
 
     def without(self, away: Iterable[int]) -> Site:
         """The same cluster while these nodes, and no others, cannot be used."""
@@ -227,7 +236,9 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
             raise FleetError(
                 f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB and 4/rack; a pool is {_FORM}"
             )
-    if int(found[1]) > _MOST_NODES:
-        raise FleetError(f"cluster {whole!r}: a pool has at most {_MOST_NODES:,} nodes, got {found[1]}")
+    if int(found[1]) * int(found[2]) > MOST_DEVICES:
+        raise FleetError(
+            f"cluster {whole!r}: a cluster has at most {MOST_DEVICES:,} devices, got {found[1]} nodes of {found[2]}"
+        )
     host = Host(found[3] or "device", int(found[2]), cpus, memory_bytes)
     return [replace(host, rack=f"{rack}.{n // per_rack}" if per_rack else "") for n in range(int(found[1]))]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
 from trainyard.hardware.errors import HardwareError, unknown_name
+from trainyard.reading import Section, raised_as
 
 __all__ = ["DTYPES", "DeviceSpec", "Efficiency"]
 
@@ -232,29 +233,27 @@ class DeviceSpec:
         HardwareError
             If a field is missing or unknown.
         """
-        plain = dict(values)
-        try:
-            # YAML reads 1e9 as a string, so numbers are converted.
-            efficiency = Efficiency(**{name: float(x) for name, x in plain.pop("efficiency").items()})
-            name, source, memory_bytes = (
-                str(plain.pop("name")),
-                str(plain.pop("source")),
-                plain.pop("memory_bytes"),
-            )
-            peaks = {dtype: float(rate) for dtype, rate in plain.pop("peak_flops_per_s").items()}
+        with raised_as(HardwareError):
+            given = Section.of(values, "a description of hardware")
+            name = given.text("name")
+            given.what = f"device {name!r}"
+            given.refuse_unknown(_FIELDS)
+            efficiency, peaks = given.section("efficiency"), given.section("peak_flops_per_s")
+            efficiency.what, peaks.what = f"efficiency of {name!r}", f"peak_flops_per_s of {name!r}"
+            efficiency.refuse_unknown(_EFFICIENCY)
+            optional = {field: given.number(field, 0.0) for field in _OPTIONAL if field in given}
             return cls(
                 name=name,
-                memory_bytes=int(float(memory_bytes)),
-                peak_flops_per_s=peaks,
-                efficiency=efficiency,
-                source=source,
-                **{field_name: float(x) for field_name, x in plain.items()},
+                memory_bytes=int(given.positive("memory_bytes")),
+                peak_flops_per_s={dtype: peaks.positive(dtype) for dtype in peaks},
+                memory_bandwidth_bytes_per_s=given.positive("memory_bandwidth_bytes_per_s"),
+                launch_s=given.number("launch_s", 0.0),
+                efficiency=Efficiency(**{field: efficiency.number(field, 0.0) for field in _EFFICIENCY}),
+                source=given.text("source"),
+                **optional,
             )
-        except HardwareError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HardwareError(
-                f"device {values.get('name', '?')!r} cannot be read ({error}); write the fields of "
-                "DeviceSpec, or the "
-                "name of a preset"
-            ) from error
+
+
+_EFFICIENCY = tuple(each.name for each in fields(Efficiency))
+_FIELDS = tuple(each.name for each in fields(DeviceSpec) if each.init)
+_OPTIONAL = ("collective_launch_s", "host_bandwidth_bytes_per_s")

@@ -79,9 +79,7 @@ class Fabric:
             self._routes[source] = self._search(source)
         route = self._routes[source].get(target)
         if route is None:
-            raise HardwareError(
-                f"fabric {self.name!r} has no path from {source} to {target}; add edges between them"
-            )
+            raise self._no_path(source, target)
         return route
 
     def _search(self, source: str) -> dict[str, tuple[int, ...]]:
@@ -98,10 +96,36 @@ class Fabric:
 
     def check(self, num_nodes: int) -> None:
         """Raise `HardwareError` unless every one of `num_nodes` nodes reaches every other."""
-        if self.edges:
-            for node in range(num_nodes):
-                self.route(0, node)
-                self.route(node, 0)
+        if not self.edges:
+            return
+        forward: dict[str, list[str]] = {}
+        backward: dict[str, list[str]] = {}
+        for edge in self.edges:
+            forward.setdefault(edge.source, []).append(edge.target)
+            backward.setdefault(edge.target, []).append(edge.source)
+        reached, reaching = _connected(forward), _connected(backward)
+        for node in map("node{}".format, range(num_nodes)):
+            if node not in reached:
+                raise self._no_path("node0", node)
+            if node not in reaching:
+                raise self._no_path(node, "node0")
+
+    def _no_path(self, source: str, target: str) -> HardwareError:
+        return HardwareError(
+            f"fabric {self.name!r} has no path from {source} to {target}; add edges between them"
+        )
+
+
+def _connected(neighbors: dict[str, list[str]]) -> set[str]:
+    """What is reached from the first node."""
+    found = {"node0"}
+    queue = ["node0"]
+    while queue:
+        for vertex in neighbors.get(queue.pop(), ()):
+            if vertex not in found:
+                found.add(vertex)
+                queue.append(vertex)
+    return found
 
 
 NON_BLOCKING = Fabric()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -24,12 +25,16 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.presets import device_named
 from trainyard.hardware.profile import MachineProfile
-from trainyard.hardware.topology import Edge, Link, NodeTopology
+from trainyard.hardware.topology import MAX_DEVICES, Link, NodeTopology, edges_from
+from trainyard.reading import Section, parse_yaml, raised_as, shown
 
 if TYPE_CHECKING:
-    from trainyard.hardware.cluster import Cluster
+    from trainyard.hardware.cluster import Cluster, Node
 
 __all__ = ["cluster_from_dict", "cluster_from_yaml", "cluster_to_dict", "cluster_to_yaml"]
+
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile")
+_MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
@@ -70,13 +75,15 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     return plain
 
 
-def cluster_from_dict(plain: Mapping[str, Any]) -> Cluster:
+def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -> Cluster:
     """Read the plain form of a cluster.
 
     Parameters
     ----------
     plain
         What `cluster_to_dict` wrote, or a mapping with the single key ``cluster``.
+    within
+        Files that are being read, each named by the one before; none of them can be named again.
 
     Returns
     -------
@@ -88,42 +95,66 @@ def cluster_from_dict(plain: Mapping[str, Any]) -> Cluster:
     HardwareError
         If it cannot be read.
     """
-    from trainyard.hardware.cluster import Cluster, Node
-    from trainyard.hardware.parse import parse_cluster
+    from trainyard.hardware.cluster import Cluster
+    from trainyard.hardware.parse import cluster_within
 
-    if not isinstance(plain, Mapping):
-        raise HardwareError(
-            f"a cluster file holds {type(plain).__name__}; allowed: a mapping with nodes or cluster"
+    with raised_as(HardwareError):
+        given = Section.of(plain, "a cluster")
+        if "cluster" in given:
+            given.refuse_unknown(("cluster",))
+            return cluster_within(given.text("cluster"), within)
+        given.refuse_unknown(_FIELDS)
+        nodes = _nodes(given)
+        fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
+        profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile)
+
+
+def _nodes(given: Section) -> tuple[Node, ...]:
+    """The nodes; how many there are is known before they are made."""
+    from trainyard.hardware.cluster import Node
+
+    devices = [_device(entry, given, i) for i, entry in enumerate(given.items_of("devices"))]
+    topologies = [NodeTopology.from_dict(entry) for entry in given.sections("topologies")]
+    for key, known in (("devices", devices), ("topologies", topologies)):
+        if not known:
+            raise given.error(key, "a list with at least one")
+    work = sum((topology.num_devices + 1) * len(topology.edges) for topology in topologies)
+    if work > _MOST_ROUTING:
+        raise given.error(
+            "topologies", f"fewer edges: devices times edges is {work:,}, at most {_MOST_ROUTING:,}"
         )
-    if set(plain) == {"cluster"}:
-        return parse_cluster(str(plain["cluster"]))
-    try:
-        devices = [
-            device_named(entry) if isinstance(entry, str) else DeviceSpec.from_dict(entry)
-            for entry in plain["devices"]
-        ]
-        topologies = [NodeTopology.from_dict(entry) for entry in plain["topologies"]]
-        nodes: list[Node] = []
-        for entry in plain["nodes"]:
-            places = tuple(devices[index] for index in entry["devices"])
-            nodes += [Node(topologies[entry["topology"]], places)] * int(entry.get("count", 1))
-        fabric = NON_BLOCKING
-        if "fabric" in plain:
-            fabric = Fabric(
-                str(plain["fabric"]["name"]),
-                tuple(Link.from_dict(link) for link in plain["fabric"]["links"]),
-                tuple(Edge(str(s), str(t), int(link)) for s, t, link in plain["fabric"]["edges"]),
-            )
-    except HardwareError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise HardwareError(
-            f"a cluster file cannot be read ({error!r}); give devices, topologies and nodes as "
-            "`Cluster.to_yaml` "
-            "writes them, or `cluster: 16x8xA100-80G`"
-        ) from error
-    profile = MachineProfile.from_dict(plain["profile"]) if "profile" in plain else None
-    return Cluster(str(plain.get("name", "cluster")), tuple(nodes), fabric, profile)
+    nodes: list[Node] = []
+    num_devices = 0
+    for entry in given.sections("nodes"):
+        entry.refuse_unknown(("topology", "devices", "count"))
+        places = Section(
+            entry.source, entry.line, {str(i): x for i, x in enumerate(entry.items_of("devices"))}
+        )
+        places.what = "devices of a node"
+        here = tuple(devices[places.whole(i, 0, len(devices) - 1)] for i in places)
+        topology = topologies[entry.whole("topology", 0, len(topologies) - 1)]
+        count = entry.whole("count", 1, MAX_DEVICES, 1)
+        num_devices += count * max(1, len(here))
+        if num_devices > MAX_DEVICES:
+            raise entry.error("count", f"a number with which a cluster has at most {MAX_DEVICES:,} devices")
+        nodes += [Node(topology, here)] * count
+    return tuple(nodes)
+
+
+def _device(entry: Any, given: Section, index: int) -> DeviceSpec:
+    """A device by the name of a preset, or by its fields."""
+    if isinstance(entry, str):
+        return device_named(entry)
+    if not isinstance(entry, Mapping):
+        raise given.error("devices", "a list of mappings, or of names of presets")
+    return DeviceSpec.from_dict(Section.of(entry, f"{given.place('devices')}[{index}]"))
+
+
+def _fabric(given: Section) -> Fabric:
+    given.refuse_unknown(("name", "links", "edges"))
+    links = tuple(Link.from_dict(link) for link in given.sections("links"))
+    return Fabric(given.text("name"), links, edges_from(given))
 
 
 def cluster_to_yaml(cluster: Cluster) -> str:
@@ -131,12 +162,29 @@ def cluster_to_yaml(cluster: Cluster) -> str:
     return yaml.safe_dump(cluster_to_dict(cluster), sort_keys=False, default_flow_style=None, width=120)
 
 
-def cluster_from_yaml(text: str) -> Cluster:
-    """Read a cluster from YAML; see `Cluster.from_yaml`."""
+def cluster_from_yaml(text: str, source: str | Path = "a cluster", within: tuple[Path, ...] = ()) -> Cluster:
+    """Read a cluster from YAML; see `Cluster.from_yaml`.
+
+    Parameters
+    ----------
+    text
+        The YAML.
+    source
+        What errors call it.
+    within
+        As in `cluster_from_dict`.
+    """
+    with raised_as(HardwareError):
+        # Which device a number is of is said where its fields are read.
+        plain = parse_yaml(text, source, finite=False)
+        if not isinstance(plain, Section):
+            raise HardwareError(
+                f"{source} holds {shown(plain)}; allowed: a mapping with devices, topologies and nodes, or with "
+                "`cluster: 16x8xA100-80G`"
+            )
     try:
-        plain = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise HardwareError(
-            f"a cluster file is not YAML ({error}); see `Cluster.to_yaml` for the form"
-        ) from error
-    return cluster_from_dict(plain)
+        return cluster_from_dict(plain, within)
+    except HardwareError as error:
+        if str(source) in str(error):
+            raise
+        raise HardwareError(f"{source}: {error}") from error

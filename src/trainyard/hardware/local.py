@@ -10,7 +10,8 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.measure import Progress, machine_identity, measure_machine
 from trainyard.hardware.nodes import shared_memory_node
 from trainyard.hardware.profile import MachineProfile
-from trainyard.hardware.remembered import measurements_file, measuring, write_whole
+from trainyard.hardware.remembered import damaged, measurements_file, measuring, recall, remember
+from trainyard.hardware.topology import MAX_NODE_DEVICES
 
 __all__ = ["cluster_of_profile", "local_cluster", "local_profile", "remembered_cluster"]
 
@@ -36,14 +37,18 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
             profile = _remembered(path)
             if profile is None:
                 profile = measure_machine(progress)
-                write_whole(path, profile.to_json())
+                remember(path, profile.to_json())
     return profile
 
 
 def _remembered(path: Path) -> MachineProfile | None:
+    text = recall(path)
+    if text is None:
+        return None
     try:
-        profile = MachineProfile.from_json(path.read_text())
-    except (FileNotFoundError, HardwareError, UnicodeDecodeError):
+        profile = MachineProfile.from_json(text)
+    except (HardwareError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        damaged(path, error)
         return None
     return profile if _belongs(profile) else None
 
@@ -73,8 +78,7 @@ def local_cluster(num_processes: int, progress: Progress | None = None) -> Clust
     HardwareError
         If the number is less than one, or measuring fails.
     """
-    if num_processes < 1:
-        raise HardwareError(f"{num_processes} local processes; allowed: 1 or more, e.g. local:4")
+    _check_count(num_processes)
     return cluster_of_profile(local_profile(progress), num_processes)
 
 
@@ -101,7 +105,13 @@ def cluster_of_profile(profile: MachineProfile, num_processes: int) -> Cluster:
     -------
     Cluster
         One node of that many devices.
+
+    Raises
+    ------
+    HardwareError
+        If the number is less than one, or more than a node has.
     """
+    _check_count(num_processes)
     num_threads = max(1, profile.num_cores // num_processes)
     dtypes = sorted({sample.dtype for sample in profile.matmul})
     peaks = {dtype: profile.matmul_flops_per_s(dtype, num_threads) for dtype in dtypes}
@@ -126,3 +136,10 @@ def cluster_of_profile(profile: MachineProfile, num_processes: int) -> Cluster:
     rate = large_bytes / max(large_s - latency_s, 1e-9)
     topology = shared_memory_node(num_processes, rate, latency_s)
     return Cluster(f"local:{num_processes}", (Node(topology, (device,) * num_processes),), profile=profile)
+
+
+def _check_count(num_processes: int) -> None:
+    if not 1 <= num_processes <= MAX_NODE_DEVICES:
+        raise HardwareError(
+            f"{num_processes} local processes; allowed: 1 or more, e.g. local:4, and at most {MAX_NODE_DEVICES}"
+        )

@@ -89,8 +89,10 @@ def main(arguments: list[str]) -> None:
     import torch
     import torch.distributed as dist
 
+    from trainyard.hardware.interface import use_interface
     from trainyard.hardware.measure import PROCESS_COUNTS
 
+    use_interface()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",

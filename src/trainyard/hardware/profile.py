@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import exp, log
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.hardware.errors import HardwareError, unknown_name
+from trainyard.hardware.topology import MAX_DEVICES
+from trainyard.reading import ReadingError, Section, parse_json
 
 __all__ = ["CollectiveSample", "MachineProfile", "MatmulSample", "MemorySample"]
 
@@ -109,34 +111,32 @@ class MachineProfile:
             If it is not one, or of another version.
         """
         try:
-            plain = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise HardwareError(f"a machine profile is not JSON ({error}); measure again") from error
+            plain = Section.of(parse_json(text, "a machine profile"), "a machine profile")
+        except ReadingError as error:
+            raise HardwareError(f"{error}; measure again") from error
         return cls.from_dict(plain)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MachineProfile:
         """Read the plain form; raises `HardwareError` like `from_json`."""
         try:
-            if values["version"] != PROFILE_VERSION:
-                raise HardwareError(
-                    f"a machine profile of version {values['version']}; allowed: {PROFILE_VERSION}; measure "
-                    "again"
-                )
+            given = Section.of(values, "a machine profile")
+            given.refuse_unknown(("version", *_FIELDS))
+            given.whole("version", PROFILE_VERSION, PROFILE_VERSION)
             return cls(
-                cpu=str(values["cpu"]),
-                num_cores=int(values["num_cores"]),
-                memory_bytes=int(values["memory_bytes"]),
-                torch_version=str(values["torch_version"]),
-                op_s=float(values["op_s"]),
-                matmul=tuple(MatmulSample(**sample) for sample in values["matmul"]),
-                memory=tuple(MemorySample(**sample) for sample in values["memory"]),
-                collectives=tuple(CollectiveSample(**sample) for sample in values["collectives"]),
-                when_s=float(values.get("when_s", 0.0)),
-                others=float(values.get("others", 0.0)),
+                cpu=given.text("cpu"),
+                num_cores=given.whole("num_cores", 1, MAX_DEVICES),
+                memory_bytes=int(given.positive("memory_bytes")),
+                torch_version=given.text("torch_version"),
+                op_s=given.positive("op_s"),
+                matmul=_samples(given, "matmul", MatmulSample),
+                memory=_samples(given, "memory", MemorySample),
+                collectives=_samples(given, "collectives", CollectiveSample),
+                when_s=given.number("when_s", 0.0, default=0.0),
+                others=given.number("others", default=0.0),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HardwareError(f"a machine profile cannot be read ({error!r}); measure again") from error
+        except ReadingError as error:
+            raise HardwareError(f"a machine profile cannot be read: {error}; measure again") from error
 
     def _threads_measured(self, num_threads: int) -> int:
         measured = sorted({sample.num_threads for sample in self.memory})
@@ -240,6 +240,28 @@ class MachineProfile:
         share = (num_processes - low) / (high - low)
         below, above = _on_curve(by_count[low], num_bytes), _on_curve(by_count[high], num_bytes)
         return below + share * (above - below)
+
+
+_FIELDS = tuple(each.name for each in fields(MachineProfile))
+_Sample = TypeVar("_Sample", MatmulSample, MemorySample, CollectiveSample)
+
+
+def _samples(given: Section, key: str, kind: type[_Sample]) -> tuple[_Sample, ...]:
+    """Samples of one kind, whose fields are texts, counts and quantities."""
+    known = {each.name: each.type for each in fields(kind)}
+    found = []
+    for entry in given.sections(key):
+        entry.refuse_unknown(known)
+        values: dict[str, Any] = {
+            name: entry.text(name)
+            if each == "str"
+            else entry.whole(name, 1, MAX_DEVICES)
+            if each == "int"
+            else entry.positive(name)
+            for name, each in known.items()
+        }
+        found.append(kind(**values))
+    return tuple(found)
 
 
 def _smoothed(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -9,14 +9,18 @@ from functools import cached_property
 from typing import Any
 
 from trainyard.hardware.errors import HardwareError
+from trainyard.reading import Section, raised_as, shown
 
-__all__ = ["MAX_NODE_DEVICES", "NETWORK", "Edge", "Link", "NodeTopology"]
+__all__ = ["MAX_DEVICES", "MAX_NODE_DEVICES", "NETWORK", "Edge", "Link", "NodeTopology", "edges_from"]
 
 NETWORK = "network"
 """Vertex of every node graph that stands for everything outside the node."""
 
 MAX_NODE_DEVICES = 256
 """Routes inside a node are tabulated; a larger machine is several nodes."""
+
+MAX_DEVICES = 2**17
+"""Of a cluster; one of a million is a typing error."""
 
 _ROUTE_PROBE_BYTES = 2**20  # routes are the fastest ones for a message of this size
 
@@ -50,7 +54,11 @@ class Link:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Link:
         """Read the plain form; numbers may be strings, as YAML reads ``1e9``."""
-        return cls(str(values["name"]), float(values["bandwidth_bytes_per_s"]), float(values["latency_s"]))
+        given = Section.of(values, "a description of hardware")
+        given.refuse_unknown(("name", "bandwidth_bytes_per_s", "latency_s"))
+        return cls(
+            given.text("name"), given.positive("bandwidth_bytes_per_s"), given.number("latency_s", 0.0)
+        )
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,24 @@ class Edge:
     source: str
     target: str
     link: int
+
+
+def edges_from(given: Section) -> tuple[Edge, ...]:
+    """Read the plain form of a graph's edges: under ``edges``, lists of source, target and link."""
+    edges = []
+    for edge in given.items_of("edges"):
+        if not (
+            isinstance(edge, (list, tuple))
+            and len(edge) == 3
+            and isinstance(edge[0], str)
+            and isinstance(edge[1], str)
+            and type(edge[2]) is int
+        ):
+            raise given.error(
+                "edges", f"a list of [source, target, index of a link], and one is {shown(edge)}"
+            )
+        edges.append(Edge(*edge))
+    return tuple(edges)
 
 
 @dataclass(frozen=True)
@@ -222,17 +248,13 @@ class NodeTopology:
         HardwareError
             If a field is missing or unknown.
         """
-        try:
+        with raised_as(HardwareError):
+            given = Section.of(values, "a description of hardware")
+            given.what = f"topology {shown(given.get('name'))}"
+            given.refuse_unknown(("name", "num_devices", "links", "edges"))
             return cls(
-                name=str(values["name"]),
-                num_devices=int(values["num_devices"]),
-                links=tuple(Link.from_dict(link) for link in values["links"]),
-                edges=tuple(Edge(str(s), str(t), int(link)) for s, t, link in values["edges"]),
+                name=given.text("name"),
+                num_devices=given.whole("num_devices", 1, MAX_DEVICES),
+                links=tuple(Link.from_dict(link) for link in given.sections("links")),
+                edges=edges_from(given),
             )
-        except HardwareError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise HardwareError(
-                f"a node topology cannot be read ({error}); give name, num_devices, links (name, "
-                "bandwidth_bytes_per_s, latency_s) and edges [source, target, link index]"
-            ) from error

@@ -6,7 +6,7 @@ rank. Nothing else passes between those parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,16 +16,19 @@ import yaml
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.files import cluster_from_dict, cluster_to_dict
+from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import Placement, parse_placement
+from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
+from trainyard.reading.limits import MOST_ROWS
 
 PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
 AXES = (PIPELINE, DATA, TENSOR)
 DTYPES = ("float32", "bfloat16", "float16")
 Statistics = Literal["batch", "microbatch"]
 STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
-
+_MOST_BUCKET_BYTES = 2**50
 
 _MEANING: dict[Statistics, str] = {
     "batch": "Same loss as one device.",
@@ -93,9 +96,15 @@ class Plan:
     place: Cluster | None = None
 
     def __post_init__(self) -> None:
+        _require(1 <= self.num_rows <= MOST_ROWS, f"num_rows is from 1 to {MOST_ROWS:,}, got {self.num_rows}")
         _require(
             self.data >= 1 and self.tensor >= 1,
             f"mesh axes count from 1, got data {self.data}, tensor {self.tensor}",
+        )
+        _require(
+            self.num_ranks <= MAX_DEVICES,
+            f"{self.pipeline} pipeline x {self.data} data x {self.tensor} tensor are {self.num_ranks:,} ranks; at most "
+            f"{MAX_DEVICES:,} devices are in a cluster",
         )
         _require(self.zero_stage in (0, 1, 2, 3), f"ZeRO has stages 0 to 3, got {self.zero_stage}")
         _require(
@@ -231,44 +240,44 @@ def microbatches_text(count: int) -> str:
     return "1 microbatch" if count == 1 else f"{count} microbatches"
 
 
-def parse_plan(text: str) -> Plan:
+def parse_plan(text: str, source: str | Path = "the plan") -> Plan:
     """Read a plan's text form.
+
+    Parameters
+    ----------
+    source : what errors call it.
 
     Raises
     ------
     PlanError
         If the text is not YAML, a field is missing, unknown or of the wrong kind, or the schedule deadlocks.
     """
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise PlanError(f"this is not a plan: not YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(given, dict):
-        raise PlanError(f"this is not a plan: expected a mapping, got {type(given).__name__}")
-    mesh = given.pop("mesh", {})
-    try:
-        given |= _read_cluster(given["cluster"])
-        schedule = _read_schedule(given.pop("schedule"))
-        check(schedule)
-        placements = {
-            axis: {name: parse_placement(p) for name, p in wanted.items()}
-            for axis, wanted in given.pop("placements", {}).items()
+    with raised_as(PlanError):
+        given = parse_yaml(text, source)
+        if not isinstance(given, Section):
+            raise PlanError(f"{source} is not a plan: expected a mapping, got {shown(given)}; {_FORM}")
+        given.refuse_unknown(_FIELDS)
+        missing = [name for name in _NEEDED if name not in given]
+        if missing:
+            raise PlanError(f"{source} is not a plan: {', '.join(map(repr, missing))} missing; {_FORM}")
+        mesh = given.section("mesh")
+        mesh.refuse_unknown((DATA, TENSOR))
+        optional: dict[str, Any] = {
+            name: read(given, name) for name, read in _OPTIONAL.items() if name in given
         }
-        lists: dict[str, Any] = {k: tuple(given.pop(k, ())) for k in ("stage_starts", "made_by", "reasons")}
-        recompute = frozenset(given.pop("recompute", ()))
-        return Plan(**given, **lists, **mesh, schedule=schedule, placements=placements, recompute=recompute)
-    except KeyError as error:
-        raise PlanError(
-            f"this is not a plan: its field {error} is missing; `trainyard plan --save` writes the form"
-        ) from error
-    except (TypeError, AttributeError) as error:
-        raise PlanError(
-            f"this is not a plan: {type(error).__name__} {error}; `trainyard plan --save` writes the form"
-        ) from error
-    except ScheduleError as error:
-        raise PlanError(f"the plan's schedule cannot run: {error}") from error
-    except HardwareError as error:
-        raise PlanError(f"the plan's cluster cannot be read: {error}") from error
+        try:
+            return Plan(
+                model=given.text("model"),
+                fingerprint=given.text("fingerprint"),
+                num_rows=given.whole("num_rows", 1, MOST_ROWS),
+                data=mesh.whole(DATA, 1, MAX_DEVICES),
+                tensor=mesh.whole(TENSOR, 1, MAX_DEVICES),
+                schedule=_read_schedule(given),
+                **_read_cluster(given, source),
+                **optional,
+            )
+        except PlanError as error:
+            raise PlanError(f"{source}: {error}") from error
 
 
 def load_plan(path: Path) -> Plan:
@@ -281,24 +290,78 @@ def load_plan(path: Path) -> Plan:
     """
     if not path.is_file():
         raise PlanError(f"no plan at {path}; make one with `trainyard plan MODEL --cluster C --save {path}`")
-    try:
-        return parse_plan(path.read_text())
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{path} is not a plan: not text") from error
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from error
+    with raised_as(PlanError):
+        text = read_text(path)
+    return parse_plan(text, path)
 
 
-def _read_cluster(given: Any) -> dict[str, Any]:
+def _read_cluster(given: Section, source: str | Path) -> dict[str, Any]:
     """A cluster by its name, or all of it."""
-    if isinstance(given, str):
-        return {"cluster": given}
-    place = cluster_from_dict(given)
+    if isinstance(given["cluster"], str):
+        return {"cluster": given.text("cluster")}
+    try:
+        place = cluster_from_dict(given.section("cluster"))
+    except HardwareError as error:
+        where = "" if str(source) in str(error) else f"{given.place('cluster')}: "
+        raise ReadingError(f"{where}the plan's cluster cannot be read: {error}") from error
     return {"cluster": place.name, "place": place}
 
 
-def _read_schedule(given: Any) -> Schedule:
-    return parse_schedule(given) if isinstance(given, str) else make_schedule(**given)
+def _read_schedule(given: Section) -> Schedule:
+    """A published schedule by its parameters, or a list of actions; one that can run."""
+    try:
+        if isinstance(given["schedule"], str):
+            schedule = parse_schedule(given["schedule"])
+        else:
+            named = given.section("schedule")
+            named.refuse_unknown(("name", "num_ranks", "num_microbatches", "num_stages_per_rank"))
+            schedule = make_schedule(
+                named.text("name"),
+                named.whole("num_ranks", 1, MAX_DEVICES),
+                named.whole("num_microbatches", 1, MOST_ROWS),
+                named.whole("num_stages_per_rank", 1, MAX_DEVICES, 1),
+            )
+        check(schedule)
+    except ReadingError:
+        raise
+    except ScheduleError as error:
+        raise ReadingError(f"{given.place('schedule')}: the plan's schedule cannot run: {error}") from error
+    except ValueError as error:
+        raise ReadingError(f"{given.place('schedule')}: {error}") from error
+    return schedule
+
+
+def _read_placements(given: Section, name: str) -> dict[str, dict[str, Placement]]:
+    axes = given.section(name)
+    axes.refuse_unknown((DATA, TENSOR))
+    found: dict[str, dict[str, Placement]] = {}
+    for axis in axes:
+        wanted = axes.section(axis)
+        found[axis] = {}
+        for path in wanted:
+            try:
+                found[axis][path] = parse_placement(wanted.text(path))
+            except ReadingError:
+                raise
+            except ValueError as error:
+                raise ReadingError(f"{wanted.place(path)}: {error}") from error
+    return found
+
+
+_FORM = "`trainyard plan --save` writes the form"
+_NEEDED = ("model", "fingerprint", "cluster", "num_rows", "mesh", "schedule")
+_OPTIONAL: dict[str, Callable[[Section, str], Any]] = {
+    "stage_starts": Section.texts,
+    "placements": _read_placements,
+    "recompute": lambda given, name: frozenset(given.texts(name)),
+    "zero_stage": lambda given, name: given.whole(name, 0, 3),
+    "bucket_bytes": lambda given, name: given.whole(name, 1, _MOST_BUCKET_BYTES),
+    "dtype": Section.text,
+    "statistics": Section.text,
+    "made_by": Section.texts,
+    "reasons": Section.texts,
+}
+_FIELDS = (*_NEEDED, *_OPTIONAL)
 
 
 def _require(condition: bool, message: str) -> None:

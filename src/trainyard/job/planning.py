@@ -163,6 +163,18 @@ def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | No
     PlanError
         If the plan was made for another model, or needs more devices.
     """
+    whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
+    return simulate_task(plan, Task(whole, plan.dtype, plan.statistics, plan.num_rows), cluster)
+
+
+def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) -> Simulation:
+    """The same for a task, which keeps what was captured of it.
+
+    Raises
+    ------
+    PlanError
+        As `simulate`.
+    """
     given = cluster or plan.place or plan.cluster
     place = given if isinstance(given, Cluster) else parse_cluster(given)
     if plan.num_ranks > place.num_devices:
@@ -170,8 +182,6 @@ def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | No
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
-    task = Task(whole, plan.dtype, plan.statistics, plan.num_rows)
     return _simulate(lower(task.program(plan.rows_per_microbatch), plan), task, place)
 
 

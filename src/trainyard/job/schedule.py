@@ -18,13 +18,18 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from trainyard.reading import shown
+
 Kind = Literal["F", "B", "I", "W"]
 """F forward; B full backward (gradients of inputs and weights); I only those of inputs; W of weights."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_ACTION = re.compile(r"(\d+)([FBIW])(\d+)", re.ASCII)
-_HEADER = re.compile(r"(\S+) stages=(\d+) microbatches=(\d+)", re.ASCII)
+MOST_ACTIONS = 2**18
+"""Of all ranks. Published schedules have at most about 130,000; checking so many takes some seconds."""
+
+_ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})", re.ASCII)
+_HEADER = re.compile(r"(\S+) stages=(\d{1,9}) microbatches=(\d{1,9})", re.ASCII)
 
 
 class ScheduleError(ValueError):
@@ -83,7 +88,7 @@ def parse_action(text: str) -> Action:
     match = _ACTION.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"{text!r} is not an action; write stage, kind ({', '.join(KINDS)}), microbatch, as in '0F3'"
+            f"{shown(text)} is not an action; write stage, kind ({', '.join(KINDS)}), microbatch, as in '0F3'"
         )
     stage, kind, microbatch = match.groups()
     return Action(cast(Kind, kind), int(stage), int(microbatch))
@@ -173,16 +178,19 @@ def parse_schedule(text: str) -> Schedule:
     ValueError
         On text of another form. The actions are read, not checked: see `check`.
     """
+    # Words have spaces or ends of lines between them.
+    if text.count(" ") + text.count("\n") > 2 * MOST_ACTIONS:
+        raise ValueError(f"a schedule has at most {MOST_ACTIONS:,} actions, and this has more words")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     match = _HEADER.fullmatch(lines[0]) if lines else None
     if match is None:
         raise ValueError(
-            f"a schedule's first line is 'NAME stages=N microbatches=N', got {lines[0] if lines else ''!r}"
+            f"a schedule's first line is 'NAME stages=N microbatches=N', got {shown(lines[0] if lines else '')}"
         )
     actions = []
     for rank, line in enumerate(lines[1:]):
         label, colon, rest = line.partition(":")
         if not colon or label != str(rank):
-            raise ValueError(f"expected the line of rank {rank}, '{rank}: ACTIONS', got {line!r}")
+            raise ValueError(f"expected the line of rank {rank}, '{rank}: ACTIONS', got {shown(line)}")
         actions.append(tuple(parse_action(word) for word in rest.split()))
     return Schedule(match[1], int(match[2]), int(match[3]), tuple(actions))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 
+from trainyard.divisors import divisors
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import is_described_by_name
 from trainyard.job.lower.split import CoupledRowsError, split
@@ -76,7 +77,7 @@ class Task:
     def coupling(self) -> str | None:
         """Why the batch cannot be split into microbatches exactly; None where it can."""
         rows = self.num_rows
-        count = next((n for n in range(2, rows + 1) if rows % n == 0), 1)
+        count = next(iter(divisors(rows)[1:]), 1)
         try:
             self._programs.setdefault(rows // count, split(self.program(rows), count))
         except CoupledRowsError as error:
@@ -91,17 +92,6 @@ class Task:
     def statistics_in(self, num_microbatches: int) -> Statistics:
         """What a plan of so many microbatches has to say of rows that depend on each other."""
         return "microbatch" if self.program(self.num_rows // num_microbatches).is_separate else "batch"
-
-
-def program_of(plan: Plan, model: Model) -> Program:
-    """The program of a microbatch of a plan.
-
-    Raises
-    ------
-    CaptureError, PlanError
-        If the model cannot be captured, or the plan splits a batch whose rows depend on each other.
-    """
-    return Task(model, plan.dtype, plan.statistics, plan.num_rows).program(plan.rows_per_microbatch)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.reading import shown
+
 Reduction = Literal["sum", "avg", "max", "min"]
 
 
@@ -61,12 +63,12 @@ def parse_placement(text: str) -> Placement:
     """
     if text == "R":
         return REPLICATE
-    if match := re.fullmatch(r"S(\d+)(?:/([1-9]\d*))?", text):
+    if match := re.fullmatch(r"S(\d{1,3})(?:/([1-9]\d{0,8}))?", text):
         return Shard(int(match[1]), int(match[2] or 1))
     if match := re.fullmatch(r"P(avg|max|min)?", text):
         return Partial(match[1] or "sum")  # type: ignore[arg-type]
     raise ValueError(
-        f"{text!r} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
+        f"{shown(text)} is no placement; write R (replicated), S0 (dimension 0 sharded), S0/3 (each of 3 blocks of "
         "dimension 0 sharded), or P (partial sums; Pavg, Pmax, Pmin for other reductions)"
     )
 

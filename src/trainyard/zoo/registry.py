@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.program.model import Model
+from trainyard.reading.limits import MOST_ROWS
 from trainyard.zoo import bert, dlrm, gpt, llama, lstm, moe, resnet, vgg
 from trainyard.zoo.bert import BertConfig
 from trainyard.zoo.dlrm import DLRMConfig
@@ -141,6 +142,6 @@ def build(name: str, batch_rows: int | None = None) -> Model:
         raise ValueError(f"unknown model {name!r}; known: {', '.join([*close, *others])}")
     entry = ENTRIES[name]
     rows = entry.rows if batch_rows is None else batch_rows
-    if rows < 1:
-        raise ValueError(f"a batch of {name} has at least one row; given batch_rows={rows}")
+    if not 1 <= rows <= MOST_ROWS:
+        raise ValueError(f"a batch of {name} has from 1 to {MOST_ROWS:,} rows; given batch_rows={rows}")
     return entry.builder(name, entry.config, rows)

@@ -14,6 +14,7 @@ from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run import engines
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.engines import check_runnable, make_engine
+from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
@@ -64,6 +65,15 @@ def named(name: str = "a", num_devices: int = 1, strategies: str = "data_paralle
 def test_what_cannot_run_is_said_before_anything_runs(jobs: list[Job], said: str) -> None:
     with pytest.raises(FleetError, match=said.replace("(", r"\(")):
         check_runnable(jobs, SITE, fifo())
+
+
+def test_checkpoints_that_are_too_large_are_refused() -> None:
+    """No model is made for it: this one would take 2 TB."""
+    large = training_job("a", 0.0, 1, Training("gpt3-175b", 8, 5))
+    with pytest.raises(
+        FleetError, match=r"job 'a': a checkpoint of this model takes 2,095 GB, and 3 of them"
+    ):
+        check_runnable([large], SITE, fifo(), JobLimits(max_checkpoint_bytes=1e11))
 
 
 def test_what_can_run() -> None:

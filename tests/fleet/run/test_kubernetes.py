@@ -72,7 +72,7 @@ def test_a_pod_for_each_node_that_finds_the_first() -> None:
     (container,) = template["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
     service_name = service["metadata"]["name"]
-    assert f"--master={job['metadata']['name']}-0.{service_name}:29500" in container["command"][-1]
+    assert f"--meeting={job['metadata']['name']}-0.{service_name}:29500" in container["command"][-1]
     assert template["spec"]["subdomain"] == service_name
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     assert service["spec"]["clusterIP"] == "None"
@@ -145,7 +145,7 @@ def test_volcano_takes_all_pods_or_none() -> None:
     assert "--first=$((0 + 4 * JOB_COMPLETION_INDEX))" in scripts[0]
     assert "--first=$((8 + 1 * JOB_COMPLETION_INDEX))" in scripts[1]
     for script in scripts:
-        assert "--world=9 --master=gpt-0-0.gpt:29500" in script
+        assert "--world=9 --meeting=gpt-0-0.gpt:29500" in script
         assert "--cluster=1x4xA100-80G+1x4xA100-80G+1x1xA100-80G" in script
 
 
@@ -167,7 +167,7 @@ def test_the_pods_train(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     pods = Pods("any", "any", PurePosixPath(tmp_path))
     (job,) = documents(manifest(a_job(), Grant((0, 1, 2, 3)), site, pods, Kueue("research")))["Job"]
     script = job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
-    assert "--master=gpt-0.gpt:29500 " in script
+    assert "--meeting=gpt-0.gpt:29500 " in script
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     processes = [
         subprocess.Popen(

@@ -24,6 +24,7 @@ from guide_commands import follow_guide
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run.drive import Driver, run_fleet
+from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.node import Ranks, run
@@ -114,6 +115,34 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
+def test_a_job_whose_processes_are_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Nobody ends them, and they answer nothing; meanwhile, they listen on this machine only."""
+    local = LocalEngine(SITE, tmp_path, limits=JobLimits(heartbeat_s=2.0))
+    job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 100_000, checkpoint_every=4))
+    local.start(job, Grant((0, 1)))
+    while local.home("a").saved_steps() < 4:
+        time.sleep(0.05)
+    (group,) = local.home("a").groups()
+    processes = [psutil.Process(group), *psutil.Process(group).children()]
+    for each in processes:
+        found = [c.laddr.ip for c in each.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        assert set(found) <= {"127.0.0.1", "::1"}
+    for each in processes:
+        each.suspend()
+    while (progress := local.progress("a")).failure is None:
+        time.sleep(0.05)
+    assert "gave no sign for" in progress.failure
+    assert progress.killed
+    while not local.is_over("a"):
+        time.sleep(0.05)
+    assert local.progress("a") == progress
+    local.start(job, Grant((2,)))
+    while local.progress("a").steps <= progress.steps:
+        time.sleep(0.05)
+    local.close()
+
+
+@pytest.mark.slow
 def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8, strategies="gpipe(stages=64)"))
     with pytest.raises(FleetError, match="'a' failed 2 times, the last time with: PlanError"):
@@ -143,7 +172,8 @@ def test_what_an_engine_started_when_it_died_leaves_before_it_begins(tmp_path: P
         LocalEngine(Site.uniform(1, 2, "local"), tmp_path),
         training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)),
     )
-    home, late = engine.home("a"), Ranks(0, 1, 1, "127.0.0.1:1", "")
+    home = engine.home("a")
+    late = Ranks(0, 1, 1, home.new_meeting(), "")
     home.set_up(training_of(job))
     first = home.issue()
     assert home.admits(first)

@@ -62,3 +62,14 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text(lines((0, 1.0), (1, float("nan")), (2, 0.5)))
     assert Losses(file, 1).read() == ((1.0, 1.0), (3.0, 0.5))
+
+
+def test_a_file_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """As metrics are that have grown too large."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(lines((0, 4.0), (1, 2.0)))
+    read = Losses(file, 2)
+    assert read.read() == ((2.0, 3.0),)
+    file.rename(tmp_path / "metrics.1.jsonl")
+    file.write_text(lines((2, 2.0), (3, 1.0)))
+    assert read.read() == ((2.0, 3.0), (4.0, 1.5))

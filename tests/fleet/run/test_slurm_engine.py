@@ -41,7 +41,7 @@ from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
 
-MASTER = "10.0.0.0:20000"
+MEETING = "meeting-1"
 NODES = tuple(
     SlurmNode(f"node{n}", f"10.0.0.{n}", "gpu:a100", Host("A100-80G", 4, 32.0, 2.0**36)) for n in range(3)
 )
@@ -136,9 +136,9 @@ def test_a_job_is_put_off_when_all_of_it_waits(tmp_path: Path, monkeypatch: pyte
     lines += ["3|PENDING|Resources|/c", "4|RUNNING|None|/d", "5|COMPLETING|None|/b"]
     _commands(tmp_path, monkeypatch, squeue="\n".join(lines))
     assert _queue() == {
-        "/a": _Batch(("1",), ("1",)),
-        "/b": _Batch(("2",), ("5",), ("2+0", "2+1")),
-        "/c": _Batch(("3",)),
+        "/a": _Batch(("1",), ("1",), held=True),
+        "/b": _Batch(("2",), ("5",), ("2+0", "2+1"), held=True),
+        "/c": _Batch(("3",), held=True),
         "/d": _Batch(("4",)),
     }
 
@@ -245,7 +245,7 @@ def part(node: SlurmNode, ranks: Ranks, jobs_per_device: int = 1, **asked: float
 def test_equal_nodes_are_one_component(tmp_path: Path) -> None:
     """Half of each of two nodes: half of their processors and memory, and a step for each."""
     home = JobHome(tmp_path / "a job")
-    parts = [part(node, Ranks(2 * n, 2, 4, MASTER, "2x2xA100-80G")) for n, node in enumerate(NODES[:2])]
+    parts = [part(node, Ranks(2 * n, 2, 4, MEETING, "2x2xA100-80G")) for n, node in enumerate(NODES[:2])]
     command = submission(home, parts)
     assert ":" not in command
     assert command[-6:] == [
@@ -260,14 +260,17 @@ def test_equal_nodes_are_one_component(tmp_path: Path) -> None:
     assert len(steps) == 2
     assert "--het-group" not in steps[0]
     assert "--nodelist=node1 --cpus-per-task=16" in steps[1]
-    assert f"'{home.path}' --first=2 --count=2 --world=4 --master=10.0.0.0:20000" in steps[1]
+    assert f"'{home.path}' --" in steps[1]
+    assert "--first=2 --count=2 --world=4 --cluster=2x2xA100-80G" in steps[1]
+    # Processes of a job that Slurm has requeued do not meet where those before it did.
+    assert steps[1].endswith(' --meeting="meeting-1-${SLURM_RESTART_COUNT:-0}" &')
 
 
 def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
     home = JobHome(tmp_path / "a")
     counts, firsts = (4, 1, 4), (0, 4, 5)
     parts = [
-        part(node, Ranks(first, count, 9, MASTER, "x"))
+        part(node, Ranks(first, count, 9, MEETING, "x"))
         for node, count, first in zip(NODES, counts, firsts, strict=True)
     ]
     command = submission(home, parts)
@@ -285,14 +288,14 @@ def test_nodes_that_differ_are_components(tmp_path: Path) -> None:
 
 def test_a_job_has_the_processors_and_the_memory_that_it_asks_for(tmp_path: Path) -> None:
     """On each of two nodes half of it, and its proportional share of what it does not ask for."""
-    ranks = [Ranks(2 * n, 2, 4, MASTER, "2x2xA100-80G") for n in range(2)]
+    ranks = [Ranks(2 * n, 2, 4, MEETING, "2x2xA100-80G") for n in range(2)]
     parts = [part(*each, cpus=12.0) for each in zip(NODES, ranks, strict=False)]
     assert submission(JobHome(tmp_path / "a"), parts)[-2:] == ["--cpus-per-task=6", "--mem=32768M"]
 
 
 def test_no_job_asks_for_more_than_a_node_has(tmp_path: Path) -> None:
     """It would wait for ever."""
-    alone = part(NODES[0], Ranks(0, 1, 1, MASTER, "1x1xA100-80G"), cpus=40.0, memory_bytes=2.0**40)
+    alone = part(NODES[0], Ranks(0, 1, 1, MEETING, "1x1xA100-80G"), cpus=40.0, memory_bytes=2.0**40)
     assert submission(JobHome(tmp_path / "a"), [alone])[-2:] == ["--cpus-per-task=32", "--mem=65536M"]
 
 
@@ -300,7 +303,7 @@ def test_a_job_that_shares_asks_for_slots(tmp_path: Path) -> None:
     """Two of the eight slots of a node, with as much of its processors and memory, and the GPUs that the grant names."""
     node = replace(NODES[0], slots=2)
     home = JobHome(tmp_path / "a")
-    parts = [part(node, Ranks(0, 2, 2, MASTER, "1x2xA100-80G", "1,3"), jobs_per_device=2)]
+    parts = [part(node, Ranks(0, 2, 2, MEETING, "1x2xA100-80G", "1,3"), jobs_per_device=2)]
     assert submission(home, parts)[-3:] == ["--gres=slot:2", "--cpus-per-task=8", "--mem=16384M"]
     assert "--devices=1,3" in script(home, parts)
 

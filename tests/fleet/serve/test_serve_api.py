@@ -15,6 +15,7 @@ from daemons import TRAINING, Running, serving
 
 from trainyard.cli import main as cli
 from trainyard.fleet.run.home import JobHome
+from trainyard.private import write_private
 
 ANN, BOB = "ann-has-this-token", "bob-has-that-token"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -23,7 +24,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "tokens"
-    path.write_text(f"# users of the tests\nann:{ANN}\nbob:{BOB}\n")
+    write_private(path, f"# users of the tests\nann:{ANN}\nbob:{BOB}\n")
     return path
 
 
@@ -197,7 +198,7 @@ def test_the_command_line_asks_it(
     monkeypatch,
 ) -> None:
     own = tmp_path / "token"
-    own.write_text(f"{ANN}\n")
+    write_private(own, f"{ANN}\n")
     monkeypatch.setenv("TRAINYARD_TOKEN_FILE", str(own))
     jobs = tmp_path / "jobs.csv"
     jobs.write_text(
@@ -220,7 +221,7 @@ def test_the_command_line_asks_it(
     assert json.loads(told("fleet", "logs", "steady", "--lines", "1", "--json"))["log"].count("step ") == 1
     assert "from-file is cancelling" in told("fleet", "cancel", "from-file")
     bobs = ("--token-file", str(tokens.with_name("bobs")))
-    Path(bobs[1]).write_text(f"bob:{BOB}\n")
+    write_private(Path(bobs[1]), f"bob:{BOB}\n")
     assert cli.main(("fleet", "cancel", "steady", *bobs, *to)) == 2
     assert "error: job 'steady' is of user 'ann'; only they may cancel it" in capsys.readouterr().err
 

@@ -17,6 +17,7 @@ from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
+from trainyard.private import write_private
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
 
@@ -27,7 +28,7 @@ ANN = "ann-has-this-token"
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("page")
     tokens = folder / "tokens"
-    tokens.write_text(f"ann:{ANN}\n")
+    write_private(tokens, f"ann:{ANN}\n")
     options = ("--cluster", "1x1xlocal", "--policy", "fifo", "--token-file", str(tokens))
     with serving(folder / "fleet", *options) as running:
         yield running

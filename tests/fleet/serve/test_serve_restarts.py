@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.store import Store
@@ -59,6 +60,7 @@ class World:
     num_lost: int = 0
     leaving: set[str] = field(default_factory=set)
     core_part: float = 1.0
+    limits: JobLimits = USUAL_LIMITS
 
     def away(self) -> frozenset[int]:
         if self.chance.random() < self.losses:

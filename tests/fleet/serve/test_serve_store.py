@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
-from trainyard.fleet.serve.store import Store
+from trainyard.fleet.serve.store import Store, state_address
 from trainyard.fleet.serve.tables import State
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Timing
@@ -174,4 +175,24 @@ def test_a_password_is_not_told(url: str, shown: str) -> None:
     with pytest.raises(FleetError) as error:
         Store(url)
     assert shown in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_password_is_not_for_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do jobs inherit it."""
+    kept = "postgresql://me:s3cret@127.0.0.1/x"
+    monkeypatch.setenv("TRAINYARD_STATE", kept)
+    assert state_address(None, tmp_path) == kept
+    assert "TRAINYARD_STATE" not in os.environ
+    assert state_address(None, tmp_path) == f"sqlite:///{tmp_path}/state.sqlite"
+    for without in (
+        "postgresql://me@127.0.0.1:5432/x",
+        "postgresql:///x?host=/run/postgresql",
+        "sqlite:///x",
+    ):
+        assert state_address(without, tmp_path) == without
+    with pytest.raises(
+        FleetError, match=r"has a password, .* in ~/\.pgpass, .* variable TRAINYARD_STATE"
+    ) as error:
+        state_address(kept, tmp_path)
     assert "s3cret" not in str(error.value)

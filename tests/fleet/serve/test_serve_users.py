@@ -11,13 +11,15 @@ from trainyard.cli import main as cli
 from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.client import read_token
 from trainyard.fleet.serve.refusal import Refusal
-from trainyard.fleet.serve.users import Users, is_loopback
+from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
+from trainyard.private import write_private
 
 
 def users(folder: Path, text: str) -> Users:
     path = folder / "tokens"
-    path.write_text(text)
+    write_private(path, text)
     return Users.read(path)
 
 
@@ -93,12 +95,12 @@ def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: 
 @pytest.mark.parametrize("text", ["secret-of-ann\n", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"])
 def test_a_client_reads_its_token(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine"
-    path.write_text(text)
+    write_private(path, text)
     assert read_token(path) == "secret-of-ann"
 
 
 def test_a_client_without_a_token_says_so(tmp_path: Path) -> None:
     path = tmp_path / "mine"
-    path.write_text("\n# nothing\n")
+    write_private(path, "\n# nothing\n")
     with pytest.raises(FleetError, match="holds no token"):
         read_token(path)

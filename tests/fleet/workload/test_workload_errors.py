@@ -98,3 +98,53 @@ def test_a_limit_takes_the_first_jobs(tmp_path: Path) -> None:
     assert [job.name for job in read_workload(tmp_path / "a.csv", limit=1)] == ["2"]
     assert [job.name for job in read_workload(tmp_path, limit=3)] == ["a/2", "b/2", "a/1"]
     assert len(list(read_workload(tmp_path, limit=9))) == 4
+
+
+OWN = b"name,arrival_s,num_devices,length_s"
+LONG = 131_073  # one more than a field may have
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (OWN + b",length_s\na,0,1,1,1\n", "line 1: 2 columns are called 'length_s', columns 4, 5; keep one"),
+        (OWN + b"\na,0,1,1\n\0\n", "line 3: NUL is no text"),
+        (OWN + b"\nJ\xf6rg,0,1,1\n", "line 2: byte 0xf6 is not UTF-8"),
+        (OWN + b"\n" + b"x" * LONG + b",0,1,1\n", "line 2: a field of 131,073 characters, 'xxx"),
+        (OWN + b'\n"' + b"x" * LONG + b'",0,1,1\n', "line 2: not CSV: field larger than field limit (131072)"),
+        (OWN + b'\n"a\rb",0,1,1\n"c"\rd,0,1,1\n', "line 3: not CSV: new-line character"),
+        (OWN + b"\na,0,1," + b"1" * 2**20, "line 2: more than 1,048,576 bytes"),
+        (OWN + b"\na,0,1,1e31\n", "field 'length_s': got '1e31', allowed is a number of at least 0 and at most 1e+30"),
+        (OWN + b"\na,0,1e300,1\n", "got '1e300', allowed is a whole number of at least 1 and at most 1,000,000"),
+        (OWN + b",user\na,0,1,1," + b"u" * 1001 + b"\n", "field 'user': got 'uuu"),
+        (OWN + b",max_devices\na,0,1,1,1e300\n", "field 'max_devices': got '1e300'"),
+        (OWN + b",gang\na,0,1,1," + b"9" * 5000 + b"\n", "field 'gang': got '999"),
+        (b",".join(b"c%d" % i for i in range(100_000)) + b"\n", "line 1: no column name, arrival_s, num_devices;"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_damaged_or_huge(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(data)
+    with pytest.raises(FleetError) as error:
+        list(read_workload(path, "trainyard"))
+    assert str(error.value).startswith(f"{path}, line ")
+    assert said in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[\n{"attempts": [],\n"attempts": []}]', "line 2: key 'attempts' stands twice"),
+        ('[\n{"attempts": ' + "9" * 5000 + "}]", "line 2: Exceeds the limit"),
+        (
+            '[{"attempts": [{"start_time": "2017-10-09T07:01:55Z", "end_time": "2017-10-09 08:01:55"}]}]',
+            "line 1: time '2017-10-09T07:01:55Z' names a zone",
+        ),
+    ],
+)
+def test_philly_logs_that_are_damaged(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "cluster_job_log"
+    path.write_text(text)
+    with pytest.raises(FleetError, match=re.escape(said)):
+        list(read_workload(path, "philly"))

@@ -151,8 +151,11 @@ def test_errors_in_csv(tmp_path: Path, text: str, said: str) -> None:
         ("jobs:\n\n- 7\n", "line 3: a job is a mapping"),
         ("jobs: 3\n", "line 1: no list 'jobs:'"),
         ("jobs:\n- {name: a, num_devices: 1, length_s: 1}\n", "line 2, field 'arrival_s': got ''"),
-        ("jobs:\n- !!python/object/apply:os.system ['true']\n", "line 2: a job is a mapping"),
-        ("jobs:\n- " + "[" * 60_000, "line 2: lists or mappings too deep in each other; a job is a mapping"),
+        ("jobs:\n- !!python/object/apply:os.system ['true']\n", "line 2: not YAML without code: tag"),
+        (
+            "jobs:\n- " + "[" * 60_000,
+            "line 2: lists or mappings too deep in each other; allowed are 64 levels",
+        ),
         ("jobs:\n" + "".join(f"{'  ' * i}- a:\n" for i in range(1000)), "too deep in each other"),
     ],
 )

@@ -60,9 +60,7 @@ def test_gavel_beside_a_partner(gavel: Callable[..., GavelProfile]) -> None:
     assert on(gavel(LM), 1, partners=("7:A3C", "8:A3C")) == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "[" * 60_000, "{", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}']
-)
+@pytest.mark.parametrize("text", ["[]", '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}'])
 def test_gavel_throughputs_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "throughputs.json"
     path.write_text(text)
@@ -187,7 +185,7 @@ def test_synergy_names_the_models_it_knows(tmp_path: Path) -> None:
     assert (on(first.profile, 2), on(first.profile, 2, nodes=2)) == (1.0, 0.5)
     with pytest.raises(FleetError, match="line 2, field 'model': got 'vae', allowed is lstm"):
         next(jobs)
-    for text in (json.dumps({"lstm_1": table | {"tput": [[1] * 4] * 9}}), "[" * 60_000):
-        sensitivities.write_text(text)
+    for wrong in ({"tput": [[1] * 4] * 9}, {"iter_time": 0}, {"placement_penalty": -1}):
+        sensitivities.write_text(json.dumps({"lstm_1": table | wrong}))
         with pytest.raises(FleetError, match="not a table of sensitivities"):
             read_sensitivities(sensitivities)

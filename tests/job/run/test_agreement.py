@@ -14,7 +14,7 @@ from trainyard.job.run.data import FunctionData
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.processes import WorkerError, run_ranks
 from trainyard.job.run.worker import Ready, prepare, train_rank
-from trainyard.job.task import program_of
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 
 
@@ -62,7 +62,7 @@ def _train(rank: int, unlike: str) -> list[float]:
         work = replace(work, config=replace(work.config, optimizer=OptimizerConfig(lr=0.1 + other)))
     elif unlike == "a constant":
         model = _with_constant(_built(0), 1.0 + other)
-        program = program_of(plan, model)
+        program = Task(model).program(plan.rows_per_microbatch)
         work = replace(work, model=model, plan=replace(plan, fingerprint=program.fingerprint))
     losses: list[float] = []
 

@@ -1,21 +1,16 @@
 """A run saved under one plan continues under another as if it had never stopped; damage is noticed."""
 
-import json
 import shutil
 
 import plans
 import pytest
 import torch
 
-from trainyard.job.run.checkpoint import (
-    CheckpointError,
-    damage,
-    read_about,
-    read_whole,
-)
+from trainyard.job.run.checkpoint import read_about, read_whole
 from trainyard.job.run.data import DataError
-from trainyard.job.run.processes import WorkerError
-from trainyard.job.run.saved import complete_steps, path_of
+from trainyard.job.run.errors import CheckpointError
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.saved import complete_steps, damage, path_of, read_run, write_run
 from trainyard.job.run.train import train
 
 PAIRS = {
@@ -71,17 +66,20 @@ def test_resumes_under_another_plan(name, tmp_path, undisturbed):
                 read_whole(result.checkpoint, field)[path], value, rtol=1e-3, atol=1e-5
             )
     about = read_about(result.checkpoint)
-    assert (about.step, about.num_steps, about.optimizer) == (6, 6, "adamw")
+    assert (about.step, about.num_updates, about.settings["optimizer"]) == (6, 6, "adamw")
 
 
 @pytest.mark.slow
-def test_masters_survive_a_change_of_precision(tmp_path):
-    begun, result = _continued({"dtype": "bfloat16", "data": 2, "zero": 1}, {}, tmp_path)
+def test_masters_of_sixteen_bits_are_kept_whole_and_no_other_precision_goes_on(tmp_path):
+    sixteen = {"dtype": "bfloat16", "data": 2, "zero": 1}
+    begun, result = _continued(sixteen, {"dtype": "bfloat16"}, tmp_path)
     three = read_whole(path_of(tmp_path, 3))
     assert all(value.dtype == torch.float32 for value in three.values())
     # Values of full precision: not just rounded bfloat16.
     assert any(not torch.equal(v, v.bfloat16().float()) for v in three.values())
     assert _losses(result)[-1] < _losses(begun)[0]
+    with pytest.raises(CheckpointError, match="dtype is bfloat16 there and float32 here"):
+        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(7, tmp_path, resume=True))
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
@@ -89,7 +87,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
     train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, config)
     assert complete_steps(tmp_path) == [4, 2]
     newest = path_of(tmp_path, 4)
-    data = next(newest.glob("*.distcp"))
+    data = next(newest.glob("*.safetensors"))
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
@@ -97,24 +95,25 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(tmp_path):
     assert result.first_step == 2
     assert str(data) in result.notes[0]
     assert "checksum" in result.notes[0]
-    assert complete_steps(tmp_path) == [5, 4]
+    # What was found damaged is gone, and the older one was not removed for it.
+    assert complete_steps(tmp_path) == [5, 2]
     # Truncated, missing: each is named.
-    other = next(path_of(tmp_path, 5).glob("*.distcp"))
+    other = next(path_of(tmp_path, 5).glob("*.safetensors"))
     other.write_bytes(other.read_bytes()[:-10])
     assert "bytes" in damage(path_of(tmp_path, 5))
     other.unlink()
     assert f"{other} is missing" == damage(path_of(tmp_path, 5))
-    with pytest.raises(WorkerError, match="no undamaged checkpoint"):
+    shutil.rmtree(path_of(tmp_path, 2))
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(6, tmp_path, resume=True))
 
 
 def test_data_that_is_another_since_the_checkpoint_is_refused(tmp_path):
     # As a loader that shuffled anew after the first two steps, which were asked for again.
     train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path))
-    about = path_of(tmp_path, 3) / "run.json"
-    saved = json.loads(about.read_text())
+    saved = read_run(path_of(tmp_path, 3))
     saved["batch"]["batch.targets"] ^= 1
-    about.write_text(json.dumps(saved))
+    write_run(path_of(tmp_path, 3), saved)
     with pytest.raises(DataError, match=r"^batch\.targets of step 2 is not the same as when the checkpoint"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(4, tmp_path, resume=True))
     assert complete_steps(tmp_path) == [3]
@@ -127,11 +126,9 @@ def test_incomplete_and_foreign_checkpoints_do_not_count(tmp_path):
     shutil.copytree(done, path_of(tmp_path, 9))
     (path_of(tmp_path, 9) / "run.json").unlink()
     assert complete_steps(tmp_path) == [2]
-    assert (tmp_path / "latest").read_text() == done.name
-    with pytest.raises(CheckpointError, match="already holds a checkpoint of step 2"):
+    with pytest.raises(CheckpointError, match="already holds a checkpoint of step 9"):
         train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path))
     # One of another optimizer is refused.
-    about = done / "run.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "optimizer": "sgd"}))
-    with pytest.raises(WorkerError, match="written with optimizer sgd, this run uses adamw"):
-        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, plans.config(3, tmp_path, resume=True))
+    config = plans.config(3, tmp_path, resume=True, optimizer=OptimizerConfig("sgd", plans.OPTIMIZER.lr))
+    with pytest.raises(CheckpointError, match="optimizer is adamw there and sgd here"):
+        train(plans.MODEL, plans.plan(), plans.DATA_SOURCE, config)

@@ -15,13 +15,13 @@ def test_a_paused_run_goes_on_where_it_stopped(tmp_path):
         if metrics.step == 2:
             pause.touch()
 
-    asked = {"checkpoint": folder, "resume": True, "pause": pause}
+    asked = {"checkpoint": folder, "pause": pause}
     first = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(6, **asked), on_step=at_step_2)
     stopped = first.metrics[-1].step + 1
     assert 3 <= stopped < 6
     assert complete_steps(folder)[0] == stopped
     pause.unlink()
-    rest = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(6, **asked))
+    rest = train(plans.MODEL, plan, plans.DATA_SOURCE, plans.config(6, **asked, resume=True))
     assert rest.first_step == stopped
     losses = [m.losses["loss:loss"] for m in (*first.metrics, *rest.metrics)]
     assert losses == pytest.approx([m.losses["loss:loss"] for m in whole.metrics], rel=1e-6)

@@ -156,9 +156,7 @@ def test_an_iterator_at_its_end_and_a_function_that_fails_are_told_apart() -> No
         repeatable(FunctionData(lambda step: table[step]), NUM_STEPS)
 
 
-@pytest.mark.parametrize("resume", [[], ["--resume"]], ids=["new", "resume"])
 def test_the_command_line_refuses_a_shuffling_loader_before_it_plans(
-    resume: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -167,7 +165,7 @@ def test_the_command_line_refuses_a_shuffling_loader_before_it_plans(
     monkeypatch.setattr("trainyard.hardware.local_profile", None)
     (tmp_path / "stateful_loader.py").write_text(STATEFUL_FILE)
     command = ["train", str(tmp_path / "stateful_loader.py"), "--checkpoint", str(tmp_path / "run")]
-    assert main([*command, *resume, "--steps", "4"]) == 2
+    assert main([*command, "--steps", "4"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "error: batch.x of step" in said

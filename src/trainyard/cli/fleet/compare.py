@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from trainyard.cli.bounds import COUNT
 from trainyard.cli.fleet.simulating import SimulatingOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -42,7 +43,7 @@ class Options(SimulatingOptions):
     deadlines: Annotated[str, tyro.conf.arg(metavar="LOW,HIGH")] = ""
     """Give jobs that have none a deadline: their time alone after they arrive, times a number drawn evenly between two;
     0.5,1.5 in ElasticFlow's paper."""
-    seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    seeds: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 10
     """Workloads to draw, each with what goes wrong."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page with a figure, and tables by virtual cluster."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.bounds import COUNT
 from trainyard.cli.fleet.server import ServerOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -19,7 +20,7 @@ class Options(ServerOptions):
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Of the job."""
-    lines: Annotated[int, tyro.conf.arg(metavar="N")] = 20
+    lines: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 20
     """How many lines of each."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from trainyard.cli.bounds import ROWS, STEPS
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ class Options(Common):
     """NODESxDEVICESxTYPE with types as `trainyard hardware` lists them, pools joined by +."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "data_parallel"
     """How the model is spread over devices: auto searches; otherwise published systems, applied left to right."""
-    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name. They are divided over the devices."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
     devices: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = ""
     """Numbers of devices to ask for; by default all over which the rows divide, and powers of two."""
-    steps: Annotated[int, tyro.conf.arg(metavar="N")] = 1000
+    steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 1000
     """Steps of the job that --out writes."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a job with these speeds, CSV or YAML: a trace for `fleet simulate`, or a line to copy into yours."""
@@ -80,10 +81,14 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _numbers(text: str) -> tuple[int, ...]:
     from trainyard.fleet.site import FleetError
+    from trainyard.reading import shown
+    from trainyard.reading.limits import MOST_DEVICES
 
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise FleetError(f"--devices {text!r} is not numbers separated by commas; write for example 1,2,4")
+    if not all(part.isdecimal() and len(part) <= len(str(MOST_DEVICES)) for part in parts):
+        raise FleetError(
+            f"--devices {shown(text)} is not numbers separated by commas; write for example 1,2,4"
+        )
     return tuple(map(int, parts))
 
 

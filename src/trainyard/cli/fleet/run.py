@@ -46,6 +46,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import FleetError, Site
     from trainyard.fleet.workload.read import read_workload
+    from trainyard.private import only_for_user
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
@@ -57,24 +58,28 @@ def act(options: Options, screen: Screen) -> Outcome:
             "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
         )
     jobs = tuple(read_workload(options.trace, limit=options.limit))
-    check_runnable(jobs, site, setting.policy)
-    engine = make_engine(options.engine, site, options.folder, shares=setting.shares)
-    jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
+    check_runnable(jobs, site, setting.policy, options.limits)
+    with only_for_user():
+        engine = make_engine(
+            options.engine, site, options.folder, shares=setting.shares, limits=options.limits
+        )
+        jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
     with screen.waiting("predicting"):
         predicted = setting.simulate(
             jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None
         )
     screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
-    measured = run_fleet(
-        jobs,
-        site,
-        setting.policy,
-        engine,
-        name=setting.text,
-        place=setting.place,
-        rounds=setting.rounds,
-        tell=lambda event: screen.say(str(event)),
-    )
+    with only_for_user():
+        measured = run_fleet(
+            jobs,
+            site,
+            setting.policy,
+            engine,
+            name=setting.text,
+            place=setting.place,
+            rounds=setting.rounds,
+            tell=lambda event: screen.say(str(event)),
+        )
     title = f"{options.trace.name} on {site.name} under {setting.text}: predicted / measured"
     facts = {
         "trace": options.trace.name,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from trainyard.cli.screen import Common
+
+if TYPE_CHECKING:
+    from trainyard.fleet.run.limits import JobLimits
 
 __all__ = ["RunningOptions"]
 
@@ -30,3 +33,14 @@ class RunningOptions(Common):
     paper does. Not for policies that choose them themselves."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""
+    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = 100.0
+    """The checkpoints of one job take no more of the disk; a job whose would is refused."""
+
+    @property
+    def limits(self) -> JobLimits:
+        """What every job may do at most."""
+        from trainyard.fleet.run.limits import JobLimits
+
+        return JobLimits(stall_s=self.stall_s, max_checkpoint_bytes=self.max_checkpoint_gb * 1e9)

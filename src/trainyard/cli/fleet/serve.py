@@ -23,13 +23,14 @@ class Options(RunningOptions):
     """
 
     state: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
-    """Database of the state, such as postgresql://USER@HOST/NAME; by default a file of SQLite in the folder."""
+    """Database of the state, such as postgresql://USER@HOST/NAME, by default a file of SQLite in the folder. A password
+    is not for a command line: keep it in ~/.pgpass, or give the address in the variable TRAINYARD_STATE."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs --token-file."""
     port: Annotated[int, tyro.conf.arg(metavar="N")] = 8470
     """Port to listen on; 0 takes one that is free."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Who may submit jobs: lines 'user:token'. Without it, everybody on this machine."""
+    """Who may submit jobs: lines 'user:token'; readable by you alone. Without it, everybody on this machine."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -37,7 +38,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     try:
         from trainyard.fleet.serve.daemon import Daemon, only_daemon
         from trainyard.fleet.serve.server import serve
-        from trainyard.fleet.serve.store import Store
+        from trainyard.fleet.serve.store import Store, state_address
         from trainyard.fleet.serve.users import Users
     except ModuleNotFoundError as error:
         raise ValueError(
@@ -47,6 +48,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.answers import LimitedAnswers, answer_by
+    from trainyard.private import only_for_user
 
     site, setting = (
         Site.parse(options.cluster),
@@ -54,10 +56,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
+    state = state_address(options.state, folder)
     answer_by(LimitedAnswers())
-    with only_daemon(folder):
-        engine = make_engine(options.engine, site, folder / "jobs", shares=setting.shares)
-        store = Store(options.state or f"sqlite:///{folder / 'state.sqlite'}")
+    with only_for_user(), only_daemon(folder):
+        engine = make_engine(
+            options.engine, site, folder / "jobs", shares=setting.shares, limits=options.limits
+        )
+        store = Store(state)
         store.claim(folder=str(folder), cluster=site.name, engine=options.engine)
         daemon = Daemon(site, setting, engine, store, folder / "jobs")
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.bounds import SEED
 from trainyard.cli.fleet.simulating import SimulatingOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -22,7 +23,7 @@ class Options(SimulatingOptions):
     """Jobs: your own CSV, or one of the public formats (see the guide)."""
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
     """Of failures and stragglers."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page with figures."""

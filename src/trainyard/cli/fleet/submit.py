@@ -47,10 +47,10 @@ def act(options: Options, screen: Screen) -> Outcome:
 
 def _read(path: Path) -> Sequence[Job]:
     from trainyard.fleet.workload.own import read_form, read_own
-    from trainyard.fleet.workload.readers.formats import text_of
+    from trainyard.reading import read_text
 
     if path.suffix in (".yaml", ".yml"):
-        text = text_of(path)
+        text = read_text(path)
         if not any(line.startswith("jobs:") for line in text.splitlines()):
             return (read_form(text, path),)
     return tuple(read_own(path))

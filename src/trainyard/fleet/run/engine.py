@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.workload.job import Grant, Job
 
 
@@ -36,6 +37,11 @@ class Engine(Protocol):
     @property
     def core_part(self) -> float:
         """Of the time of a core that a process takes where devices are places for processes; else 1."""
+        ...
+
+    @property
+    def limits(self) -> JobLimits:
+        """What every job may do at most."""
         ...
 
     def start(self, job: Job, grant: Grant) -> None:

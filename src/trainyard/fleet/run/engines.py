@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,10 +16,14 @@ from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.job.run.config import TrainConfig
+from trainyard.job.run.quota import QuotaError, check_quota
+from trainyard.private import make_private
 
 ENGINES = MappingProxyType(
     {
@@ -32,13 +37,16 @@ ENGINES = MappingProxyType(
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
-def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) -> HomeEngine:
+def make_engine(
+    name: str, site: Site, folder: Path, *, shares: bool = False, limits: JobLimits = USUAL_LIMITS
+) -> HomeEngine:
     """An engine by name.
 
     Parameters
     ----------
     folder : of the jobs' folders, made if it is not there.
     shares : whether the policy lets jobs share devices.
+    limits : of every job.
 
     Raises
     ------
@@ -54,18 +62,18 @@ def make_engine(name: str, site: Site, folder: Path, *, shares: bool = False) ->
         raise FleetError(
             f"engine {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    return make(site, folder, shares=shares)
+    make_private(folder)
+    return make(site, folder, shares=shares, limits=limits)
 
 
-def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy) -> None:
+def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobLimits = USUAL_LIMITS) -> None:
     """Whether jobs can run for real on a site, under a policy.
 
     Raises
     ------
     FleetError
-        If one has no training, asks for more than there is or for what its strategies have no plan for, or has a name
-        that no folder can have or that another one has.
+        If one has no training, asks for more than there is or for what its strategies have no plan for, has a name that
+        no folder can have or that another one has, or its checkpoints would be larger than they may.
     """
     holdings = Holdings(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     seen: set[str] = set()
@@ -81,7 +89,18 @@ def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy) -> None:
         # Who could do with fewer may not ask for more than there is, either: policies that do not resize jobs would wait
         # for ever, and let those behind wait, too.
         holdings.enter(replace(job, min_devices=0), job.arrival_s)
+        _check_checkpoints(job, limits)
         _check_plan(job, site)
+
+
+def _check_checkpoints(job: Job, limits: JobLimits) -> None:
+    """Whether the checkpoints of a training are as small as they must be."""
+    if math.isinf(limits.max_checkpoint_bytes):
+        return
+    try:
+        check_quota(training_of(job).checkpoint_bytes, TrainConfig.keep, limits.max_checkpoint_bytes)
+    except QuotaError as error:
+        raise FleetError(f"job {job.name!r}: {error}") from error
 
 
 def _check_plan(job: Job, site: Site) -> None:

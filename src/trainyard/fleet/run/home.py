@@ -7,6 +7,8 @@ log/metrics.jsonl         a line per step
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
+meeting-*                 in which the processes of the last start found each other
+alive-N                   written again every few seconds as long as the node lives that has rank N as its first
 lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
@@ -24,7 +26,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
@@ -33,11 +35,15 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
+from trainyard.job.run.logs import metrics_files, rank_log
 from trainyard.job.run.saved import complete_steps
+from trainyard.private import make_private, opener, write_private
 
 _LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
+_LAST_BYTES = 16384
+_MEETING, _ALIVE = "meeting-", "alive-"
 
 
 class JobHome:
@@ -64,10 +70,10 @@ class JobHome:
                     f"{self.path} belongs to another training; give the job another name, or take another folder"
                 )
             return
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_private(self.logs)
         # Nodes may do this at the same time.
         partial = self.path / f".training-{socket.gethostname()}-{os.getpid()}.part"
-        partial.write_text(json.dumps(training.to_dict(), indent=1))
+        write_private(partial, json.dumps(training.to_dict(), indent=1))
         partial.replace(self._training)
 
     def training(self) -> Training:
@@ -79,12 +85,19 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
+        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_ALIVE}*")):
+            left.unlink(missing_ok=True)
 
     def issue(self) -> str:
         """A new ticket, with which alone processes of the job may begin."""
         ticket = secrets.token_hex(8)
-        self._ticket.write_text(ticket)
+        write_private(self._ticket, ticket)
         return ticket
+
+    @staticmethod
+    def new_meeting() -> str:
+        """Name of a file in which the processes of one start find each other."""
+        return f"{_MEETING}{secrets.token_hex(8)}"
 
     def call_off(self) -> None:
         """Processes that were started and have not begun yet are not to."""
@@ -101,7 +114,25 @@ class JobHome:
         """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
         file = self.killing if killed else self.failure
         if not file.exists():
-            file.write_text(reason)
+            write_private(file, reason)
+
+    def sign(self, first_rank: int) -> None:
+        """Say that the node lives that has a rank as its first."""
+        with suppress(OSError):  # it says so again soon
+            # Written over, not anew: that needs no room on a disk that is full.
+            handle = opener(str(self.path / f"{_ALIVE}{first_rank}"), os.O_WRONLY | os.O_CREAT)
+            try:
+                os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
+            finally:
+                os.close(handle)
+
+    def signs(self) -> dict[str, str]:
+        """What nodes have written last to say that they live, by their first rank."""
+        found = {}
+        for file in self.path.glob(f"{_ALIVE}*"):
+            with suppress(OSError):
+                found[file.name.removeprefix(_ALIVE)] = file.read_text()
+        return found
 
     def progress(self, is_over: bool) -> Progress:
         """How far the job is.
@@ -131,22 +162,20 @@ class JobHome:
 
     def _reported(self) -> Progress:
         """What the running processes say; all of it is in the last lines."""
-        file = self.logs / "metrics.jsonl"
-        if not file.exists():
+        # The newer file may just have been begun.
+        lines = list(entries(b"".join(map(_end, metrics_files(self.logs)))))
+        if not lines:
             return Progress(0)
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - 16384))
-            lines = list(entries(stream.read()))
         # Steps on as many processes as now, without the first, which is slower.
         counts = [len(entry["peak_memory_bytes"]) for entry in lines]
         last = [e["seconds"] for e, count in zip(lines, counts, strict=True) if count == counts[-1]]
         step_s = median(last[1:]) if len(last) >= _MEASURED_STEPS else None
-        return Progress(lines[-1]["step"] + 1 if lines else 0, step_s=step_s)
+        return Progress(lines[-1]["step"] + 1, step_s=step_s)
 
     def losses(self) -> dict[int, float]:
         """The loss of every step; of a step that was done again, as it was the last time."""
-        lines = entries((self.logs / "metrics.jsonl").read_bytes())
-        return {line["step"]: next(iter(line["losses"].values())) for line in lines}
+        written = b"".join(file.read_bytes() for file in metrics_files(self.logs))
+        return {line["step"]: next(iter(line["losses"].values())) for line in entries(written)}
 
     def epochs(self) -> Losses:
         """What reads the losses of the job epoch by epoch while it writes them."""
@@ -154,7 +183,7 @@ class JobHome:
 
     def last_lines(self, rank: int = 0) -> str:
         """The end of what a process printed."""
-        log = self.logs / f"rank-{rank}.log"
+        log = rank_log(self.logs, rank)
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return "\n".join(lines[-_LOGGED_LINES:])
 
@@ -167,7 +196,7 @@ class JobHome:
         FleetError
             If processes of the job still run here.
         """
-        with (self.path / f"lock-{first_rank}").open("a+") as file:
+        with open(self.path / f"lock-{first_rank}", "a+", opener=opener) as file:
             # Who looks whether it is locked holds it for a moment.
             for _ in range(_TRIES):
                 if not _is_locked(file, fcntl.LOCK_EX):
@@ -191,6 +220,16 @@ class JobHome:
                         found.append(int(text))
                         break
         return found
+
+
+def _end(file: Path) -> bytes:
+    """The last lines of a file, of which the first may be a part."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LAST_BYTES))
+            return stream.read()
+    except FileNotFoundError:
+        return b""
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

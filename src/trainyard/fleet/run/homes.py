@@ -6,7 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.place.auxiliary import as_asked
+from trainyard.fleet.run.alive import NodeWatch
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.simulation.crowding import Crowding
@@ -53,10 +55,20 @@ class HomeEngine(ABC):
     patience_s : that a job has to end its step and to write its checkpoint; after that it is killed.
     shares : whether jobs may have a device together. All jobs of an engine are started in the same way, as a share
         changes while its job runs, and what a cluster manager gave to a job does not.
+    limits : of every job.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = False) -> None:
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        patience_s: float = 120.0,
+        *,
+        shares: bool = False,
+        limits: JobLimits = USUAL_LIMITS,
+    ) -> None:
         self.site, self.folder, self.patience_s, self.shares = site, folder.resolve(), patience_s, shares
+        self.limits, self._node_watch = limits, NodeWatch(limits.heartbeat_s)
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
@@ -169,10 +181,22 @@ class HomeEngine(ABC):
         if is_over:
             if found.ended:
                 self._losses.pop(name, None)
+            self._node_watch.forget(name)
             return found
+        if self.is_held(name):
+            self._node_watch.forget(name)
+        elif lost := self._node_watch.problem(home):
+            home.fail(lost, killed=True)
+            with suppress(FleetError):  # of a manager that does not answer now
+                self.kill(name)
+            return Progress(home.saved_steps(), failure=lost, killed=True)
         if name not in self._losses:
             self._losses[name] = home.epochs()
         return replace(found, losses=self._losses[name].read())
+
+    def is_held(self, name: str) -> bool:
+        """Whether a cluster manager has put a job back into its queue, or has suspended it: it gives no signs then."""
+        return False
 
     def close(self) -> None:
         self.stop([name for name in sorted(self._known) if not self.is_over(name)])
@@ -188,20 +212,39 @@ class HomeEngine(ABC):
             [(hosts[node].device_type, count) for node, count in self.per_node(grant).items()]
         )
 
-    def ranks(self, grant: Grant, master: str) -> dict[int, Ranks]:
-        """What to start on each node of a grant, by its number; the first has rank 0, and is where ``master`` is.
+    def ranks(self, grant: Grant, addresses: Mapping[int, str]) -> dict[int, Ranks]:
+        """What to start on each node of a grant, by its number; the first has rank 0.
 
         Where devices are shared, it says which of the node they are: no cluster manager knows who is whose partner.
+
+        Parameters
+        ----------
+        addresses : of the nodes, by their numbers.
         """
-        cluster, placed = self.cluster_text(grant), {}
-        first = 0
-        for node, count in self.per_node(grant).items():
+        cluster, meeting, placed, first = (
+            self.cluster_text(grant),
+            JobHome.new_meeting(),
+            dict[int, Ranks](),
+            0,
+        )
+        per_node = self.per_node(grant)
+        for node, count in per_node.items():
             own = grant.devices[first : first + count]
             numbers = (str(device - int(self.site.first_device[node])) for device in own)
             devices = ",".join(numbers) if self.shares else ""
             threads = self.threads(node)
+            peers = [addresses[other] for other in per_node if addresses[other] != addresses[node]]
             placed[node] = Ranks(
-                first, count, grant.num_devices, master, cluster, devices, threads, self.core_part
+                first,
+                count,
+                grant.num_devices,
+                meeting,
+                cluster,
+                devices,
+                threads,
+                self.core_part,
+                peer=peers[0] if peers else "",
+                **vars(self.limits),
             )
             first += count
         return placed
@@ -282,11 +325,12 @@ class ManagedEngine(HomeEngine):
         folder: Path,
         patience_s: float,
         shares: bool,
+        limits: JobLimits,
         nodes: Sequence[ManagedNode],
         manager: str,
     ) -> None:
         require_fit(site, [node.host for node in nodes], manager)
-        super().__init__(site, folder, patience_s, shares=shares)
+        super().__init__(site, folder, patience_s, shares=shares, limits=limits)
         self._managed = nodes[: len(site.hosts)]
 
     def host(self, node: int) -> Host:

@@ -249,7 +249,7 @@ def _script(job: Job, group: _Group, groups: Sequence[_Group], pods: Pods, maste
     options = {
         "count": group.per_node,
         "world": sum(g.per_node * g.num_nodes for g in groups),
-        "master": master,
+        "meeting": master,
         "cluster": cluster_text([(g.device_type, g.per_node) for g in groups for _ in range(g.num_nodes)]),
         "training": json.dumps(training_of(job).to_dict()),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import psutil
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -35,8 +35,16 @@ class LocalEngine(HomeEngine):
     The nodes divide the cores of the machine among them: what runs on one does not slow what runs on another.
     """
 
-    def __init__(self, site: Site, folder: Path, patience_s: float = 120.0, *, shares: bool = False) -> None:
-        super().__init__(site, folder, patience_s, shares=shares)
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        patience_s: float = 120.0,
+        *,
+        shares: bool = False,
+        limits: JobLimits = USUAL_LIMITS,
+    ) -> None:
+        super().__init__(site, folder, patience_s, shares=shares, limits=limits)
         self._processes: dict[str, BaseProcess] = {}
         self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
 
@@ -68,12 +76,13 @@ class LocalEngine(HomeEngine):
             0,
             count,
             count,
-            f"127.0.0.1:{_free_port()}",
+            home.new_meeting(),
             self.cluster_text(grant),
             ",".join(map(str, grant.devices)),
             min(map(self.threads, nodes)),
             self.core_part,
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
+            **vars(self.limits),
         )
         process = self._processes[name] = context().Process(
             target=run_apart, args=(home, ranks, home.issue())
@@ -114,9 +123,3 @@ def _divided(cores: Sequence[int], num_parts: int) -> list[Sequence[int]]:
     if count < num_parts:
         return [cores] * num_parts
     return [cores[i * count // num_parts : (i + 1) * count // num_parts] for i in range(num_parts)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

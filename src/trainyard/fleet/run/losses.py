@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +26,7 @@ class Losses:
 
     def __init__(self, metrics: Path, epoch_steps: int) -> None:
         self._metrics, self._epoch_steps = metrics, epoch_steps
-        self._offset, self._epoch = 0, -1
+        self._offset, self._epoch, self._file = 0, -1, -1
         self._open: list[float] = []
         self._means: dict[float, float] = {}
         self._found: tuple[tuple[float, float], ...] = ()
@@ -46,6 +47,8 @@ class Losses:
         """Whole lines that were not read yet."""
         try:
             with self._metrics.open("rb") as stream:
+                if (file := os.fstat(stream.fileno()).st_ino) != self._file:
+                    self._file, self._offset = file, 0  # it was begun anew, because it had grown too large
                 stream.seek(self._offset)
                 text = stream.read(_MOST_BYTES)
         except FileNotFoundError:

@@ -13,16 +13,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
+from trainyard.job.run.heartbeat import Heartbeats, beating
+from trainyard.job.run.logs import cut, rank_log
+from trainyard.private import OTHERS
+
+if TYPE_CHECKING:
+    from trainyard.job.run.train import Launched
 
 NODE_MODULE = "trainyard.fleet.run.node"
 _POLL_S = 0.02
@@ -31,30 +39,33 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Ranks(JobLimits):
     """The ranks of a job on one node.
 
     Attributes
     ----------
     first, count : the ranks here.
     world : ranks of the job on all nodes.
-    master : ``HOST:PORT`` where they meet: on the node of rank 0.
+    meeting : name of the file of the job's folder in which they meet, new for every start; or ``HOST:PORT``, on the node
+        of rank 0, where nothing tells one start from another.
     cluster : the job's devices, as ``parse_cluster`` reads them.
     devices : numbers of the GPUs of this node that it may use, joined by commas; "" leaves that as it is.
     threads : of each process; 0 for an even share of the cores that it may use.
     core_part : of the time of a core that each thread takes at most.
     cores : that each process may use, joined by +, those of several processes by commas; "" leaves that as it is.
+    peer : address of another node of the job; "" if all of it is on this machine.
     """
 
     first: int
     count: int
     world: int
-    master: str
+    meeting: str
     cluster: str
     devices: str = ""
     threads: int = 0
     core_part: float = 1.0
     cores: str = ""
+    peer: str = ""
 
     def command(self, home: Path) -> list[str]:
         """What to start on the node."""
@@ -75,17 +86,29 @@ class Ranks:
             os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The variables of one process."""
-        host, _, port = self.master.rpartition(":")
+        """The variables of one process, as launchers set them."""
         own = {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.world),
             "LOCAL_RANK": str(rank - self.first),
             "LOCAL_WORLD_SIZE": str(self.count),
-            "MASTER_ADDR": host,
-            "MASTER_PORT": port,
         }
+        if self.host:
+            own |= {"MASTER_ADDR": self.host, "MASTER_PORT": self.meeting.rpartition(":")[2]}
         return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
+
+    def launched(self, home: JobHome, rank: int) -> Launched:
+        """How one process finds the others."""
+        from trainyard.job.run.train import Launched
+
+        store = None if self.host else home.path / self.meeting
+        peer = (self.peer or self.host) if self.count < self.world else ""
+        return Launched(rank, self.world, rank - self.first, self.count, store, peer)
+
+    @property
+    def host(self) -> str:
+        """Where rank 0 listens; "" where they meet in a file."""
+        return self.meeting.rpartition(":")[0]
 
 
 def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
@@ -107,29 +130,38 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
         ranks.use_cores(ranks.first)
+        sign = partial(home.sign, ranks.first)
         try:
-            work, prepared = prepared_work(home, ranks.cluster, ranks.threads, ranks.core_part)
+            # No thread may be left when processes are forked, which would lack it.
+            with beating(sign, ranks.heartbeat_s):
+                work, prepared = prepared_work(home, ranks)
         except Exception as error:
             home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
             raise
-        fork, parent = get_context("fork"), os.getpid()
-        processes = {}
-        for rank in range(ranks.first, ranks.first + ranks.count):
+        fork, parent, processes = get_context("fork"), os.getpid(), {}
+        own = range(ranks.first, ranks.first + ranks.count)
+        heartbeats = Heartbeats(own, ranks.heartbeat_s, ranks.stall_s)
+        for rank in own:
             settle = partial(ranks.settle, rank, parent)
-            arguments = (home, work, prepared, rank, ranks.environment(rank), settle)
+            arguments = (home, work, prepared, ranks, rank, settle, heartbeats)
             processes[rank] = fork.Process(target=be_rank, args=arguments)
             processes[rank].start()
         try:
-            return _wait(home, processes)
+            with beating(sign, ranks.heartbeat_s):
+                return _wait(home, processes, heartbeats)
         finally:
             for process in processes.values():
                 process.kill()
+            cut(_logs(home, own))
+            if ranks.first == 0 and not ranks.host:
+                (home.path / ranks.meeting).unlink(missing_ok=True)
 
 
 def run_apart(home: JobHome, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
     from trainyard.job.run.attempt import print_to
 
+    os.umask(OTHERS)
     os.setsid()
     print_to(home.logs / "node.log")
     sys.exit(run(home, ranks, ticket))
@@ -142,7 +174,12 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _wait(home: JobHome, processes: Mapping[int, ForkProcess]) -> int:
+def _logs(home: JobHome, ranks: Iterable[int]) -> list[Path]:
+    return [home.logs / "node.log", *(rank_log(home.logs, rank) for rank in ranks)]
+
+
+def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heartbeats) -> int:
+    look_s = 0.0
     while True:
         codes = {rank: process.exitcode for rank, process in processes.items()}
         if any(codes.values()):
@@ -155,6 +192,12 @@ def _wait(home: JobHome, processes: Mapping[int, ForkProcess]) -> int:
             return 1
         if None not in codes.values():
             return 0
+        if time.monotonic() > look_s:
+            look_s = time.monotonic() + heartbeats.look_s
+            cut(_logs(home, processes))
+            if problem := heartbeats.problem(rank for rank, code in codes.items() if code is None):
+                home.fail(str(problem), killed=problem.stopped)
+                return 1
         time.sleep(_POLL_S)
 
 
@@ -164,17 +207,21 @@ def main() -> int:
     parser.add_argument("home", type=Path)
     for name in ("first", "count", "world"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--master", required=True)
+    parser.add_argument("--meeting", required=True)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--devices", default="")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--core_part", type=float, default=1.0)
     parser.add_argument("--cores", default="")
+    parser.add_argument("--peer", default="")
+    for limit in fields(JobLimits):
+        parser.add_argument(f"--{limit.name}", type=float, default=limit.default)
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
     parser.add_argument("--training", help="as JSON, where no engine has set up the folder")
     given = vars(parser.parse_args())
     if parent := given.pop("parent"):
         _die_with(parent)
+    os.umask(OTHERS)
     home, training = JobHome(given.pop("home")), given.pop("training")
     try:
         if training:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.run.attempt import print_to
 from trainyard.job.run.config import TrainConfig, Work
 from trainyard.job.run.data import example_data
+from trainyard.job.run.heartbeat import Heartbeats
+from trainyard.job.run.logs import rank_log
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.train import train_prepared
 from trainyard.job.run.worker import Prepared, prepare
 from trainyard.job.task import Task
 
 
-def prepared_work(
-    home: JobHome, cluster: str, threads: int, core_part: float
-) -> tuple[Work, Prepared | None]:
+def prepared_work(home: JobHome, ranks: Ranks) -> tuple[Work, Prepared | None]:
     """The job of a folder, and what its ranks on one node share if they are forked from this process.
 
     On GPUs each rank prepares for itself: what has used a GPU cannot be forked.
@@ -31,16 +34,16 @@ def prepared_work(
     # Asked of the driver's library, because the other way to ask uses the GPU.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     task = home.training().task()
-    work = work_of(home, cluster, threads, core_part, task)
+    work = work_of(home, ranks, task)
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
-    return work, prepare(work, task.program(work.plan.rows_per_microbatch))
+    return work, prepare(work, task)
 
 
-def work_of(home: JobHome, cluster: str, threads: int, core_part: float, task: Task) -> Work:
+def work_of(home: JobHome, ranks: Ranks, task: Task) -> Work:
     """The training of a job: from its newest checkpoint to its end, or until it is paused."""
-    training, is_local = home.training(), cluster.startswith(THIS_MACHINE)
+    training, is_local = home.training(), ranks.cluster.startswith(THIS_MACHINE)
     config = TrainConfig(
         training.steps,
         OptimizerConfig(lr=training.learning_rate),
@@ -51,27 +54,31 @@ def work_of(home: JobHome, cluster: str, threads: int, core_part: float, task: T
         log=home.logs,
         device="cuda" if torch.cuda.is_available() and not is_local else "cpu",
         pause=home.pause,
-        num_threads=threads,
-        core_part=core_part,
+        num_threads=ranks.threads,
+        core_part=ranks.core_part,
+        max_checkpoint_bytes=ranks.max_checkpoint_bytes,
     )
     data, _ = example_data(training.source(), training.rows)
-    return Work(training.source, training.plan(parse_cluster(cluster), task), data, config)
+    return Work(training.source, training.plan(parse_cluster(ranks.cluster), task), data, config)
 
 
 def be_rank(
     home: JobHome,
     work: Work,
     prepared: Prepared | None,
+    ranks: Ranks,
     rank: int,
-    environment: Mapping[str, str],
     settle: Callable[[], None],
+    heartbeats: Heartbeats,
 ) -> None:
     """What a process of a job runs; an error is kept in the folder."""
     settle()
-    os.environ |= environment
-    print_to(home.logs / f"rank-{rank}.log")
+    os.environ |= ranks.environment(rank)
+    print_to(rank_log(home.logs, rank))
+    heartbeats.alive(rank)
     try:
-        train_prepared(work, prepared)
+        launched = replace(ranks.launched(home, rank), stepped=partial(heartbeats.stepped, rank))
+        train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()
         home.fail(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -14,7 +14,6 @@ each process is told which of them is its own.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,11 +29,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
 from trainyard.fleet.site import Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
+from trainyard.private import opener
 
 __all__ = ["RayEngine"]
 
@@ -55,6 +56,7 @@ class RayEngine(ManagedEngine):
     folder : of the jobs' folders, on a file system that all nodes have.
     patience_s : that a job has to write its checkpoint when it is to leave.
     shares : whether two jobs may have a device together.
+    limits : of every job.
     address : of the cluster, as ``ray.init`` takes it.
 
     Raises
@@ -70,12 +72,13 @@ class RayEngine(ManagedEngine):
         patience_s: float = 120.0,
         *,
         shares: bool = False,
+        limits: JobLimits = USUAL_LIMITS,
         address: str = "auto",
     ) -> None:
         connect(address)
         self._memory = RayMemory(folder / ".ray-nodes.json")
         self._nodes = self._memory.nodes(site)
-        super().__init__(site, folder, patience_s, shares, self._nodes, "Ray")
+        super().__init__(site, folder, patience_s, shares, limits, self._nodes, "Ray")
         self._gangs = Asked(_gangs, _GANGS_FRESH_S)
         self._present = Asked(present_nodes, _NODES_FRESH_S)
 
@@ -91,9 +94,10 @@ class RayEngine(ManagedEngine):
         return _JOBS_PER_DEVICE if self.shares else 1
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+        addresses = {number: node.address for number, node in enumerate(self._nodes)}
         parts = [
             (self._nodes[node], ranks, self.own(node, ranks.count, grant))
-            for node, ranks in self.ranks(grant, "").items()
+            for node, ranks in self.ranks(grant, addresses).items()
         ]
         # It lives and dies with the node of rank 0.
         where = NodeAffinitySchedulingStrategy(parts[0][0].number, soft=False)
@@ -175,9 +179,8 @@ class _Gang:
             .remote()
             for number, (_, ranks, _) in zip(firsts, self._parts, strict=True)
         ]
-        master = f"{self._parts[0][0].address}:{ray.get(self._actors[0].free_port.remote())}"
         return [
-            actor.run.remote(self._home.path, replace(ranks, master=master))
+            actor.run.remote(self._home.path, ranks)
             for actor, (_, ranks, _) in zip(self._actors, self._parts, strict=True)
         ]
 
@@ -185,16 +188,10 @@ class _Gang:
 class _Node:
     """The processes of a job on one node."""
 
-    def free_port(self) -> int:
-        """A port that nobody has."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
-
     def run(self, path: Path, ranks: Ranks) -> int:
         """Start them and wait for them; returns their exit status."""
         home, ranks = JobHome(path), replace(ranks, devices=_visible(ranks.devices))
-        with (home.logs / "node.log").open("ab") as log:
+        with open(home.logs / "node.log", "ab", opener=opener) as log:
             return subprocess.Popen(
                 [*ranks.command(path), f"--parent={os.getpid()}"],
                 env={**os.environ, **heap_environment()},

@@ -25,13 +25,12 @@ such a job see the last of them only. Components of a heterogeneous job, one for
 
 from __future__ import annotations
 
-import random
 import re
 import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +39,7 @@ from trainyard.fleet.run.asked import Asked
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import ManagedEngine
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
 from trainyard.fleet.site import FleetError, Host, Site
@@ -50,9 +50,6 @@ __all__ = ["SlurmEngine"]
 
 _MIB = 2**20
 _QUEUE_FRESH_S, _NODES_FRESH_S = 0.5, 2.0
-# Ports that neither services nor outgoing connections take; if one is in use nevertheless, the job fails and is
-# started again with another.
-_PORTS = (20000, 32000)
 # Nodes refuse a requeued job, and Slurm ends it then, if it starts in the second in which they ended it.
 _REFUSED_S = 2.0
 # What scancel says of a job that is over.
@@ -68,6 +65,7 @@ class SlurmEngine(ManagedEngine):
     folder : of the jobs' folders, on a file system that all nodes have.
     patience_s : that a job has to write its checkpoint when it is to leave.
     shares : whether jobs may have a device together, by slots.
+    limits : of every job.
     nodes : of Slurm; ``slurm_nodes()`` if they are not given.
 
     Raises
@@ -83,12 +81,13 @@ class SlurmEngine(ManagedEngine):
         patience_s: float = 120.0,
         *,
         shares: bool = False,
+        limits: JobLimits = USUAL_LIMITS,
         nodes: Sequence[SlurmNode] | None = None,
     ) -> None:
         self._nodes = tuple(nodes or slurm_nodes())
         if shares:
             require_slots(self._nodes[: len(site.hosts)])
-        super().__init__(site, folder, patience_s, shares, self._nodes, "Slurm")
+        super().__init__(site, folder, patience_s, shares, limits, self._nodes, "Slurm")
         self._queue = Asked(_queue, _QUEUE_FRESH_S)
         names = [node.name for node in self._nodes[: len(site.hosts)]]
         self._away = Asked(partial(unusable, names), _NODES_FRESH_S)
@@ -99,10 +98,10 @@ class SlurmEngine(ManagedEngine):
         return self._nodes[node].slots if self.shares else 1
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
-        master = f"{self._nodes[next(iter(self.per_node(grant)))].address}:{random.randrange(*_PORTS)}"
+        addresses = {number: node.address for number, node in enumerate(self._nodes)}
         parts = [
             (self._nodes[node], ranks, self.own(node, ranks.count, grant))
-            for node, ranks in self.ranks(grant, master).items()
+            for node, ranks in self.ranks(grant, addresses).items()
         ]
         slurm(*submission(home, parts), given=script(home, parts))
         self._queue.forget()
@@ -110,6 +109,9 @@ class SlurmEngine(ManagedEngine):
     def is_over(self, name: str) -> bool:
         batch = self._batch(name)
         return not batch.numbers and set(batch.ending) <= self._let_go(name)
+
+    def is_held(self, name: str) -> bool:
+        return self._batch(name).held
 
     def away(self) -> frozenset[int]:
         lost = self._away.answer()
@@ -172,11 +174,13 @@ class _Batch:
     numbers : of those that wait or run.
     ending : of those that are over but for what nodes have not said yet, which one that is gone never will.
     put_off : of all components of one that waits, and is not to begin before some time.
+    held : whether one waits, or is suspended.
     """
 
     numbers: tuple[str, ...] = ()
     ending: tuple[str, ...] = ()
     put_off: tuple[str, ...] = ()
+    held: bool = False
 
 
 def _queue() -> dict[str, _Batch]:
@@ -215,6 +219,7 @@ def _batch(rows: Sequence[_Row]) -> _Batch:
         tuple(sorted({row.whole for row in rows if row.state != "COMPLETING"})),
         tuple(sorted({row.whole for row in rows if row.state == "COMPLETING"})),
         tuple(row.number for row in rows if row.whole in late),
+        any(row.state not in ("RUNNING", "COMPLETING") for row in rows),
     )
 
 
@@ -269,7 +274,9 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
         step += [need for need in needs if need.startswith("--cpus-per-task")]
         if len(components) > 1:
             step.append(f"--het-group={list(components).index(needs)}")
-        lines.append(shlex.join([*step, *ranks.command(home.path)]) + " &")
+        # Slurm gives the same script to a job that it requeues, whose processes meet in another file.
+        step += replace(ranks, meeting="").command(home.path)
+        lines.append(f'{shlex.join(step)} --meeting="{ranks.meeting}-${{SLURM_RESTART_COUNT:-0}}" &')
     lines.append(f"for _ in $(seq {len(parts)}); do wait -n || exit 1; done")
     return "\n".join(lines) + "\n"
 

@@ -34,8 +34,9 @@ from trainyard.fleet.serve.metrics import metrics_text
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import StateError
 from trainyard.fleet.serve.tables import Record, State
-from trainyard.fleet.serve.users import Users, is_loopback
+from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
 
 _MOST_BYTES, _MOST_ROWS = 65_536, 100_000
 _SUBMISSIONS_AT_ONCE = 8

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.site import FleetError
+from trainyard.private import require_private
+from trainyard.reading import raised_as, read_text
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
@@ -111,8 +113,13 @@ def read_token(path: Path) -> str:
     ------
     FleetError
         If there is none.
+    ValueError
+        If others may read it, too.
     """
-    for line in path.read_text().splitlines():
+    require_private(path)
+    with raised_as(FleetError):
+        lines = read_text(path).splitlines()
+    for line in lines:
         if line.strip() and not line.startswith("#"):
             return line.rpartition(":")[2].strip()
     raise FleetError(f"{path} holds no token; it has one line, TOKEN or user:TOKEN")

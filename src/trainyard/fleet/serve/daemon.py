@@ -31,6 +31,7 @@ from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
+from trainyard.private import make_private, opener
 
 _SETTLE_S = 1.0
 _LONGEST_WAIT_S = 30.0
@@ -106,7 +107,7 @@ class Daemon:
             raise Refusal(
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
-        check_runnable([job], self.site.whole, self.driver.policy)
+        check_runnable([job], self.site.whole, self.driver.policy, self.driver.engine.limits)
         self.store.add(job, user, form, time.time())
         self._news.set()
         return self.job(job.name)
@@ -307,8 +308,8 @@ def only_daemon(folder: Path) -> Iterator[None]:
     FleetError
         If there is another one.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "daemon.lock").open("w") as file:
+    make_private(folder)
+    with open(folder / "daemon.lock", "w", opener=opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -8,9 +8,11 @@ right. Of a cancelled job the wish is written first, and the deed when it is don
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
@@ -24,6 +26,7 @@ from trainyard.fleet.serve.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Rec
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
+_VARIABLE = "TRAINYARD_STATE"
 _LIVES = JOBS.c.finish_s.is_(None)
 # What passes: a database that is locked, full, being restarted or not reached.
 _PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
@@ -79,7 +82,7 @@ class Store:
                 reason = "it has more than one @; inside a password it is written %40"
             raise FleetError(
                 f"the state cannot be kept in {shown!r}: {reason}; give --state as "
-                "sqlite:////FOLDER/FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+                "sqlite:////FOLDER/FILE or postgresql://USER@HOST/DATABASE"
             ) from error
         if missing:
             raise FleetError(
@@ -253,6 +256,26 @@ def _columns(done: Done, now_s: float) -> dict[str, Any]:
         "measured": json.dumps(done.timings),
         "settled_s": now_s,
     }
+
+
+def state_address(given: str | None, folder: Path) -> str:
+    """The address of the state: as given, else of the variable ``TRAINYARD_STATE``, else a file of a folder.
+
+    The variable is taken away, so that jobs do not inherit it.
+
+    Raises
+    ------
+    FleetError
+        If a password is given, which everybody on this machine sees in the list of processes.
+    """
+    kept = os.environ.pop(_VARIABLE, None)
+    if given and (shown := _without_password(given)) != given:
+        raise FleetError(
+            f"--state {shown!r} has a password, which everybody on this machine could read in the list of processes: "
+            f"give the address without it and keep the password in ~/.pgpass, or give all of it in the "
+            f"variable {_VARIABLE}"
+        )
+    return given or kept or f"sqlite:///{folder / 'state.sqlite'}"
 
 
 def _with_driver(url: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,9 @@ from pathlib import Path
 
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
+from trainyard.private import require_private
+from trainyard.reading import raised_as, read_text
 
 _FORM = "a token file has lines 'user:token'; empty lines and such that begin with # say nothing"
 _TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
@@ -34,10 +36,16 @@ class Users:
         Raises
         ------
         FleetError
-            If a line does not read so, or there is none.
+            If the file cannot be read, a line does not read so, or there is none.
+        ValueError
+            If others may read it, too.
         """
+        if path:
+            require_private(path)
         found: dict[str, str] = {}
-        for number, line in enumerate(path.read_text().splitlines() if path else (), 1):
+        with raised_as(FleetError):
+            lines = read_text(path).splitlines() if path else []
+        for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue
@@ -91,11 +99,3 @@ class Users:
                 401, "a token is needed, as 'Authorization: Bearer TOKEN'; this one is not known here"
             )
         return same[0]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

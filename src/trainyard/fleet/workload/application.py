@@ -23,6 +23,7 @@ from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divi
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 from trainyard.fleet.workload.readers.rows import Table
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
+from trainyard.reading.limits import MOST_ROWS
 
 Floats = NDArray[np.float64]
 
@@ -158,6 +159,15 @@ class SelfTuned(Adaptive):
         return float(np.interp(work, ends, steps) - np.interp(done, ends, steps)) * float(step_s)
 
 
+def _batch_size(path: Path) -> int:
+    text = path.stem.removeprefix("validation-")
+    if not text.isdecimal() or not 1 <= len(text) <= len(str(MOST_ROWS)) or not int(text):
+        raise FleetError(
+            f"{path} is named for no batch size; write validation-<batch size>.csv, such as validation-64.csv"
+        )
+    return int(text)
+
+
 def read_application(folder: Path, largest_local: int = 0, device_type: str = "") -> Application:
     """Read ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv`` of a folder.
 
@@ -173,7 +183,7 @@ def read_application(folder: Path, largest_local: int = 0, device_type: str = ""
     """
     suffix = f"-{device_type}.csv" if device_type else ".csv"
     placed, spread = (read_step_times(folder / (name + suffix)) for name in ("placements", "scalability"))
-    paths = {int(path.stem.split("-")[1]): path for path in folder.glob("validation-*.csv")}
+    paths = {_batch_size(path): path for path in folder.glob("validation-*.csv")}
     if not paths:
         raise FleetError(
             f"folder {str(folder)!r} has no validation-<batch size>.csv; give one per batch size"

@@ -60,12 +60,14 @@ from trainyard.fleet.workload.own_training import (
     refuse_options,
     training_values,
 )
-from trainyard.fleet.workload.readers.formats import Format, Head, text_of
+from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Row, Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
+from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text
+from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 
-_NULL = "tag:yaml.org,2002:null"
+_MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
@@ -73,6 +75,7 @@ COLUMNS = (
     "weight", "deadline_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus", "memory_bytes", "busy",
     "model", "batch_size",
 )  # fmt: skip
+_TEXTS = ("name", "user", "virtual_cluster", "pinned_cell", "model")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
@@ -110,15 +113,20 @@ def _job(arrival_s: float, row: Row) -> Job:
     row = Row(row.path, row.line, given)
     if "name" not in given or "num_devices" not in given:
         raise row.error("name" if "name" not in given else "num_devices", "a value in every job")
-    size = row.count("num_devices", 1)
+    for name in _TEXTS:
+        if len(given.get(name, "")) > MOST_NAME:
+            raise row.error(name, f"a text of at most {MOST_NAME:,} characters")
+    size = row.count("num_devices", 1, MOST_DEVICES)
     busy = row.number("busy") if "busy" in given else 1.0
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
     work, profile = _length(row, size, busy)
-    texts = ("user", "virtual_cluster", "pinned_cell", "model")
-    counts = ("min_devices", "max_devices", "priority", "batch_size")
-    rest: dict[str, Any] = {name: given[name] for name in texts if name in given}
+    counts = ("priority", "batch_size")
+    rest: dict[str, Any] = {name: given[name] for name in _TEXTS[1:] if name in given}
     rest |= {name: row.count(name) for name in counts if name in given}
+    rest |= {
+        name: row.count(name, 0, MOST_DEVICES) for name in ("min_devices", "max_devices") if name in given
+    }
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
     rest |= {name: row.number(name) for name in ("deadline_s", "cpus", "memory_bytes") if name in given}
     if "weight" in given:
@@ -152,7 +160,9 @@ def _truth(row: Row, name: str) -> bool:
 
 def _gang(row: Row, size: int) -> tuple[int, ...]:
     parts = row.fields.get("gang", "").split()
-    gang = tuple(int(part) for part in parts if part.isdecimal() and int(part))
+    gang = tuple(
+        int(part) for part in parts if part.isdecimal() and len(part) <= len(str(size)) and int(part)
+    )
     if parts and (len(gang) < len(parts) or sum(gang) != size):
         raise row.error("gang", f"whole numbers above 0 that add up to num_devices, {size}")
     return gang
@@ -198,57 +208,41 @@ def reread_form(text: str, source: Path) -> Job:
 
 
 def _form_row(text: str, source: Path) -> Row:
-    node = _composed(text, source)
-    if node is None:
+    with raised_as(FleetError):
+        given = parse_yaml(text, source, texts=True, most_values=_MOST_VALUES_OF_A_JOB)
+    if given is None:
         raise FleetError(f"{source}, line 1: nothing there; a job is a mapping of {', '.join(COLUMNS)}")
-    row = _yaml_row(node, source)
+    row = _yaml_row(given, source)
     row.fields["arrival_s"] = row.fields["arrival_s"] or "0"
     return row
 
 
-def _composed(text: str, path: Path) -> yaml.Node | None:
-    """The nodes of a YAML text; nothing is made of them."""
-    try:
-        return _root(yaml.SafeLoader(text), path)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise FleetError(f"{path}, line {line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise FleetError(f"{path}, line 1: not YAML: {error}") from error
-
-
-def _root(loader: yaml.SafeLoader, path: Path) -> yaml.Node | None:
-    try:
-        found: yaml.Node | None = loader.get_single_node()
-    except RecursionError as error:
-        raise FleetError(
-            f"{path}, line {loader.line + 1}: lists or mappings too deep in each other; a job is a mapping of "
-            f"{', '.join(COLUMNS)}, each to one number or text"
-        ) from error
-    return found
-
-
 def _yaml_rows(path: Path) -> Iterator[Row]:
-    root = _composed(text_of(path), path)
-    entries = root.value if isinstance(root, yaml.MappingNode) else []
-    lists = [value for key, value in entries if key.value == "jobs" and isinstance(value, yaml.SequenceNode)]
-    if not lists:
+    with raised_as(FleetError):
+        root = parse_yaml(read_text(path), path, texts=True, most_values=MOST_VALUES_OF_TABLES)
+    jobs = root.get("jobs") if isinstance(root, Section) else None
+    if not isinstance(root, Section) or not isinstance(jobs, Items):
         raise FleetError(f"{path}, line 1: no list 'jobs:'; a workload is 'jobs:' and a list of mappings")
-    for node in lists[0].value:
-        yield _yaml_row(node, path)
+    others = [key for key in root if key != "jobs"]
+    if others:
+        raise FleetError(
+            f"{root.place(others[0])}: no such field; a workload is 'jobs:' and a list of mappings"
+        )
+    for line, job in zip(jobs.lines, jobs, strict=True):
+        yield _yaml_row(job, path, line)
 
 
-def _yaml_row(node: yaml.Node, path: Path) -> Row:
-    line = node.start_mark.line + 1
-    if not isinstance(node, yaml.MappingNode) or not all(
-        isinstance(part, yaml.ScalarNode) for pair in node.value for part in pair
-    ):
+def _yaml_row(job: Any, path: Path, line: int = 1) -> Row:
+    if not isinstance(job, Section) or not all(isinstance(value, str) for value in job.values()):
         raise FleetError(
             f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
         )
-    # A job may be called "null", in quotes.
-    given = {key.value: "" if value.tag == _NULL else value.value for key, value in node.value}
-    return Row(path, line, dict.fromkeys(_NEEDED, "") | given)
+    long = next((name for name, value in job.items() if len(value) > MOST_FIELD_BYTES), None)
+    if long is not None:
+        raise FleetError(
+            f"{job.place(long)}: {len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
+        )
+    return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job)
 
 
 def write_jobs(jobs: Iterable[Job], path: Path) -> int:

@@ -9,6 +9,7 @@ from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Profile
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.training import Predicted, Training
+from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
 
 OPTIONS = ("strategies", "learning_rate", "seed", "checkpoint_every")
 """Columns that only such jobs have, beside ``steps``; they are fields of `Training`, and so are their defaults."""
@@ -30,12 +31,15 @@ def read_training(row: Row, num_devices: int) -> tuple[float, Profile]:
         raise row.error("model", "the name of a model of the zoo")
     if "batch_size" not in given:
         raise row.error("batch_size", "the number of rows of a step")
-    rest: dict[str, Any] = {name: row.count(name) for name in ("seed", "checkpoint_every") if name in given}
+    rest: dict[str, Any] = {"seed": row.count("seed")} if "seed" in given else {}
+    if "checkpoint_every" in given:
+        rest["checkpoint_every"] = row.count("checkpoint_every", 0, MOST_STEPS)
     if "learning_rate" in given:
         rest["learning_rate"] = row.number("learning_rate")
     if "strategies" in given:
         rest["strategies"] = given["strategies"]
-    training = Training(given["model"], row.count("batch_size", 1), row.count("steps", 1), **rest)
+    num_rows, steps = row.count("batch_size", 1, MOST_ROWS), row.count("steps", 1, MOST_STEPS)
+    training = Training(given["model"], num_rows, steps, **rest)
     if training.rows % num_devices:
         raise row.error(
             "num_devices", f"one over which a batch of {training.rows} rows divides: {training.sizes_text}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job, Spot, spot_of
+from trainyard.reading import shown
 
 _FORM = "TYPE:DEVICES=WORK_PER_S, or TYPE:DEVICES/NODES=WORK_PER_S"
 
@@ -60,7 +61,7 @@ class Speeds:
                 count = nodes = 0
                 rate = 0.0
             if not kind or not 1 <= nodes <= count or not 0 <= rate < float("inf"):
-                raise FleetError(f"speed {part!r} is not {_FORM}; write for example V100:4=18.5")
+                raise FleetError(f"speed {shown(part)} is not {_FORM}; write for example V100:4=18.5")
             if is_spread:
                 spread.append((kind, count, nodes, rate))
             else:

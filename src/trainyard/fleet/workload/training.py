@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from trainyard.divisors import divisors
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
@@ -90,7 +91,13 @@ class Training:
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""
-        return tuple(n for n in range(1, most + 1) if self.rows % n == 0)
+        return tuple(n for n in divisors(self.rows) if n <= most)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Of one of its checkpoints, on the disk."""
+        found: int = answer("checkpoint_bytes", self.model)
+        return found
 
     @property
     def sizes_text(self) -> str:
@@ -286,11 +293,23 @@ def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
     return None
 
 
+def _checkpoint_bytes(model: str) -> int:
+    import torch
+
+    from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.job.run.quota import checkpoint_bytes
+    from trainyard.zoo import build
+
+    with _CAPTURING, torch.device("meta"):
+        return checkpoint_bytes(build(model).module, OptimizerConfig())
+
+
 QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "steps_per_s": _steps_per_s,
     "skew": _skew,
     "plan_problem": _plan_problem,
     "name_problem": _name_problem,
+    "checkpoint_bytes": _checkpoint_bytes,
 }
 """What level 1 is asked, see `trainyard.fleet.workload.answers`: every answer needs PyTorch, and so seconds."""
 

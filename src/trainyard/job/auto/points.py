@@ -10,6 +10,7 @@ from trainyard.job.auto.estimate import Estimate, estimate
 from trainyard.job.auto.forked import can_differentiate, map_forked
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
+from trainyard.job.schedule import MOST_ACTIONS
 from trainyard.job.task import Setting
 
 Progress = Callable[[str, float], None]
@@ -126,7 +127,7 @@ class _Points:
         count = self.setting.task.num_rows // (data * sharding.rows)
         for recompute in RECOMPUTES:
             for schedule, per_rank in SCHEDULES if pipeline > 1 else SCHEDULES[:1]:
-                if per_rank > 1 and count % pipeline:
+                if (per_rank > 1 and count % pipeline) or 2 * pipeline * per_rank * count > MOST_ACTIONS:
                     continue
                 for zero_stage in (0, 1, 2, 3) if data > 1 else (0,):
                     point = Point(sharding, pipeline, data, count, schedule, per_rank, recompute, zero_stage)

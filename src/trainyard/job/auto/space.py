@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.divisors import divisors
 from trainyard.job.plan import microbatches_text
 
 Recompute = Literal["none", "selective", "full"]
@@ -76,8 +77,8 @@ class Point:
 
 def degrees(num_devices: int, max_tensor: int, max_pipeline: int) -> Iterator[tuple[int, int, int]]:
     """Every (pipeline, data, tensor) whose product uses all devices."""
-    for tensor in _divisors(num_devices):
-        for pipeline in _divisors(num_devices // tensor):
+    for tensor in divisors(num_devices):
+        for pipeline in divisors(num_devices // tensor):
             if tensor <= max_tensor and pipeline <= max_pipeline:
                 yield pipeline, num_devices // (tensor * pipeline), tensor
 
@@ -93,10 +94,6 @@ def microbatch_rows(num_rows: int, data: int) -> list[int]:
     if num_rows % data:
         return []
     share = num_rows // data
-    divisors = _divisors(share)
+    known = divisors(share)
     powers = (2**i for i in range(share.bit_length()))
-    return sorted({max(d for d in divisors if d <= power) for power in powers} | {share})
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+    return sorted({max(d for d in known if d <= power) for power in powers} | {share})

@@ -41,6 +41,7 @@ def check_same_run(work: Work, resumes: bool) -> None:
         "number of steps": config.steps,
         "optimizer": config.optimizer,
         "steps between checkpoints": config.checkpoint_every,
+        "answer to steps that are not finite": config.on_nonfinite,
         "use of checkpoints": (config.checkpoint is None, config.pause is None),
         "checkpoint to continue from (do all see its folder?)": resumes,
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trainyard.job.plan import Plan
 from trainyard.job.run.data import Data
@@ -15,6 +16,9 @@ from trainyard.program.model import Model
 
 ModelSource = Callable[[], Model]
 """Builds the model; called in every process with the same random seed. ``partial(build, "gpt2", 8)`` is one."""
+
+
+OnNonFinite = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,19 @@ class TrainConfig:
     checkpoint : folder of checkpoints; None keeps none. One is written at the end of the run in any case.
     checkpoint_every : steps between checkpoints; 0 writes the last one only.
     keep : complete checkpoints that stay.
-    resume : continue from the newest complete checkpoint of the folder. Without it the folder must hold none.
+    resume : continue from the newest whole checkpoint of the folder, which must be of this run. Without it the folder
+        must hold none.
     seed : of initial values and dropout.
+    on_nonfinite : what to do after a step whose loss or gradient is not finite: ``stop`` the run before the update, or
+        ``skip`` the update, on all ranks alike, and count it in the metrics.
     max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
-    stall_s : seconds without a sign of life after which the run counts as dead.
+    heartbeat_s : seconds without a sign of life after which a process counts as stopped, and fails.
+    stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
+        may take half an hour in any case. Writing a checkpoint is part of a step.
+    max_checkpoint_bytes : that all checkpoints of the run may take on the disk together; a run whose would be larger is
+        refused before it begins.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     num_threads : of each process; 0 divides the cores of the machine among its processes.
     core_part : of the time of a core that each thread takes at most; below 1 a process rests after its steps, so that it
@@ -47,10 +58,13 @@ class TrainConfig:
     keep: int = 2
     resume: bool = False
     seed: int = 0
+    on_nonfinite: OnNonFinite = "stop"
     max_restarts: int = 0
     log: Path | None = None
     device: Literal["cpu", "cuda"] = "cpu"
+    heartbeat_s: float = 60.0
     stall_s: float = 1800.0
+    max_checkpoint_bytes: float = math.inf
     pause: Path | None = None
     num_threads: int = 0
     core_part: float = 1.0
@@ -59,6 +73,9 @@ class TrainConfig:
         for name in ("steps", "checkpoint_every", "max_restarts", "num_threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} cannot be negative, got {getattr(self, name)}")
+        for name in ("heartbeat_s", "stall_s", "max_checkpoint_bytes"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} is more than 0, got {getattr(self, name)}")
         if not 0.0 < self.core_part <= 1.0:
             raise ValueError(f"core_part is more than 0 and at most 1, got {self.core_part}")
         if self.keep < 1:
@@ -69,6 +86,14 @@ class TrainConfig:
             )
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"unknown device {self.device!r}; the known ones are cpu and cuda")
+        if self.on_nonfinite not in get_args(OnNonFinite):
+            raise ValueError(f"unknown on_nonfinite {self.on_nonfinite!r}; the known ones are stop and skip")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the run goes, where that changes nothing of what is trained; a checkpoint keeps it."""
+        names = ("steps", "checkpoint_every", "keep", "max_restarts", "device", "on_nonfinite")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +131,7 @@ class RankStep:
     tokens: int
     peak_memory_bytes: int
     sent_bytes: int
+    skipped: bool
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,7 @@ class StepMetrics:
     rows_per_s, tokens_per_s : of all ranks together; no tokens (0) where the data is not text.
     peak_memory_bytes : by rank: most memory held so far, resident on a CPU, allocated on a GPU.
     sent_bytes : by rank: sent in this step to other ranks, counted as the usual ring algorithms send.
+    skipped : whether there was no update, because the loss or the gradient was not finite.
     """
 
     step: int
@@ -131,6 +158,7 @@ class StepMetrics:
     tokens_per_s: float
     peak_memory_bytes: tuple[int, ...]
     sent_bytes: tuple[int, ...]
+    skipped: bool
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -150,6 +178,7 @@ def combine(reports: list[RankStep], num_rows: int) -> StepMetrics:
         first.tokens / seconds,
         tuple(r.peak_memory_bytes for r in reports),
         tuple(r.sent_bytes for r in reports),
+        first.skipped,
     )
 
 

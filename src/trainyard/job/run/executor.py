@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,10 +31,18 @@ from trainyard.program.spmd import bind
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step reports: the loss and metrics, averaged over the batch, and the gradient's global norm."""
+    """What one step reports.
+
+    Attributes
+    ----------
+    losses : the loss and metrics, averaged over the batch.
+    grad_norm : global norm of the gradient.
+    is_finite : whether the loss and that norm are; else there was no update. The same on all ranks.
+    """
 
     losses: Mapping[str, float]
     grad_norm: float
+    is_finite: bool
 
 
 def arrivals(lowered: Lowered, source: int, target: int) -> tuple[tuple[int, Transfer, int], ...]:
@@ -92,6 +101,7 @@ class Executor:
         )
         self.params = self.state.param_views()
         self._add_constants(values)
+        self._add_unused(values)
         self.optimizer = Optimizer(optimizer, self.state, self.mesh)
         self.calls = {
             (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
@@ -150,6 +160,21 @@ class Executor:
                 if slot.kind == "param":
                     self.constants.add(slot.name)
 
+    def _add_unused(self, values: Values) -> None:
+        """What no stage needs, whole: rank 0 keeps it, so that checkpoints have all of the model."""
+        segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
+        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        needed = {slot.name for seg in segments for slot in seg.inputs} | {
+            path for bucket in self._all_buckets() for path in bucket.paths
+        }
+        kept = [
+            i for i in self.lowered.program.inputs if i.kind in ("param", "buffer") and i.path not in needed
+        ]
+        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.mesh.rank == 0}
+
+    def _all_buckets(self) -> tuple[Bucket, ...]:
+        return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
+
     def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
         return local_part(whole, self.lowered.inputs[path], self.mesh)
 
@@ -185,21 +210,31 @@ class Executor:
         """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
         return self.microbatch * scale if axis == MICROBATCH else self.mesh.axis_offset(axis, scale)
 
-    def step(self, batch: Mapping[str, torch.Tensor], step: int) -> StepResult:
+    def step(self, batch: Mapping[str, torch.Tensor], step: int, keep_buffers: bool = False) -> StepResult:
         """Run one training step.
 
         Parameters
         ----------
         batch : the tensors of the whole batch (all microbatches, all ranks) by path; this rank takes its rows.
         step : its number, for the dropout masks.
+        keep_buffers : of a step that is not finite, put buffers back to what they were.
         """
+        before = dict(self.buffers) if keep_buffers else None
         sums = self.forward_backward(batch, step)
-        # On its way while gradients arrive and weights are updated.
-        losses = self._reduce_losses(sums)
+        # On its way while gradients arrive and their norm is computed.
+        reduced = self._reduce_losses(sums)
         grads = self.state.finish_gradients()
-        norm = self.optimizer.step(grads)
-        self.state.publish_weights()
-        return StepResult(losses(), norm)
+        norm = self.optimizer.global_norm(grads)
+        losses = reduced()
+        is_finite = all(
+            math.isfinite(x) for n, x in losses.items() if n.startswith("loss:")
+        ) and math.isfinite(norm)
+        if is_finite:
+            self.optimizer.step(grads, norm)
+            self.state.publish_weights()
+        elif before is not None:
+            self.buffers = before
+        return StepResult(losses, norm, is_finite)
 
     def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
         """All actions of a step; gradients are left in the state, sums of the losses are returned."""

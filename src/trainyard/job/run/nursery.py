@@ -2,23 +2,31 @@
 
 The graph of every rank is captured and lowered once, here, and the ranks are forked with it: that takes
 milliseconds, so a run that lost a process goes on at once. (With GPUs each rank captures for itself: a process
-that has touched CUDA cannot be forked.) Nothing here starts a thread, because forked processes would lack it.
+that has touched CUDA cannot be forked.) No thread is left here when ranks are forked, because they would lack it.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
 
-from trainyard.job.run.attempt import Attempt, RankError, print_to, rank_log
+from trainyard.job.run.attempt import Attempt, RankError, print_to
 from trainyard.job.run.config import Work
+from trainyard.job.run.errors import FailedRunError
+from trainyard.job.run.lock import FolderLock
+from trainyard.job.run.logs import rank_log
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.worker import Prepared, prepare
@@ -33,8 +41,11 @@ class Ended:
     error: BaseException | None
 
 
-def nursery_main(pipe: Connection, folder: Path, logs: Path) -> None:
-    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe."""
+def nursery_main(pipe: Connection, folder: Path, logs: Path, lock: FolderLock | None) -> None:
+    """What the process runs: reads ``work`` from a folder, trains, and reports through a pipe.
+
+    The lock is held by being there; ranks inherit it.
+    """
     # Ctrl-C reaches every process of a terminal; the caller decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print_to(logs / "prepare.log")
@@ -43,13 +54,34 @@ def nursery_main(pipe: Connection, folder: Path, logs: Path) -> None:
         work = pickle.loads((folder / "work").read_bytes())
         # One thread: the pool that computes with more would be lost in forked processes.
         torch.set_num_threads(1)
-        prepared = prepare(work) if work.config.device == "cpu" else None
+        with _ending_with(pipe):
+            prepared = prepare(work) if work.config.device == "cpu" else None
         _attempts(work, prepared, pipe, folder, logs)
     except Exception as caught:
         error = caught
-        if not isinstance(caught, WorkerError):
+        if not isinstance(caught, FailedRunError):
             traceback.print_exc()
     pipe.send(Ended(_sendable(error)))
+
+
+@contextmanager
+def _ending_with(caller: Connection) -> Iterator[None]:
+    """End when the caller is gone; by a thread, which is over before anything is forked."""
+    over, done = Pipe(duplex=False)
+
+    def watch() -> None:
+        # Nothing is ever sent this way.
+        if caller in wait([caller, over]):
+            os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.close()
+        thread.join()
+        over.close()
 
 
 def _sendable(error: BaseException | None) -> BaseException | None:

@@ -68,9 +68,13 @@ class Optimizer:
                 masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
             )
 
-    def step(self, grads: list[torch.Tensor]) -> float:
-        """Update; returns the global norm of the gradients before clipping."""
-        norm = self._global_norm(grads)
+    def step(self, grads: list[torch.Tensor], norm: float) -> None:
+        """Update.
+
+        Parameters
+        ----------
+        norm : of the gradients on all ranks, before clipping.
+        """
         # The fused kernels divide by this as they go: clipping takes no pass over the gradients of its own.
         clips = bool(self.config.clip_norm) and norm > self.config.clip_norm
         scale = (
@@ -86,7 +90,6 @@ class Optimizer:
         self.inner.step()
         for state in self.state.buckets.values():
             state.master.grad = None
-        return norm
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
         """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
@@ -101,15 +104,17 @@ class Optimizer:
         """As after ``num_steps`` steps, with moments of zero, which the caller fills in."""
         self.num_steps = num_steps
         self.inner.state.clear()
+        if not num_steps:  # as one that is new: there are no moments yet
+            return
         for state in self.state.buckets.values():
             kept = {key: torch.zeros_like(state.master) for key in moments}
-            if self.config.name == "adamw" and num_steps:
+            if self.config.name == "adamw":
                 kept["step"] = torch.tensor(float(num_steps), device=self.state.device)
             if kept:
                 self.inner.state[state.master] = kept
 
-    def _global_norm(self, grads: list[torch.Tensor]) -> float:
-        """Every element counts once, however many ranks hold it."""
+    def global_norm(self, grads: list[torch.Tensor]) -> float:
+        """The norm of the gradients on all ranks; every element counts once, however many hold it. Collective."""
         total, num_ranks = torch.zeros((), dtype=torch.float64), self.mesh.plan.num_ranks
         every_rank_has_all = True
         for state, grad in zip(self.state.buckets.values(), grads, strict=True):

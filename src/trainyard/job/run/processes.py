@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.hardware.heap import heap_of_children
+from trainyard.hardware.interface import use_interface
+from trainyard.job.run.errors import FailedRunError
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -23,7 +25,7 @@ _PRELOAD = [
 ]
 
 
-class WorkerError(RuntimeError):
+class WorkerError(FailedRunError):
     """A worker process failed or died; the message names its rank and what it said last."""
 
 
@@ -101,6 +103,7 @@ def _call(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_ranks))
     try:
         if num_ranks > 1:
+            use_interface()
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
         results.put((rank, True, function(rank, *args)))
     except Exception:

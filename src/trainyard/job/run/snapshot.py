@@ -6,19 +6,20 @@ of a cut parameter knows where it lies in the whole one, and every element is wr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import AXES, DATA, TENSOR
 from trainyard.job.run.boxes import Box, boxes
 from trainyard.job.run.executor import Executor
+from trainyard.job.run.same_run import BUFFERS, FIELDS, PARAMS
 from trainyard.job.run.state import BucketState
 from trainyard.program.placement import Placement, Shard
-
-PARAMS, BUFFERS = "param", "buffer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ def take(executor: Executor) -> dict[str, Part]:
     Collective. At most one bucket of one field is whole on a device at a time.
     """
     taken: dict[str, Part] = {}
-    position = {path: i for i, path in enumerate(executor.lowered.params)}
+    position = _positions(executor)
     for state in executor.state.buckets.values():
         first_of_its_stages = state.bucket.stage == state.bucket.stages[0]
         for field, flat in _flats(executor, state).items():
@@ -66,9 +67,35 @@ def take(executor: Executor) -> dict[str, Part]:
             ):
                 taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
     for field, path, value in _constants(executor):
-        exact = executor.exact.get(path, value)
-        taken[f"{field}/{path}"] = _part(executor, exact, executor.lowered.inputs[path])
+        placements = executor.lowered.inputs[path]
+        if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
+            taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
+    for (kind, path), value in executor.unused.items():
+        taken[f"{FIELDS[kind]}/{path}"] = _part(executor, value, {})
     return taken
+
+
+def _positions(executor: Executor) -> dict[str, int]:
+    """Parameters by size, on all ranks alike: where every other is a weight, every other is not a bias."""
+    params = executor.lowered.params.values()
+    ordered = sorted(params, key=lambda p: (-math.prod(p.whole_shape), p.path))
+    return {param.path: i for i, param in enumerate(ordered)}
+
+
+def _is_home(executor: Executor, path: str) -> bool:
+    """Whether this rank has the stage that writes a constant for all: which makes it, else the first that uses it."""
+    stages = executor.lowered.stages
+    making = [s.stage for s in stages for seg in s.segments.values() if _makes(seg, path)]
+    using = [s.stage for s in stages for seg in s.segments.values() if _uses(seg, path)]
+    return min(making or using or [0]) in {s.stage for s in executor.stages}
+
+
+def _uses(segment: Segment, path: str) -> bool:
+    return any(slot.name == path and slot.kind in ("buffer", "param") for slot in segment.inputs)
+
+
+def _makes(segment: Segment, path: str) -> bool:
+    return any(result == f"buffer:{path}" for _, result in segment.results)
 
 
 def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
@@ -152,6 +179,9 @@ class Target:
             self._copies.append((value, read))
             if path in executor.exact:
                 self._exact[path] = read
+        self._unused = {key: torch.empty(v.shape, dtype=_kept_dtype(v)) for key, v in executor.unused.items()}
+        for (kind, path), read in self._unused.items():
+            self.parts[f"{FIELDS[kind]}/{path}"] = _described(executor, read, {})
 
     def _add(self, field: str, bucket: Bucket, flat: torch.Tensor) -> None:
         """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
@@ -177,4 +207,5 @@ class Target:
         for kept, read in self._copies:
             kept.copy_(read)
         self.executor.exact |= self._exact
+        self.executor.unused |= self._unused
         self.executor.state.publish_weights()

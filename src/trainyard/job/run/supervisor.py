@@ -10,10 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.job.run.attempt import AllReady, rank_log
+from trainyard.job.run.attempt import AllReady, Watching
 from trainyard.job.run.config import Restart, StepMetrics, Work
+from trainyard.job.run.heartbeat import Silence
+from trainyard.job.run.lock import FolderLock
+from trainyard.job.run.logs import rank_log
 from trainyard.job.run.nursery import Ended, nursery_main
 from trainyard.job.run.processes import WorkerError, context
+from trainyard.private import make_private, opener
+
+_LOOK_S = 1.0
+# In which ranks are ended, and others started.
+_BETWEEN_ATTEMPTS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -32,31 +40,34 @@ class Watcher:
     on_restart: Callable[[Restart], None]
 
 
-def supervise(work: Work, watcher: Watcher, logs: Path) -> None:
+def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
     """Train with one process per rank, all of them stopped when this returns or raises.
 
     Parameters
     ----------
     logs : folder of ``rank-<n>.log``, which are emptied first.
+    lock : of the checkpoints' folder, which the processes hold, too.
 
     Raises
     ------
     WorkerError
         If a process failed and no restart is left.
+    CheckpointError, NonFiniteError and others
+        If a process found that the run cannot begin, or cannot go on however often it is started again.
     """
-    logs.mkdir(parents=True, exist_ok=True)
+    make_private(logs)
     for rank in range(work.plan.num_ranks):
-        rank_log(logs, rank).write_bytes(b"")
+        open(rank_log(logs, rank), "wb", opener=opener).close()
     spawn = context()
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
         (folder / "work").write_bytes(_pickled(work))
         ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=nursery_main, args=(theirs, folder, logs.resolve()))
+        process = spawn.Process(target=nursery_main, args=(theirs, folder, logs.resolve(), lock))
         process.start()
         theirs.close()
         try:
-            _listen(ours, process, watcher, logs)
+            _listen(ours, process, watcher, logs, work.config.heartbeat_s)
         finally:
             # Closed, the pipe tells the process to stop its ranks and end.
             ours.close()
@@ -65,8 +76,17 @@ def supervise(work: Work, watcher: Watcher, logs: Path) -> None:
             process.join()
 
 
-def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path) -> None:
+def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
+    # While the ranks are prepared nothing is heard; from then on, often.
+    silence, num_heard, limit_s = Silence[str](_LOOK_S), 0, heartbeat_s + _BETWEEN_ATTEMPTS_S
     while True:
+        if num_heard and not pipe.poll(_LOOK_S):
+            silent_s = silence.look({"": num_heard})[""]
+            if silent_s > limit_s:
+                raise WorkerError(
+                    f"the process that watches the ranks gave no sign for {silent_s:.0f} s: it is stopped"
+                )
+            continue
         try:
             message = pipe.recv()
         except EOFError:
@@ -75,7 +95,9 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path) -> None:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             said = (logs / "prepare.log").read_text(errors="replace")[-2000:]
             raise WorkerError(f"the process that prepares the ranks {how}. It printed:\n{said}") from None
-        if isinstance(message, StepMetrics):
+        if isinstance(message, Watching):
+            num_heard += 1
+        elif isinstance(message, StepMetrics):
             watcher.on_step(message)
         elif isinstance(message, AllReady):
             watcher.on_ready(message.step, message.notes)

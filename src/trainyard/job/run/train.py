@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
+from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint import CheckpointError, read_about
+from trainyard.job.run.checkpoint import check_goes_on_as, read_about
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -28,10 +26,22 @@ from trainyard.job.run.config import (
     combine,
 )
 from trainyard.job.run.data import Data
+from trainyard.job.run.lock import FolderLock, locked
+from trainyard.job.run.logs import Metrics
+from trainyard.job.run.rendezvous import launched_store
 from trainyard.job.run.repeatable import check_goes_on, repeatable
-from trainyard.job.run.saved import complete_steps, path_of
+from trainyard.job.run.same_run import settings_of
+from trainyard.job.run.saved import (
+    check_unused,
+    complete_steps,
+    newest_complete,
+    path_of,
+    saved_steps,
+    started_again,
+)
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.private import only_for_user
 from trainyard.program.model import Model
 
 
@@ -42,6 +52,7 @@ def train(
     config: TrainConfig,
     on_step: Callable[[StepMetrics], None] = lambda _: None,
     on_restart: Callable[[Restart], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> TrainResult:
     """Train a model as a plan says.
 
@@ -57,56 +68,112 @@ def train(
     data : batches of ``plan.num_rows`` rows.
     on_step : called after each step, in the calling process; under torchrun in rank 0's.
     on_restart : called after each restart.
+    on_note : called with each of the result's notes as soon as it is known.
 
     Raises
     ------
     WorkerError
         If a process fails or dies and ``config.max_restarts`` are used up.
+    NonFiniteError
+        If a step is not finite, and ``config.on_nonfinite`` is ``stop``.
     CheckpointError
-        If the checkpoint folder is another run's.
+        If the folder holds what this run cannot continue from, or another run uses it now.
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     work = Work(model, plan, repeatable(data, config.steps), config)
-    _check_checkpoint(work)
-    recorder = _Recorder(plan, config, on_step, on_restart)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-        _train_under_launcher(work, recorder, None)
+    if config.checkpoint is not None and config.resume and not started_again():
+        newest_complete(config.checkpoint)
+    is_launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+    with _lock(config, int(os.environ["RANK"]) if is_launched else 0) as lock:
+        _check_checkpoint(work)
+        recorder = _Recorder(plan, config, on_step, on_restart, on_note)
+        if lock is not None and lock.note:
+            recorder.note(lock.note)
+        if is_launched:
+            with only_for_user():
+                _train_under_launcher(work, recorder, _launched(), None)
+            return recorder.result()
+        with _log_folder(config.log) as logs:
+            recorder.open(logs)
+            try:
+                supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs, lock)
+            finally:
+                recorder.close()
         return recorder.result()
-    with _log_folder(config.log) as logs:
-        recorder.open(logs)
-        try:
-            supervise(work, Watcher(recorder.on_step, recorder.on_ready, recorder.on_restart), logs)
-        finally:
-            recorder.close()
-    return recorder.result()
 
 
-def train_prepared(work: Work, prepared: Prepared | None) -> TrainResult:
+@dataclass(frozen=True)
+class Launched:
+    """Which of the ranks that a launcher started a process is, and how it finds the others.
+
+    Attributes
+    ----------
+    rank, num_ranks : of the run.
+    local_rank, num_local_ranks : on this machine.
+    store : file in which the ranks meet, new for every start; None where ``MASTER_ADDR`` and ``MASTER_PORT`` say where.
+    peer : address of another machine whose processes take part; "" if there is none.
+    stepped : called after each step.
+    """
+
+    rank: int
+    num_ranks: int
+    local_rank: int
+    num_local_ranks: int
+    store: Path | None = None
+    peer: str = ""
+    stepped: Callable[[], None] = lambda: None
+
+
+def _launched() -> Launched:
+    """As the variables say that launchers set."""
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    num_local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
+    # A launcher that does not say how many ranks are here may have started some elsewhere.
+    alone = "LOCAL_WORLD_SIZE" in os.environ and num_local_ranks == num_ranks
+    return Launched(
+        rank,
+        num_ranks,
+        int(os.environ.get("LOCAL_RANK", rank)),
+        num_local_ranks,
+        peer="" if alone else os.environ["MASTER_ADDR"],
+    )
+
+
+def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) -> TrainResult:
     """Be one of the ranks that a launcher started, as ``train`` is under ``torchrun``.
+
+    With ``resume`` it begins where there is no checkpoint yet: who starts it may not know.
 
     Parameters
     ----------
     prepared : from ``prepare``, in the process that this one was forked from; None to prepare it here.
     """
-    _check_checkpoint(work)
-    recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None)
-    _train_under_launcher(work, recorder, prepared)
-    return recorder.result()
+    with _lock(work.config, launched.rank):
+        _check_checkpoint(work)
+        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None, lambda _: None)
+        _train_under_launcher(work, recorder, launched, prepared)
+        return recorder.result()
+
+
+@contextmanager
+def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
+    """One process of a run holds its folder for all of them."""
+    with locked(config.checkpoint) if config.checkpoint is not None and rank == 0 else nullcontext() as lock:
+        yield lock
 
 
 def _check_checkpoint(work: Work) -> None:
     """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
     folder = work.config.checkpoint
-    steps = complete_steps(folder) if folder is not None else []
-    if folder is None or not steps:
+    if folder is not None and not work.config.resume and not started_again():
+        check_unused(folder)
+    if folder is None or not saved_steps(folder):
         return
-    if not work.config.resume and not _started_again():
-        raise CheckpointError(
-            f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another "
-            "folder"
-        )
-    check_goes_on(work.data, steps[0] - 1, read_about(path_of(folder, steps[0])).batch)
+    newest = newest_complete(folder)
+    check_goes_on_as(newest, settings_of(work.plan, work.config))
+    about = read_about(newest)
+    check_goes_on(work.data, about.step - 1, about.batch)
 
 
 @contextmanager
@@ -127,35 +194,39 @@ class _Recorder:
         config: TrainConfig,
         on_step: Callable[[StepMetrics], None],
         on_restart: Callable[[Restart], None],
+        on_note: Callable[[str], None],
     ) -> None:
         self.plan, self.config = plan, config
-        self._tell_step, self._tell_restart = on_step, on_restart
+        self._tell_step, self._tell_restart, self._tell_note = on_step, on_restart, on_note
         self.by_step: dict[int, StepMetrics] = {}
         self.restarts: list[Restart] = []
         self.notes: dict[str, None] = {}
         self.first: int | None = None
-        self.file: Path | None = None
+        self.metrics: Metrics | None = None
 
     def open(self, folder: Path) -> None:
         """Write metrics into a folder; a resumed run goes on with the file that is there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.file = folder / "metrics.jsonl"
-        self._stream = self.file.open("a" if self.config.resume else "w", buffering=1)
-        if self.file.stat().st_size and not self.file.read_bytes().endswith(b"\n"):
-            self._stream.write("\n")  # a process that was killed left half a line
+        self.metrics = Metrics(folder, self.config.resume)
 
     def close(self) -> None:
-        self._stream.close()
+        if self.metrics is not None:
+            self.metrics.close()
 
     def on_step(self, metrics: StepMetrics) -> None:
         self.by_step[metrics.step] = metrics
-        if self.file is not None:
-            self._stream.write(json.dumps(metrics.as_dict()) + "\n")
+        if self.metrics is not None:
+            self.metrics.write(metrics.as_dict())
         self._tell_step(metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
         self.first = step if self.first is None else self.first
-        self.notes |= dict.fromkeys(notes)
+        for text in notes:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes[text] = None
+            self._tell_note(text)
 
     def on_restart(self, restart: Restart) -> None:
         self.restarts.append(restart)
@@ -173,21 +244,21 @@ class _Recorder:
         )
 
 
-def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | None) -> None:
+def _train_under_launcher(
+    work: Work, recorder: _Recorder, launched: Launched, prepared: Prepared | None
+) -> None:
     """Be one of the ranks that a launcher started."""
-    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, num_ranks = launched.rank, launched.num_ranks
     if num_ranks != work.plan.num_ranks:
         raise PlanError(
             f"the launcher started {num_ranks} processes and the plan has {work.plan.num_ranks} ranks; start as "
             "many as the plan has"
         )
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    device = set_up_device(work.config, local, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
+    device = set_up_device(work.config, launched.local_rank, launched.num_local_ranks)
     if num_ranks > 1:
-        store, _, _ = next(rendezvous("env://"))
-        # Each attempt of an elastic launcher under keys of its own: old addresses would be waited for in vain.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        join_group(device, PrefixStore(f"trainyard-{attempt}", store), rank, num_ranks)
+        use_interface(launched.peer)
+        store = launched_store(rank, num_ranks, launched.store, several_machines=bool(launched.peer))
+        join_group(device, store, rank, num_ranks)
     if rank == 0 and work.config.log is not None:
         recorder.open(work.config.log)
 
@@ -198,21 +269,16 @@ def _train_under_launcher(work: Work, recorder: _Recorder, prepared: Prepared | 
             reports = _gathered(message, num_ranks, device)
             if rank == 0:
                 recorder.on_step(combine(reports, work.plan.num_rows))
+            launched.stepped()
 
     # After a failure an elastic launcher starts the same command again: continue then without being asked.
-    resume = work.config.resume or (_started_again() and work.config.checkpoint is not None)
+    resume = work.config.resume or (started_again() and work.config.checkpoint is not None)
     try:
         train_rank(work, prepared or prepare(work), rank, device, report, resume)
     finally:
-        if recorder.file is not None:
-            recorder.close()
+        recorder.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _started_again() -> bool:
-    """Whether an elastic launcher started this process in the place of one that failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def _gathered(report: RankStep, num_ranks: int, device: torch.device) -> list[RankStep]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -16,16 +17,19 @@ from torch._C._distributed_c10d import Store
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import PlanError
 from trainyard.job.run.agreement import check_same_run, check_same_start, held_values
-from trainyard.job.run.checkpoint import Checkpointer
+from trainyard.job.run.checkpoint import Checkpointer, RunFacts
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.data import check_batch, num_tokens
+from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.executor import Executor
 from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
-from trainyard.job.run.repeatable import batch_checksums, repeatable
-from trainyard.job.run.saved import complete_steps
+from trainyard.job.run.quota import check_quota, checkpoint_bytes
+from trainyard.job.run.repeatable import batch_checksums, check_goes_on, repeatable
+from trainyard.job.run.same_run import Identity, identity_of, settings_of
+from trainyard.job.run.saved import complete_steps, saved_steps
 from trainyard.job.run.state import Values
-from trainyard.job.task import program_of
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
 from trainyard.program.random import POSITIONAL
@@ -50,11 +54,13 @@ class Prepared:
     Attributes
     ----------
     held : those values that the model had when it was built, and constants.
+    identity : of the model, for checkpoints.
     """
 
     lowered: Lowered
     values: Values
     held: Mapping[str, torch.Tensor]
+    identity: Identity
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
@@ -64,17 +70,19 @@ class Prepared:
         return torch.zeros(()).expand(param.whole_shape)
 
 
-def prepare(work: Work, program: Program | None = None) -> Prepared:
+def prepare(work: Work, task: Task | None = None) -> Prepared:
     """Build, capture and lower the model, look at a first batch, and load what ranks will need at once.
 
     Parameters
     ----------
-    program : of a microbatch of the plan, if it has been captured already.
+    task : of the model and the plan, if something of it has been captured already.
 
     Raises
     ------
     CaptureError, PlanError, DataError, InitialValueError
         If the model, plan and data do not fit together.
+    QuotaError
+        If its checkpoints would be larger than they may.
     """
     plan = work.plan
     if plan.dtype == "float16":
@@ -82,12 +90,17 @@ def prepare(work: Work, program: Program | None = None) -> Prepared:
             "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
     model = work.build()
+    if work.config.checkpoint is not None:
+        one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
+        check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
     data = repeatable(work.data, work.config.steps)
-    program = program or program_of(plan, model)
+    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows)
+    program = task.program(plan.rows_per_microbatch)
     check_batch(data.batch(0), program, plan.num_rows)
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
-    return Prepared(lower(program, plan), values, {**held_values(model), **program.constants})
+    identity = identity_of(task.program(plan.num_rows))
+    return Prepared(lower(program, plan), values, {**held_values(model), **program.constants}, identity)
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -113,17 +126,19 @@ def train_rank(
     Parameters
     ----------
     report : called when the rank is ready, and after every step.
-    resume : continue from the newest complete checkpoint, if there is one.
+    resume : continue from the newest whole checkpoint, if there is any.
 
     Raises
     ------
     CheckpointError
-        If the checkpoint is damaged, or not of this run.
+        If all checkpoints are damaged, or they are not of this run.
+    NonFiniteError
+        On all ranks, if a step is not finite and the run is to stop then.
     PlanError, InitialValueError, DataError
         If the ranks do not begin with the same.
     """
     config = work.config
-    replaced = resume and config.checkpoint is not None and bool(complete_steps(config.checkpoint))
+    replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
     executor = Executor(prepared.lowered, rank, values, config.optimizer, device, config.seed)
@@ -131,9 +146,13 @@ def train_rank(
     notes: list[str] = []
     checkpointer = None
     if config.checkpoint is not None:
-        checkpointer = Checkpointer(executor, config.checkpoint, config.keep)
-        if resume:
-            first, notes = checkpointer.restore()
+        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
+        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
+        about, notes = checkpointer.restore() if resume else (None, [])
+        if about is not None:
+            first = about.step
+            if notes:  # the caller has looked at the newest one
+                check_goes_on(work.data, first - 1, about.batch)
     check_same_start(work, {} if replaced else prepared.held, first)
     report(Ready(rank, first, tuple(notes)))
     pacer = Pacer(config.core_part, torch.get_num_threads())
@@ -141,7 +160,10 @@ def train_rank(
         began_s = time.perf_counter()
         if step > first:
             pacer.rest()
-        report(_step(executor, work, rank, step, began_s))
+        done = _step(executor, work, rank, step, began_s)
+        if done.skipped and config.on_nonfinite == "stop":
+            raise NonFiniteError(_stopped(done, config, checkpointer))
+        report(done)
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
         if checkpointer is not None and (due or last):
@@ -150,6 +172,25 @@ def train_rank(
             break
     if checkpointer is not None:
         checkpointer.wait()
+
+
+def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | None) -> str:
+    """What is said when a step is not finite, once the checkpoint before it is on the disk."""
+    values = {**step.losses, "norm of the gradient": step.grad_norm}
+    wrong = [f"{n.removeprefix('loss:')} is {x}" for n, x in values.items() if not math.isfinite(x)]
+    if checkpointer is not None:
+        checkpointer.wait()
+    steps = complete_steps(config.checkpoint) if config.checkpoint is not None else []
+    kept = (
+        f"the checkpoint of step {steps[0]} is kept in {config.checkpoint}"
+        if steps
+        else "there is no checkpoint"
+    )
+    return (
+        f"step {step.step + 1}, of data({step.step}), is not finite: {', '.join(wrong)}. The run ended before its "
+        f"update; {kept}. Look at the data of that step, lower the learning rate in a run of its own, or leave out the "
+        f"updates of such steps ({'--resume ' if steps else ''}--on-nonfinite skip)"
+    )
 
 
 def _is_paused(config: TrainConfig, executor: Executor) -> bool:
@@ -166,7 +207,7 @@ def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) 
     sent = executor.mesh.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
-    result = executor.step(batch, step)
+    result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
     return RankStep(
         rank,
         step,
@@ -176,6 +217,7 @@ def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) 
         num_tokens(batch),
         peak_memory_bytes(executor.device),
         executor.mesh.sent_bytes - sent,
+        not result.is_finite,
     )
 
 

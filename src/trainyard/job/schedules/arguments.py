@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from trainyard.job.schedule import MOST_ACTIONS
+
 
 def require_counts(num_ranks: int, num_microbatches: int, num_stages_per_rank: int) -> None:
-    """Refuse counts below 1.
+    """Refuse counts below 1, and such that make more actions than a schedule has.
 
     Raises
     ------
@@ -19,6 +21,12 @@ def require_counts(num_ranks: int, num_microbatches: int, num_stages_per_rank: i
     for what, count in counts.items():
         if count < 1:
             raise ValueError(f"{what} must be at least 1, got {count}")
+    num_actions = 2 * num_ranks * num_stages_per_rank * num_microbatches
+    if num_actions > MOST_ACTIONS:
+        raise ValueError(
+            f"{num_ranks} rank(s) with {num_stages_per_rank} stage(s) each and {num_microbatches} microbatches have "
+            f"{num_actions:,} actions; at most {MOST_ACTIONS:,} are allowed, so take fewer microbatches"
+        )
 
 
 def require_stages_per_rank(name: str, given: int, allowed: int) -> None:

@@ -15,19 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from reprlib import Repr
 from typing import Any, NoReturn
-
-import yaml
 
 from trainyard.fleet.policies.hived.cells import Chain
 from trainyard.fleet.policies.hived.virtual import Layout, VirtualCell
 from trainyard.fleet.site import FleetError, Host, Site
+from trainyard.reading import parse_yaml, raised_as, read_text, shown
+from trainyard.reading.limits import MOST_DEVICES, MOST_NAME
 
-_MOST_DEVICES = 1_000_000
-# A value may be large, and hold itself.
-_SHORT = Repr()
-_SHORT.maxlevel = _SHORT.maxlist = _SHORT.maxdict = 2
+_MOST_LEVELS = 32
 _TYPE_KEYS = ("childCellType", "childCellNumber", "isNodeLevel")
 _CELL_KEYS = ("cellType", "cellAddress", "pinnedCellId", "cellChildren")
 
@@ -43,43 +39,47 @@ def read_hived(path: Path) -> Layout:
     FleetError
         If the file cannot be read; the message names file and key, and says what is allowed.
     """
-    try:
-        root = yaml.safe_load(path.read_text())
-        if isinstance(root, dict) and isinstance(root.get("hivedscheduler"), dict):
-            root = yaml.safe_load(str(root["hivedscheduler"].get("config", "")))
-    except OSError as error:
-        raise FleetError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise FleetError(f"{path} is not YAML: {error}") from error
-    return _Reader(path, _Part(path, "", root)).layout()
+    with raised_as(FleetError):
+        source = str(path)
+        root = parse_yaml(read_text(path), source)
+        inner = root.get("hivedscheduler") if isinstance(root, dict) else None
+        if isinstance(inner, dict):
+            source = f"{path}, hivedscheduler.config"
+            root = parse_yaml(str(inner.get("config", "")), source)
+    return _Reader(path, _Part(source, "", root, 1)).layout()
 
 
 @dataclass(frozen=True)
 class _Part:
     """A value in the file, and where it is."""
 
-    path: Path
+    source: str
     key: str
     value: Any
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}, line {self.line}, {self.key or 'top level'}"
 
     def wrong(self, allowed: str) -> NoReturn:
-        shown = _SHORT.repr(self.value)
-        raise FleetError(f"{self.path}, {self.key or 'top level'}: {shown} is not {allowed}")
+        raise FleetError(f"{self.place}: {shown(self.value)} is not {allowed}")
 
     def get(self, name: str | int) -> _Part:
         value = self.value.get(name) if isinstance(self.value, dict) else self.value[name]  # type: ignore[index]
         key = f"[{name}]" if isinstance(name, int) else f".{name}" if self.key else str(name)
-        return _Part(self.path, self.key + key, value)
+        lines = _lines_of(self.value)
+        line = lines.get(name, self.line) if isinstance(lines, dict) else lines[name]
+        return _Part(self.source, self.key + key, value, line)
 
     def mapping(self, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
         if not isinstance(self.value, dict):
             self.wrong(f"a mapping{' with ' + ', '.join(keys) if keys else ''}")
         for name in self.value:
-            if not isinstance(name, str):
-                raise FleetError(f"{self.path}, {self.key}: key {name!r} is not text; write it in quotes")
             if keys and name not in keys:
+                line = _lines_of(self.value)[name]
                 raise FleetError(
-                    f"{self.path}, {self.key}: unknown key {name!r}; there are {', '.join(keys)}"
+                    f"{self.source}, line {line}, {self.key}: unknown key {name!r}; there are {', '.join(keys)}"
                 )
         return self.value
 
@@ -93,16 +93,23 @@ class _Part:
     def text(self) -> str:
         if isinstance(self.value, bool) or not isinstance(self.value, (str, int, float)):
             self.wrong("a name")
+        if len(str(self.value)) > MOST_NAME:
+            self.wrong(f"a name of at most {MOST_NAME} characters")
         return str(self.value)
 
     def count(self) -> int:
         if (
             isinstance(self.value, bool)
             or not isinstance(self.value, int)
-            or not 0 < self.value <= _MOST_DEVICES
+            or not 0 < self.value <= MOST_DEVICES
         ):
-            self.wrong(f"a whole number from 1 to {_MOST_DEVICES}")
+            self.wrong(f"a whole number from 1 to {MOST_DEVICES}")
         return self.value
+
+
+def _lines_of(value: Any) -> Any:
+    """Lines of a mapping's keys, or of a list's members."""
+    return value.lines
 
 
 @dataclass
@@ -126,9 +133,10 @@ class _Reader:
         self.owners = root.get("virtualClusters")
         self.owners.mapping()
         self.kinds: dict[str, _Kind] = {}
+        self.num_virtual = 0
         # Of every pinned cell its kind, its level, and its first device.
         self.pinned: dict[str, tuple[_Kind, int, int]] = {}
-        self.nodes: dict[tuple[str, str], list[int]] = {}
+        self.nodes: dict[tuple[str, str], set[int]] = {}
 
     def layout(self) -> Layout:
         for i, cell in enumerate(self.cells.items()):
@@ -137,8 +145,8 @@ class _Reader:
             if name not in self.types.mapping():
                 cell.get("cellType").wrong(f"one of cellTypes: {', '.join(self.types.mapping())}")
             kind = self.kinds.setdefault(name, self._kind(name))
-            if kind.sizes[-1] + sum(len(other.found) for other in self.kinds.values()) > _MOST_DEVICES:
-                self.cells.wrong(f"a list of cells with at most {_MOST_DEVICES} devices together")
+            if kind.sizes[-1] + sum(len(other.found) for other in self.kinds.values()) > MOST_DEVICES:
+                self.cells.wrong(f"a list of cells with at most {MOST_DEVICES} devices together")
             self._add(kind, cell, len(kind.names) - 1, "", i)
         if not self.kinds:
             self.cells.wrong("a list with at least one cell")
@@ -155,10 +163,12 @@ class _Reader:
                 part.get("childCellType").wrong("a type below it: it holds itself")
             if part.value.get("isNodeLevel"):
                 node_levels.append(len(names))
+            if len(names) == _MOST_LEVELS:
+                part.get("childCellType").wrong(f"at most {_MOST_LEVELS} types below each other")
             names.append(child)
             sizes = [size * count for size in sizes] + [1]
-            if sizes[0] > _MOST_DEVICES:
-                part.get("childCellNumber").wrong(f"such that {name} has at most {_MOST_DEVICES} devices")
+            if sizes[0] > MOST_DEVICES:
+                part.get("childCellNumber").wrong(f"such that {name} has at most {MOST_DEVICES} devices")
         if len(node_levels) != 1:
             self.types.get(name).wrong(
                 f"a type with one type with isNodeLevel: true among {', '.join(names[:-1])}; there are {len(node_levels)}"
@@ -178,9 +188,7 @@ class _Reader:
         if level == kind.node_level:
             default = 0
             if spec.get("cellAddress") is None:
-                raise FleetError(
-                    f"{self.path}, {cell.key}: {kind.names[level]} is a node, give its name as cellAddress"
-                )
+                raise FleetError(f"{cell.place}: {kind.names[level]} is a node, give its name as cellAddress")
             node = cell.get("cellAddress").text()
         if level == 0:
             self._add_device(kind, cell, node, default)
@@ -190,23 +198,27 @@ class _Reader:
         if children and len(children) != count:
             cell.get("cellChildren").wrong(f"a list of {count} cells, which {kind.names[level]} has")
         for i in range(count):
-            child = children[i] if children else _Part(self.path, f"{cell.key}.cellChildren[{i}]", None)
+            child = (
+                children[i]
+                if children
+                else _Part(cell.source, f"{cell.key}.cellChildren[{i}]", None, cell.line)
+            )
             self._add(kind, child, level - 1, node, default * count + i)
 
     def _add_device(self, kind: _Kind, cell: _Part, node: str, default: int) -> None:
         number = default
         if cell.value is not None and cell.value.get("cellAddress") is not None:
             address = cell.get("cellAddress")
-            if not address.text().isdecimal():
+            if not address.text().isdecimal() or len(address.text()) > len(str(MOST_DEVICES)):
                 address.wrong("the number of a device in its node")
             number = int(address.text())
-        others = self.nodes.setdefault((node, kind.names[0]), [])
+        others = self.nodes.setdefault((node, kind.names[0]), set())
         if number in others:
             raise FleetError(
-                f"{self.path}, {cell.key}: node {node!r} has device {number} of type {kind.names[0]} already; give every "
+                f"{cell.place}: node {node!r} has device {number} of type {kind.names[0]} already; give every "
                 "device once"
             )
-        others.append(number)
+        others.add(number)
         kind.found.append((node, number))
 
     def _made(self) -> Layout:
@@ -247,7 +259,13 @@ class _Reader:
                     f"a type and those below it, as far as wanted: {'.'.join(reversed(names))}"
                 )
             level = len(names) - 1 - len(below)
-            found += [VirtualCell(owner, ordered.index(top), level)] * cell.get("cellNumber").count()
+            count = cell.get("cellNumber").count()
+            if count * self.kinds[top].sizes[level] > MOST_DEVICES - self.num_virtual:
+                cell.get("cellNumber").wrong(
+                    f"such that virtual clusters have at most {MOST_DEVICES} devices together"
+                )
+            self.num_virtual += count * self.kinds[top].sizes[level]
+            found += [VirtualCell(owner, ordered.index(top), level)] * count
         for cell in spec.get("pinnedCells").items():
             cell.mapping(("pinnedCellId",))
             name = cell.get("pinnedCellId").text()

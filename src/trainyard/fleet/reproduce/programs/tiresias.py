@@ -7,7 +7,6 @@ Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.readers.rows import Table
 from trainyard.published import Files, PaperTable, Row
 
 Printed = Mapping[str, tuple[Policy, float, float]]
@@ -80,12 +80,11 @@ def cluster_table(printed: Printed) -> PaperTable:
 
 def _cluster_jobs(path: Path) -> tuple[Job, ...]:
     """As they were given to the program: from time 0 on, of one moment the shortest and smallest first."""
-    with path.open() as file:
-        numbers = sorted(
-            (float(row["submission_time"]), float(row["duration"]), int(row["num_gpu"]))
-            for row in csv.DictReader(file)
-            if 0 < int(row["num_gpu"]) <= _MOST_DEVICES and float(row["duration"]) > 0
-        )
+    numbers = sorted(
+        (row.number("submission_time"), row.number("duration"), row.count("num_gpu"))
+        for row in Table(path, ("submission_time", "duration", "num_gpu")).rows()
+        if 0 < row.count("num_gpu") <= _MOST_DEVICES and row.number("duration") > 0
+    )
     first_s = numbers[0][0]
     return tuple(
         declared_job(str(number), at_s - first_s, size, length_s)

@@ -29,6 +29,7 @@ Scaling = Mapping[int, Mapping[int, float]]
 
 _RAW = ("job_id", "submission_time", "duration", "num_gpu")
 _SIMULATED = ("job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu", "duration")
+_MOST_DIGITS = 9  # of a number of devices
 _NAMES = {"submission_time": "submit_time", "num_iteration": "iteration", "deadline": "ddl"}
 
 
@@ -69,7 +70,7 @@ def read_scalings(folder: Path) -> dict[str, dict[str, Scaling]]:
 def _scaling(path: Path) -> Scaling:
     scaling = {}
     for row in Table(path, ("global_batch_size",)).rows():
-        counts = [name for name in row.fields if name.isdigit()]
+        counts = [name for name in row.fields if name.isdecimal() and len(name) <= _MOST_DIGITS]
         measured = {int(name): row.number(name) for name in counts if row.fields[name] not in ("", "nan")}
         scaling[row.count("global_batch_size", 1)] = {n: value for n, value in measured.items() if value > 0}
     return scaling

@@ -12,32 +12,6 @@ from trainyard.fleet.workload.job import Job
 _HEAD_BYTES = 65536
 
 
-def text_of(path: Path) -> str:
-    """The whole text of a file.
-
-    Raises
-    ------
-    FleetError
-        If it is not in UTF-8.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
-
-
-def not_utf8(path: Path) -> FleetError:
-    """What to raise about a file that is not in UTF-8: it names the first line that is not."""
-    with path.open("rb") as file:
-        for line, text in enumerate(file, 1):
-            try:
-                text.decode()
-            except UnicodeDecodeError as error:
-                what = f"byte {text[error.start]:#04x} is not UTF-8"
-                return FleetError(f"{path}, line {line}: {what}; give a text file, saved in UTF-8")
-    return FleetError(f"{path}: not in UTF-8; give a text file, saved in UTF-8")
-
-
 @dataclass(frozen=True)
 class Head:
     """The beginning of a file.

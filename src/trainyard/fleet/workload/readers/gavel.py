@@ -17,7 +17,6 @@ device as the largest measured one below it: the traces have gangs of up to 64, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Table
+from trainyard.reading import parse_json, raised_as, read_text, shortened, shown
 
 Kind = tuple[str, int]
 """Job type and scale factor."""
@@ -42,8 +42,8 @@ _LONG = (
 )  # fmt: skip
 _SHORT = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival", "scale_factor")
 _SPREAD = "_unconsolidated"
-_KIND = re.compile(r"\('(.+)', (\d+)\)")
-_MODEL = re.compile(r"(.+) \(batch size (\d+)\)")
+_KIND = re.compile(r"\('(.+)', (\d{1,9})\)")
+_MODEL = re.compile(r"(.+) \(batch size (\d{1,15})\)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,17 +115,18 @@ def read_throughputs(path: Path) -> Throughputs:
         If it is no such file.
     """
     try:
-        tables = json.loads(path.read_text())
+        with raised_as(FleetError):
+            tables = parse_json(read_text(path), path)
         together = {
             where: {_kind(k): _pairs(row) for k, row in table.items()} for where, table in tables.items()
         }
         alone = {where: {_kind(k): float(row["null"]) for k, row in t.items()} for where, t in tables.items()}
-    except OSError as error:
-        raise FleetError(f"cannot read throughputs {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except FleetError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise FleetError(
-            f"{path}: not a table of throughputs ({error}); allowed is worker type > ('job type', scale factor) > null: "
-            "steps/s, or ('job type', scale factor): [own, other]"
+            f"{path}: not a table of throughputs ({shortened(str(error))}); allowed is worker type > "
+            "('job type', scale factor) > null: steps/s, or ('job type', scale factor): [own, other]"
         ) from error
     return Throughputs(alone, together)
 
@@ -133,7 +134,7 @@ def read_throughputs(path: Path) -> Throughputs:
 def _kind(text: str) -> Kind:
     found = _KIND.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no job type")
+        raise ValueError(f"{shown(text)} is no job type")
     return found[1], int(found[2])
 
 
@@ -162,7 +163,7 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
         steps = row.number("total_steps", 1)
         reference = throughputs.of_gang(REFERENCE, job_type, size)
         if not reference:
-            raise row.error("job_type", f"a job type of {profiles}, and it has no {job_type!r}")
+            raise row.error("job_type", f"a job type of {profiles}, and it has no {shown(job_type)}")
         slo = row.number("SLO", -1) if "SLO" in row.fields else -1.0
         model, batch_size = split_type(job_type)
         yield Job(

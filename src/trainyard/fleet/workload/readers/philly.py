@@ -19,7 +19,8 @@ from typing import Any
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.formats import Format, Head, not_utf8
+from trainyard.fleet.workload.readers.formats import Format, Head
+from trainyard.reading import shortened, shown, undecodable, unique_keys
 
 _PIECE = 1 << 20
 _LARGEST_JOB = 1 << 24
@@ -31,7 +32,7 @@ def read_philly(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     try:
         records = [record for line, job in _objects(path) if (record := _record(path, line, job)) is not None]
     except UnicodeDecodeError as error:
-        raise not_utf8(path) from error
+        raise FleetError(str(undecodable(path))) from error
     records.sort(key=lambda record: record[0])
     for moment, size, length_s, name, user, virtual_cluster in records:
         arrival_s = (moment - records[0][0]).total_seconds()
@@ -53,8 +54,8 @@ def _record(path: Path, line: int, job: Any) -> tuple[datetime, int, float, str,
         ) from error
     except (TypeError, ValueError) as error:
         raise FleetError(
-            f"{path}, line {line}: {error}; a job has attempts, with start_time and end_time such as 2017-10-07 01:12:09 "
-            "or null, and detail, a list of servers with gpus"
+            f"{path}, line {line}: {shortened(str(error))}; a job has attempts, with start_time and "
+            "end_time such as 2017-10-07 01:12:09 or null, and detail, a list of servers with gpus"
         ) from error
 
 
@@ -64,12 +65,15 @@ def _given(time: str | None) -> bool:
 
 def _moment(time: str) -> datetime:
     # The log names no zone, and in autumn 2017 the clocks of Redmond changed; the offsets are not in it.
-    return datetime.fromisoformat(time)
+    moment = datetime.fromisoformat(time)
+    if moment.tzinfo is not None:
+        raise ValueError(f"time {shown(time)} names a zone")
+    return moment
 
 
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:
     """The members of a JSON list, each with the line on which it begins."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     with path.open(encoding="utf-8") as file:
         text = file.read(_PIECE)
         place = len(text) - len(text.lstrip())
@@ -91,6 +95,8 @@ def _objects(path: Path) -> Iterator[tuple[int, Any]]:
                     raise FleetError(f"{path}, line {line}: not JSON, or cut off: {error.msg}") from error
                 text, place = text[place:] + more, 0
                 continue
+            except ValueError as error:  # a key twice, or a number of thousands of digits
+                raise FleetError(f"{path}, line {line}: {error}") from error
             except RecursionError as error:
                 raise FleetError(
                     f"{path}, line {line}: lists too deep in each other; a Philly log is one list of jobs"

@@ -10,15 +10,21 @@ import codecs
 import csv
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from trainyard.fleet.site import FleetError
+from trainyard.reading import decoded, listed, not_utf8, raised_as, shown
+from trainyard.reading.limits import LARGEST_NUMBER, MOST_FIELD_BYTES, MOST_LINE_BYTES
+
+_LARGEST_WHOLE = 2**53  # beyond, not every whole number is one of 64 bits with a point
 
 
 class Row(NamedTuple):
@@ -38,28 +44,28 @@ class Row(NamedTuple):
         """What to raise about a field."""
         given = self.fields.get(name, "")
         return FleetError(
-            f"{self.path}, line {self.line}, field {name!r}: got {given!r}, allowed is {allowed}"
+            f"{self.path}, line {self.line}, field {shown(name)}: got {shown(given)}, allowed is {allowed}"
         )
 
     def number(self, name: str, least: float = 0.0) -> float:
         """A finite number of at least ``least``."""
         value = self._value(name)
-        if not least <= value < math.inf:
-            raise self.error(name, f"a number of at least {least:g}")
+        if not least <= value <= LARGEST_NUMBER:
+            raise self.error(name, f"a number of at least {least:g}" + _and_at_most(value, LARGEST_NUMBER))
         return value
 
     def positive(self, name: str) -> float:
         """A finite number above 0."""
         value = self._value(name)
-        if not 0 < value < math.inf:
-            raise self.error(name, "a finite number above 0")
+        if not 0 < value <= LARGEST_NUMBER:
+            raise self.error(name, "a finite number above 0" + _and_at_most(value, LARGEST_NUMBER))
         return value
 
-    def count(self, name: str, least: int = 0) -> int:
-        """A whole number of at least ``least``."""
+    def count(self, name: str, least: int = 0, most: int = _LARGEST_WHOLE) -> int:
+        """A whole number of at least ``least`` and at most ``most``."""
         value = self._value(name)
-        if not (value >= least and value.is_integer()):
-            raise self.error(name, f"a whole number of at least {least}")
+        if not (least <= value <= most and value.is_integer()):
+            raise self.error(name, f"a whole number of at least {least}" + _and_at_most(value, most))
         return int(value)
 
     def _value(self, name: str) -> float:
@@ -76,6 +82,11 @@ class Row(NamedTuple):
         except ValueError:
             raise self.error(name, "a date and time such as 2017-10-09 07:01:55") from None
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+
+
+def _and_at_most(value: float, most: float) -> str:
+    """The upper end of what is allowed, where it was passed."""
+    return f" and at most {most:,}" if value > most else ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ class Table:
     def _placed(self) -> Iterator[tuple[int, Row]]:
         with self._open() as file:
             columns, line, offset = self._header(file)
-            for text in file:
+            for text in iter(partial(file.readline, MOST_LINE_BYTES + 1), b""):
                 line += 1
                 if text.strip() and not (self.comment and text.startswith(self.comment.encode())):
                     yield offset, self._row(text, line, columns)
@@ -141,26 +152,64 @@ class Table:
         """Columns, number of lines read, and where the next begins."""
         if self.columns:
             return self.columns, 0, 0
-        text = file.readline()
-        columns = [name.strip() for name in self._split(text.removeprefix(codecs.BOM_UTF8))]
+        text = file.readline(MOST_LINE_BYTES + 1)
+        columns = [name.strip() for name in self._split(text.removeprefix(codecs.BOM_UTF8), 1)]
+        if len(set(columns)) < len(columns):
+            twice = Counter(columns).most_common(1)[0][0]
+            places = listed(str(place) for place, name in enumerate(columns, 1) if name == twice)
+            raise FleetError(
+                f"{self.path}, line 1: {columns.count(twice)} columns are called {shown(twice)}, columns {places}; "
+                "keep one"
+            )
         missing = [name for name in self.needed if name not in columns]
         if missing:
             raise FleetError(
-                f"{self.path}, line 1: no column {', '.join(missing)}; it has {', '.join(columns) or 'none'}. "
+                f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
                 f"Such a trace needs {', '.join(self.needed)}"
             )
         return columns, 1, len(text)
 
     def _row(self, text: bytes, line: int, columns: Sequence[str]) -> Row:
-        values = self._split(text)
+        values = self._split(text, line)
         if len(values) != len(columns):
             raise FleetError(
-                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {', '.join(columns)}"
+                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {listed(columns)}"
             )
         return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
 
-    def _split(self, text: bytes) -> list[str]:
-        line = text.decode("utf-8", "replace").rstrip("\r\n")
-        if self.separator == "," and '"' in line:
-            return next(csv.reader((line,)))
-        return line.split(self.separator)
+    def _split(self, text: bytes, line: int) -> list[str]:
+        if len(text) > MOST_FIELD_BYTES:
+            return self._split_long(text, line)
+        try:
+            read = text.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise FleetError(str(not_utf8(text, self.path, line, error))) from error
+        return self._fields(read, line)
+
+    def _fields(self, read: str, line: int) -> list[str]:
+        if "\0" in read:
+            raise FleetError(f"{self.path}, line {line}: NUL is no text; give a text file, saved in UTF-8")
+        if self.separator == "," and '"' in read:
+            return self._quoted(read, line)
+        return read.split(self.separator)
+
+    def _quoted(self, read: str, line: int) -> list[str]:
+        try:
+            return next(csv.reader((read,)))
+        except csv.Error as error:
+            raise FleetError(f"{self.path}, line {line}: not CSV: {error}") from error
+
+    def _split_long(self, text: bytes, line: int) -> list[str]:
+        if len(text) > MOST_LINE_BYTES:
+            raise FleetError(
+                f"{self.path}, line {line}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
+            )
+        with raised_as(FleetError):
+            fields = self._fields(decoded(text, self.path, line).rstrip("\r\n"), line)
+        longest = max(fields, key=len, default="")
+        if len(longest) > MOST_FIELD_BYTES:
+            raise FleetError(
+                f"{self.path}, line {line}: a field of {len(longest):,} characters, {shown(longest)}; allowed are "
+                f"{MOST_FIELD_BYTES:,}"
+            )
+        return fields

@@ -19,10 +19,11 @@ from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Row, Table
 
-_ELAPSED = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)(?:\.\d+)?")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
+_ELAPSED = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d\d):(\d\d)(?:\.\d+)?", re.ASCII)
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII)
+_MOST_DIGITS = 9
 _SUFFIXES = " KMGTP"
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 
 
 def read_slurm(path: Path, profiles: Path | None = None) -> Iterator[Job]:
@@ -90,8 +91,8 @@ def _gpus(row: Row, resources: dict[str, str]) -> tuple[int, str]:
     """Number and type; types are listed beside the total."""
     typed = {key.removeprefix("gres/gpu:"): n for key, n in resources.items() if key.startswith("gres/gpu:")}
     total = resources.get("gres/gpu") or next(iter(typed.values()), "0")
-    if not total.isdecimal():
-        raise row.error(_tres(row), "gres/gpu= and a whole number")
+    if not total.isdecimal() or len(total) > _MOST_DIGITS:
+        raise row.error(_tres(row), f"gres/gpu= and a whole number of at most {_MOST_DIGITS} digits")
     return int(total), next(iter(typed)) if len(typed) == 1 else ""
 
 

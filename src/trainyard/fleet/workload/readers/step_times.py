@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.reading.limits import MOST_DEVICES, MOST_ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +52,20 @@ def read_step_times(path: Path) -> StepTimes:
     return StepTimes(
         per_node,
         np.array(
-            [len(p) or row.count("num_nodes", 1) for p, row in zip(per_node, rows, strict=True)], np.int64
+            [
+                len(p) or row.count("num_nodes", 1, MOST_DEVICES)
+                for p, row in zip(per_node, rows, strict=True)
+            ],
+            np.int64,
         ),
         np.array(
-            [sum(p) or row.count("num_replicas", 1) for p, row in zip(per_node, rows, strict=True)], np.int64
+            [
+                sum(p) or row.count("num_replicas", 1, MOST_DEVICES)
+                for p, row in zip(per_node, rows, strict=True)
+            ],
+            np.int64,
         ),
-        np.array([row.count("local_bsz", 1) for row in rows], np.int64),
+        np.array([row.count("local_bsz", 1, MOST_ROWS) for row in rows], np.int64),
         np.array([row.number("step_time") for row in rows]),
         np.array([row.number("sync_time") for row in rows]),
     )

@@ -10,7 +10,6 @@ has no header: job_id, model, arrival in seconds, iterations, gpus.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.rows import Table
+from trainyard.reading import parse_json, raised_as, read_text, shortened
 
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)
 """CPUs per GPU of every row of a table."""
@@ -84,15 +84,16 @@ def read_sensitivities(path: Path) -> dict[str, Sensitivity]:
         If it is no such file.
     """
     try:
-        tables: Mapping[str, Mapping[str, object]] = json.loads(path.read_text())
+        with raised_as(FleetError):
+            tables: Mapping[str, Mapping[str, object]] = parse_json(read_text(path), path)
         found = {
             name.removesuffix("_1"): _sensitivity(t) for name, t in tables.items() if name.endswith("_1")
         }
-    except OSError as error:
-        raise FleetError(f"cannot read sensitivities {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except FleetError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FleetError(
-            f"{path}: not a table of sensitivities ({error!r}); allowed is '<model>_1': iter_time, tput, "
+            f"{path}: not a table of sensitivities ({shortened(repr(error))}); allowed is '<model>_1': iter_time, tput, "
             "placement_penalty, batch"
         ) from error
     return found
@@ -103,6 +104,8 @@ def _sensitivity(table: Mapping[str, object]) -> Sensitivity:
     if len(relative) != len(CPUS) or {len(row) for row in relative} != {len(MEMORY_GB)}:
         raise ValueError(f"{table['name']}: tput must have {len(CPUS)} rows of {len(MEMORY_GB)}")
     iteration_s, spread = (float(table[key]) for key in ("iter_time", "placement_penalty"))  # type: ignore[arg-type]
+    if iteration_s <= 0 or spread < 0 or min(map(min, relative)) < 0:
+        raise ValueError(f"{table['name']}: iter_time must be above 0, and nothing below it")
     return Sensitivity(iteration_s, relative, spread, int(table["batch"]))  # type: ignore[call-overload]
 
 

@@ -1,0 +1,199 @@
+"""What `--resume` continues: options that are not given are those of the checkpoint, and others are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import tyro
+
+from trainyard.cli.launcher import is_launched, is_silent, num_launched
+
+if TYPE_CHECKING:
+    from trainyard.cli.training import TrainingOptions
+    from trainyard.job.plan import Plan
+    from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.job.task import Task
+
+__all__ = ["SavedRun", "saved_run", "settled", "usual"]
+
+_Options = TypeVar("_Options", bound="TrainingOptions")
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "steps": 100,
+        "lr": 1e-3,
+        "warmup_steps": 10,
+        "optimizer": "adamw",
+        "weight_decay": 0.0,
+        "clip_norm": 1.0,
+        "seed": 0,
+        "on_nonfinite": "stop",
+        "checkpoint_every": 0,
+        "max_restarts": 0,
+        "device": "cpu",
+        "strategies": "auto",
+        "dtype": "float32",
+        "statistics": "batch",
+    }
+)
+"""Of options that nobody gave, where no checkpoint says otherwise."""
+
+
+def usual(name: str, metavar: str) -> Any:
+    """How help shows an option that is None until it is known whether a run is resumed."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {DEFAULTS[name]})")
+
+
+_PLANNING = ("processes", "strategies", "statistics")
+_FIXED = ("optimizer", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype")
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """The run that a checkpoint is of.
+
+    Attributes
+    ----------
+    checkpoint : its folder.
+    step : steps done.
+    values : of options, by name.
+    optimizer : with what the command line has no options for.
+    plan : that it ran under.
+    torch : the version of PyTorch that it ran with.
+    """
+
+    checkpoint: Path
+    step: int
+    values: Mapping[str, Any]
+    optimizer: OptimizerConfig
+    plan: Plan
+    torch: str
+
+    def goes_on_under_its_plan(self, options: TrainingOptions) -> bool:
+        """Whether nothing that was asked for needs another plan."""
+        import torch
+
+        asked = {name: getattr(options, name, None) for name in _PLANNING}
+        same = all(value in (None, self.values[name]) for name, value in asked.items())
+        as_many = not is_launched() or num_launched() == self.plan.num_ranks
+        return same and as_many and self.torch == torch.__version__
+
+    def check(self, plan: Plan, task: Task) -> None:
+        """Whether a model, and what a plan says of training, are those of the run.
+
+        Raises
+        ------
+        CheckpointError
+            If they are not; the message names what differs.
+        """
+        from trainyard.job.run.checkpoint import check_goes_on_as
+        from trainyard.job.run.config import TrainConfig
+        from trainyard.job.run.same_run import identity_of, settings_of
+
+        # Options were compared before, so the rest is what the plan says.
+        config = TrainConfig(0, self.optimizer, seed=self.values["seed"])
+        settings = settings_of(plan, config)
+        check_goes_on_as(self.checkpoint, settings, identity_of(task.program(task.num_rows)))
+
+
+def saved_run(options: TrainingOptions) -> SavedRun | None:
+    """The run to continue; None where one is to begin.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder does not allow for what was asked, or another run uses it.
+    """
+    from trainyard.job.run.lock import check_free
+    from trainyard.job.run.saved import check_unused, newest_complete, saved_steps, started_again
+
+    folder = options.checkpoint
+    if folder is None:
+        if options.resume:
+            raise ValueError(
+                "--resume needs the folder of the run that is to go on: give --checkpoint FOLDER"
+            )
+        return None
+    if not is_silent():
+        check_free(folder)
+    if started_again():
+        # By a launcher, after a failure, which may have been before the first checkpoint.
+        return _read(newest_complete(folder)) if options.resume and saved_steps(folder) else None
+    if options.resume:
+        return _read(newest_complete(folder))
+    check_unused(folder)
+    return None
+
+
+def _read(checkpoint: Path) -> SavedRun:
+    from trainyard.cli.sources import is_file
+    from trainyard.job.plan import parse_plan
+    from trainyard.job.run.checkpoint import read_about
+    from trainyard.job.run.config import TrainConfig
+    from trainyard.job.run.errors import CheckpointError
+    from trainyard.job.run.optimizer import OptimizerConfig
+
+    about = read_about(checkpoint)
+    try:
+        plan = parse_plan(about.plan)
+        settings = dict(about.settings)
+        kept = {f.name: settings[f.name] for f in fields(OptimizerConfig) if f.name != "name"}
+        optimizer = OptimizerConfig(settings["optimizer"], **{**kept, "betas": tuple(kept["betas"])})
+        values = {
+            **{name: settings[name] for name in _FIXED},
+            **about.options,
+            # A file gives its own batch, and no rows are asked for.
+            "rows": None if is_file(plan.model) else plan.num_rows,
+            "processes": plan.num_ranks,
+            "strategies": "+".join(plan.made_by) or "auto",
+            "statistics": plan.statistics,
+        }
+        for name, usual_value in (*DEFAULTS.items(), ("keep", TrainConfig.keep)):
+            kind = (int, float) if isinstance(usual_value, float) else type(usual_value)
+            if not isinstance(values[name], kind):
+                raise TypeError(f"{name} is {values[name]!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"what {checkpoint} says of its run cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    return SavedRun(checkpoint, about.step, values, optimizer, plan, about.torch)
+
+
+def settled(options: _Options, run: SavedRun | None, say: Callable[[str], None]) -> _Options:
+    """Options of which none is open any more: those given, else those of the run that goes on, else the usual ones.
+
+    Raises
+    ------
+    CheckpointError
+        If what was given is not that run.
+    """
+    known = DEFAULTS if run is None else {**DEFAULTS, **run.values}
+    names = [f.name for f in fields(options) if f.name in known]
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if run is not None:
+        unlike = {name: value for name, value in given.items() if value != known[name]}
+        refused = [name for name in unlike if name in _FIXED]
+        if refused:
+            _refuse(run, {name: unlike[name] for name in refused})
+        changed = "".join(f"; {_flag(n)} {value} instead of {known[n]}" for n, value in unlike.items())
+        say(f"goes on after step {run.step} of the run in {run.checkpoint.parent}{changed}")
+    return replace(options, **{name: known[name] for name in names if name not in given})
+
+
+def _refuse(run: SavedRun, unlike: Mapping[str, Any]) -> None:
+    from trainyard.job.run.errors import CheckpointError
+
+    asked = ", ".join(f"{_flag(name)} {value}" for name, value in unlike.items())
+    was = ", ".join(f"{_flag(name)} {run.values[name]}" for name in unlike)
+    raise CheckpointError(
+        f"{run.checkpoint} is of a run with {was}, and {asked} is asked for: leave that out, which continues the run, or "
+        "start a run of its own in another folder"
+    )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,158 @@
+"""Heartbeat: how a process that was stopped, or that lives and does no step, is told from one that works.
+
+A thread of every process counts up as long as the process runs, whatever that computes or waits for. Who watches it never
+compares clocks: silence is time in which the watcher itself ran and saw no change. One that was stopped for hours, or
+starts anew, has seen none.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["Heartbeats", "Problem", "Silence", "beating"]
+
+K = TypeVar("K", bound=Hashable)
+
+_BEATS_PER_LIMIT = 10
+_LOOKS_PER_LIMIT = 4
+# Compiling, and what memory takes when it is touched for the first time.
+_FIRST_STEP_S = 1800.0
+
+
+class Silence(Generic[K]):
+    """For how long others have not changed, as their watcher has seen it.
+
+    Parameters
+    ----------
+    longest_gap_s : between two looks; longer ones count as one of this length.
+    clock : of the watcher, in seconds.
+    """
+
+    def __init__(self, longest_gap_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest_gap_s, self._clock = longest_gap_s, clock
+        self._looked_s: float | None = None
+        self._seen: dict[K, object] = {}
+        self._silent_s: dict[K, float] = {}
+
+    def look(self, signs: Mapping[K, object]) -> dict[K, float]:
+        """Seconds for which each has shown the sign that it shows now; who is not named is forgotten."""
+        now_s = self._clock()
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, self._longest_gap_s)
+        self._looked_s = now_s
+        self._silent_s = {
+            key: self._silent_s[key] + passed_s if key in self._seen and self._seen[key] == sign else 0.0
+            for key, sign in signs.items()
+        }
+        self._seen = dict(signs)
+        return self._silent_s
+
+
+@contextmanager
+def beating(beat: Callable[[], None], limit_s: float) -> Iterator[None]:
+    """Within it, a thread calls a function often enough for a watcher that is patient for ``limit_s``."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(limit_s / _BEATS_PER_LIMIT):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=run, daemon=True, name="heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A rank that does not work, and why; ``stopped`` if that was done to it from outside."""
+
+    rank: int
+    reason: str
+    stopped: bool
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.reason}"
+
+
+class Heartbeats:
+    """Signs of life of ranks that are forked from this process, and the steps that they have done.
+
+    They are in memory that all of them share: nothing is sent, and nobody waits.
+
+    Parameters
+    ----------
+    ranks : that will be forked.
+    limit_s : after which a rank that gives no sign counts as stopped.
+    stall_s : after which a rank that lives, and has done no further step, counts as stuck; a first step may take half an
+        hour in any case.
+    clock : of this process, in seconds.
+
+    Attributes
+    ----------
+    look_s : seconds after which to look again.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        limit_s: float,
+        stall_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._places = {rank: 2 * place for place, rank in enumerate(ranks)}
+        self._limit_s, self._stall_s = limit_s, stall_s
+        self.look_s = min(1.0, limit_s / _LOOKS_PER_LIMIT, stall_s / _LOOKS_PER_LIMIT)
+        self._counts = memoryview(mmap.mmap(-1, 16 * max(1, len(self._places)))).cast("Q")
+        gap_s = 2 * self.look_s  # more than this counts as if this process was away
+        self._silence, self._stall = Silence[int](gap_s, clock), Silence[int](gap_s, clock)
+
+    # In the process of a rank.
+
+    def alive(self, rank: int) -> None:
+        """Called by a rank when it starts: from now on it gives signs."""
+        threading.Thread(target=self._beat, args=(self._places[rank],), daemon=True, name="heartbeat").start()
+
+    def _beat(self, place: int) -> None:
+        while True:
+            self._counts[place] += 1
+            time.sleep(self._limit_s / _BEATS_PER_LIMIT)
+
+    def stepped(self, rank: int) -> None:
+        """Called by a rank when it has done a step."""
+        self._counts[self._places[rank] + 1] += 1
+
+    # In the process that has forked them.
+
+    def problem(self, running: Iterable[int]) -> Problem | None:
+        """A rank that is stopped or stuck, and what is to be said of it; None if there is none.
+
+        To be asked every ``look_s``.
+
+        Parameters
+        ----------
+        running : the ranks that are to be alive.
+        """
+        ranks = list(running)
+        silent = self._silence.look({rank: self._counts[self._places[rank]] for rank in ranks})
+        steps = {rank: self._counts[self._places[rank] + 1] for rank in ranks}
+        stalled = self._stall.look(steps)
+        if ranks and silent[rank := max(ranks, key=silent.__getitem__)] > self._limit_s:
+            return Problem(
+                rank, f"gave no sign for {silent[rank]:.0f} s: its process is stopped", stopped=True
+            )
+        for rank in ranks:
+            limit_s = self._stall_s if steps[rank] else max(self._stall_s, _FIRST_STEP_S)
+            if stalled[rank] > limit_s:
+                reason = f"has done no step for {stalled[rank]:.0f} s, though its process lives"
+                return Problem(rank, reason, stopped=False)
+        return None

@@ -1,0 +1,120 @@
+"""A lock on the folder of a run: one run at a time writes checkpoints there.
+
+It is held by the process that was called and by those that it starts, and is gone when the last of them is, however they
+end. On a file system that several machines share it holds between them where that keeps ``flock`` (NFS from version 4 on,
+Lustre and others if they are mounted so).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+from trainyard.job.run.errors import CheckpointError
+from trainyard.private import make_private
+
+_LOCK = "lock"
+_TRIES, _RETRY_S = 40, 0.05  # who only looks holds it for a moment
+
+
+class FolderLock:
+    """A lock that is held until this object and its copies in other processes are closed.
+
+    Parameters
+    ----------
+    descriptor : of the locked file; None where the file system knows no locks.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def note(self) -> str:
+        """What to say where nothing could be locked; else empty."""
+        if self._descriptor is not None:
+            return ""
+        return "the file system of the checkpoints knows no locks: a second run in their folder would not be noticed"
+
+    def close(self) -> None:
+        """This process does not hold it any more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __reduce__(self) -> Any:
+        """A process that is started with it holds it, too."""
+        descriptor = self._descriptor
+        return _received, (None if descriptor is None else reduction.DupFd(descriptor),)
+
+
+def _received(duplicate: Any) -> FolderLock:
+    return FolderLock(None if duplicate is None else duplicate.detach())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[FolderLock]:
+    """Hold a folder, which is made if it does not exist.
+
+    Raises
+    ------
+    CheckpointError
+        If another run holds it; the message says who.
+    """
+    make_private(folder)
+    lock = FolderLock(_opened(folder))
+    try:
+        yield lock
+    finally:
+        lock.close()
+
+
+def check_free(folder: Path) -> None:
+    """Whether another run holds a folder.
+
+    Raises
+    ------
+    CheckpointError
+        If one does.
+    """
+    if (folder / _LOCK).exists():
+        with locked(folder):
+            pass
+
+
+def _opened(folder: Path) -> int | None:
+    file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_RETRY_S)
+        except OSError as error:
+            os.close(file)
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                return None
+            raise
+        else:
+            os.ftruncate(file, 0)
+            os.pwrite(file, _holder().encode(), 0)
+            return file
+    said = os.pread(file, 1000, 0).decode(errors="replace").strip()
+    os.close(file)
+    raise CheckpointError(
+        f"another run writes checkpoints to {folder}: {said or 'it does not say who'}; wait until it has ended, stop it, "
+        "or give another folder"
+    )
+
+
+def _holder() -> str:
+    command = Path(sys.argv[0]).name
+    return f"process {os.getpid()} on {socket.gethostname()} ({command}), since {datetime.now():%Y-%m-%d %H:%M:%S}\n"

@@ -1,0 +1,93 @@
+"""What a run writes down as it goes on, and how much of that is kept: a process that prints for ever fills no disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.private import make_private, opener
+
+__all__ = ["MOST_BYTES", "Metrics", "cut", "metrics_files", "rank_log"]
+
+MOST_BYTES = 64 * 2**20
+"""Of a log; see `cut` and `Metrics`."""
+
+_CUT = b"\n[what was printed here is left out, because this log had grown to %d bytes]\n"
+
+
+def rank_log(logs: Path, rank: int) -> Path:
+    """The file of what a rank prints."""
+    return logs / f"rank-{rank}.log"
+
+
+def metrics_files(logs: Path) -> tuple[Path, ...]:
+    """The files of metrics that there are, older ones first."""
+    return tuple(file for file in (logs / "metrics.1.jsonl", logs / "metrics.jsonl") if file.exists())
+
+
+def cut(logs: Iterable[Path], most_bytes: int = MOST_BYTES) -> None:
+    """Keep a quarter of a log's size from its beginning and from its end, where it has grown over a size.
+
+    Processes may go on printing meanwhile, if they append; of what they print in that moment, some may be lost.
+    """
+    for log in logs:
+        try:
+            size = log.stat().st_size
+            if size <= most_bytes:
+                continue
+            with log.open("rb") as file:
+                file.seek(-(most_bytes // 4), os.SEEK_END)
+                end = file.read(most_bytes // 4)
+            os.truncate(log, most_bytes // 4)
+            with log.open("ab") as file:
+                file.write(_CUT % size + end.partition(b"\n")[2])
+        except OSError:  # it is not there yet, or cannot be changed now
+            continue
+
+
+class Metrics:
+    """The file ``metrics.jsonl``, to which every step adds a line.
+
+    When it has grown over a size it becomes ``metrics.1.jsonl``, in the place of the one that was there.
+
+    Parameters
+    ----------
+    folder : made if it is not there.
+    goes_on : whether to add to the file that is there; else it is begun anew.
+    """
+
+    def __init__(self, folder: Path, goes_on: bool, most_bytes: int = MOST_BYTES) -> None:
+        make_private(folder)
+        if not goes_on:
+            for file in metrics_files(folder):
+                file.unlink()
+        self.file, self._most_bytes = folder / "metrics.jsonl", most_bytes
+        self._handle = self._opened()
+        if _ends_within_a_line(self.file):
+            os.write(self._handle, b"\n")  # a process that was killed left half a line
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Add a line."""
+        os.write(self._handle, json.dumps(entry).encode() + b"\n")
+        if os.fstat(self._handle).st_size > self._most_bytes:
+            self.close()
+            self.file.replace(self.file.with_suffix(".1.jsonl"))
+            self._handle = self._opened()
+
+    def close(self) -> None:
+        """No more follows."""
+        os.close(self._handle)
+
+    def _opened(self) -> int:
+        return opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def _ends_within_a_line(file: Path) -> bool:
+    with file.open("rb") as stream:
+        if not stream.seek(0, os.SEEK_END):
+            return False
+        stream.seek(-1, os.SEEK_END)
+        return stream.read() != b"\n"

@@ -1,0 +1,29 @@
+"""Reading text that others wrote (YAML, JSON, tables) within limits, each with its reason in `limits`.
+
+What is refused is refused before work is done for it, and the error says where, what was given, and what is allowed.
+"""
+
+from trainyard.reading.errors import ReadingError, at_line, listed, raised_as, shortened, shown
+from trainyard.reading.json_text import parse_json, unique_keys
+from trainyard.reading.section import Items, Section
+from trainyard.reading.text import check_text, decoded, not_utf8, read_text, undecodable
+from trainyard.reading.yaml_text import parse_yaml
+
+__all__ = [
+    "Items",
+    "ReadingError",
+    "Section",
+    "at_line",
+    "check_text",
+    "decoded",
+    "listed",
+    "not_utf8",
+    "parse_json",
+    "parse_yaml",
+    "raised_as",
+    "read_text",
+    "shortened",
+    "shown",
+    "undecodable",
+    "unique_keys",
+]

@@ -1,0 +1,102 @@
+"""What `--resume` takes from a checkpoint, what may be asked for otherwise, and that a run goes on exactly."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import one_rank
+import pytest
+
+from trainyard.cli import main as cli
+from trainyard.cli.resuming import DEFAULTS, SavedRun, settled
+from trainyard.cli.train import Options
+from trainyard.job.plan import single_device
+from trainyard.job.run.errors import CheckpointError
+from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.saved import path_of, read_run, write_run
+
+RUN = SavedRun(
+    Path("f/step-00000004"),
+    4,
+    {
+        **DEFAULTS,
+        "lr": 0.02,
+        "clip_norm": 0.5,
+        "steps": 4,
+        "processes": 2,
+        "strategies": "zero(stage=2)",
+        "rows": 8,
+        "keep": 2,
+    },
+    OptimizerConfig(lr=0.02, betas=(0.8, 0.9)),
+    single_device("gpt-tiny", "x", "local", 8),
+    "2.13.0",
+)
+
+
+def test_what_is_not_given_is_as_before_or_as_usual() -> None:
+    said: list[str] = []
+    found = settled(Options(model="gpt-tiny"), RUN, said.append)
+    assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
+    assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 10)
+    assert said == ["goes on after step 4 of the run in f"]
+    assert found.config("gpt-tiny", RUN).optimizer == OptimizerConfig(
+        lr=0.02, warmup_steps=10, betas=(0.8, 0.9), clip_norm=0.5
+    )
+    usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)
+    assert (usual.lr, usual.clip_norm, usual.processes, usual.steps) == (0.5, 1.0, None, 100)
+
+
+def test_what_may_change_is_said_and_the_rest_refused() -> None:
+    said: list[str] = []
+    found = settled(Options(model="gpt-tiny", steps=8, processes=1, lr=0.02), RUN, said.append)
+    assert (found.steps, found.processes) == (8, 1)
+    assert said == [
+        "goes on after step 4 of the run in f; --steps 8 instead of 4; --processes 1 instead of 2"
+    ]
+    with pytest.raises(
+        CheckpointError, match=r"a run with --lr 0\.02, --seed 0, and --lr 0\.1, --seed 3 is asked"
+    ):
+        settled(Options(model="gpt-tiny", lr=0.1, seed=3, steps=9), RUN, said.append)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("options", "steps", "4"), ("settings", "lr", [1]), ("settings", "betas", 3), ("options", "keep", None)],
+)
+def test_what_cannot_be_read_of_a_run_is_refused(
+    part: str, name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_rank.run(tmp_path, 1)
+    said = read_run(path_of(tmp_path, 1))
+    said[part][name] = value
+    write_run(path_of(tmp_path, 1), said)
+    assert cli.main(("train", "gpt-tiny", "--resume", "--checkpoint", str(tmp_path))) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: what ")
+    assert "says of its run cannot be read" in err
+
+
+@pytest.mark.slow
+def test_the_command_that_is_printed_goes_on_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = shlex.split(
+        "train gpt-tiny --rows 8 --lr 0.02 --warmup-steps 3 --clip-norm 0.5 --weight-decay 0.1 --seed 5 --processes 2 "
+        "--strategies 'zero(stage=2)' --dtype bfloat16"
+    )
+
+    def losses(*command: str) -> list[float]:
+        assert cli.main((*command, "--json")) == 0, capsys.readouterr().err
+        found = json.loads(capsys.readouterr().out)
+        return [step["losses"]["loss:loss"] for step in found["metrics"]]
+
+    whole = losses(*options, "--steps", "8", "--checkpoint", "whole")
+    assert cli.main((*options, "--steps", "4", "--checkpoint", "a half")) == 0
+    printed = capsys.readouterr().out.splitlines()[-1].strip()
+    assert printed == "trainyard train gpt-tiny --checkpoint 'a half' --resume --steps 8"
+    rest = losses(*shlex.split(printed)[1:])
+    assert rest == whole[4:]

@@ -1,0 +1,138 @@
+"""Nodes that give no sign any more are found out by whoever runs their jobs, unless it was away itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.run.alive import NodeWatch
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.limits import JobLimits
+from trainyard.fleet.run.slurm import _batch, _Row
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Grant
+from trainyard.fleet.workload.training import Training
+from trainyard.job.run.logs import Metrics
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Held(HomeEngine):
+    """An engine whose jobs run for ever, and that is told what to do."""
+
+    held, killed = False, 0
+
+    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+        raise NotImplementedError
+
+    def is_over(self, name: str) -> bool:
+        return False
+
+    def kill(self, name: str) -> None:
+        self.killed += 1
+
+    def is_held(self, name: str) -> bool:
+        return self.held
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> JobHome:
+    found = JobHome(tmp_path / "a")
+    found.set_up(Training("gpt-tiny", 4, 8))
+    return found
+
+
+def test_a_node_that_gives_no_sign_is_named(home: JobHome) -> None:
+    clock = Clock()
+    watch = NodeWatch(60.0, clock)
+    for _ in range(100):  # before its nodes have begun, nothing is known of a job
+        assert watch.problem(home) is None
+        clock.now_s += 3.0
+    home.sign(0)
+    home.sign(2)
+    found = None
+    while found is None:
+        home.sign(0)
+        found = watch.problem(home)
+        clock.now_s += 1.0
+    assert found == "the node of rank 2 gave no sign for 63 s: its processes are stopped, or it is lost"
+    watch.forget("a")
+    assert watch.problem(home) is None
+
+
+def test_who_was_away_itself_begins_to_count_anew(home: JobHome) -> None:
+    clock = Clock()
+    watch = NodeWatch(60.0, clock)
+    home.sign(0)
+    for _ in range(4):
+        assert watch.problem(home) is None
+        clock.now_s += 3600.0
+
+
+def test_a_new_start_has_given_no_sign(home: JobHome) -> None:
+    home.sign(0)
+    (home.path / home.new_meeting()).touch()
+    assert home.signs()
+    home.allow()
+    assert not home.signs()
+    assert not list(home.path.glob("meeting-*"))
+
+
+def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
+    """One that its cluster manager holds back gives none, and is well."""
+    clock = Clock()
+    engine = Held(Site.uniform(1, 1, "A100-80G"), home.path.parent, limits=JobLimits(heartbeat_s=60.0))
+    engine._node_watch = NodeWatch(60.0, clock)
+    home.sign(0)
+    engine.held = True
+    for _ in range(10):
+        assert engine.progress("a").failure is None
+        clock.now_s += 10.0
+    engine.held = False
+    while (progress := engine.progress("a")).failure is None:
+        assert not engine.killed
+        clock.now_s += 10.0
+    assert progress.failure.startswith("the node of rank 0 gave no sign for 70 s")
+    assert progress.killed
+    assert engine.killed == 1
+    assert home.progress(is_over=True) == progress
+
+
+@pytest.mark.parametrize(
+    ("states", "held"),
+    [("RUNNING", False), ("COMPLETING", False), ("PENDING", True), ("RUNNING SUSPENDED", True), ("", False)],
+)
+def test_slurm_holds_what_does_not_run(states: str, held: bool) -> None:
+    assert _batch([_Row("7", state, "") for state in states.split()]).held == held
+
+
+def test_limits_are_more_than_nothing() -> None:
+    with pytest.raises(FleetError, match="stall_s is more than 0, got -1"):
+        JobLimits(stall_s=-1.0)
+
+
+def test_a_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
+    JobHome(tmp_path / "gone").sign(0)  # nor is this an error: it is said again soon
+
+
+def test_how_far_a_job_is_while_its_metrics_are_begun_anew(home: JobHome) -> None:
+    step = {"seconds": 0.5, "peak_memory_bytes": [1], "losses": {"loss": 1.0}}
+    metrics = Metrics(home.logs, goes_on=True, most_bytes=600)
+    assert home.progress(is_over=False) == Progress(0)
+    for number in range(20):
+        metrics.write({"step": number} | step)
+        assert home.progress(is_over=False).steps == number + 1
+    assert home.progress(is_over=False).step_s == 0.5
+    assert (home.logs / "metrics.1.jsonl").exists()
+    assert max(home.losses()) == 19
