@@ -159,6 +159,8 @@ def check(arguments, said, capsys):
         assert word in err
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_model_that_cannot_fit(folder, capsys):
     arguments = ("plan", "gpt2", "--cluster", "1x1xT4", "--rows", "512", "--strategies", "data_parallel")
     code = cli.main(arguments)

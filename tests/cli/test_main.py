@@ -176,6 +176,8 @@ def test_a_reader_that_stops_early_is_no_error():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_document_is_alone_on_standard_output_where_a_solver_runs():
     trainyard, jobs = (
         Path(sys.executable).parent / "trainyard",

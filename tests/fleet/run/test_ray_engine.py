@@ -93,6 +93,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     """The one that started it disconnects; the next one finds it, and kills it as it is too slow to leave."""
     site = nodes.ray_site(cluster)
@@ -110,6 +111,7 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_ray_has_not_placed_leaves_at_once(cluster: str, tmp_path: Path) -> None:
     """Another has its device; the driver is not to wait for the time in which running jobs write their checkpoints."""
     site = nodes.ray_site(cluster)
@@ -132,6 +134,7 @@ def test_a_job_that_ray_has_not_placed_leaves_at_once(cluster: str, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_node_is_lost_and_comes_back(
     ray_cluster: Any, cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
@@ -204,6 +207,7 @@ def _node(number: str, address: str, num_devices: int) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_grows_and_shrinks(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     check_resizing(ray_engine.RayEngine(nodes.ray_site(cluster), tmp_path), undisturbed)
     wait_for(lambda: _free_gpus() == 4)
@@ -253,6 +257,7 @@ def test_a_share_changes_while_its_job_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_of_the_guide(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     sizes = nodes.ray_site(cluster).devices_per_node.tolist()
@@ -271,6 +276,7 @@ def test_a_job_has_the_memory_that_it_asks_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_memory_is_counted_where_a_job_asks_for_it(cluster: str, tmp_path: Path) -> None:
     site = nodes.ray_site(cluster)
     engine = ray_engine.RayEngine(site, tmp_path)

@@ -88,6 +88,7 @@ def test_daemons_of_nodes_are_killed_and_come_back(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_node_is_lost_and_comes_back(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     engine = SlurmEngine(slurm_site(), tmp_path)
     check_lost_node(engine, undisturbed, lambda node: lose_node(cluster, node), give_back_node)
@@ -170,6 +171,7 @@ def test_jobs_that_have_ended_meanwhile_are_none_to_cancel(cluster: None, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_grows_and_shrinks(cluster: Path, tmp_path: Path, undisturbed: dict[int, float]) -> None:
     check_resizing(SlurmEngine(slurm_site(), tmp_path), undisturbed)
 
@@ -212,6 +214,7 @@ def test_a_share_changes_while_its_job_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_of_the_guide(cluster: None, tmp_path: Path) -> None:
     assert "off by" in follow_guide("slurm", "1x3xlocal+1x1xlocal", tmp_path)
 

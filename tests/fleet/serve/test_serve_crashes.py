@@ -109,7 +109,7 @@ def test_jobs_that_are_killed_ten_times_lose_nothing(
         assert Counter(event["job"] for event in found["events"] if event["what"] == "ends") == Counter(names)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_daemon_that_is_stopped_leaves_its_jobs_running(how: int, tmp_path: Path) -> None:
     folder, options = tmp_path / "fleet", ("--cluster", "1x1xlocal")
     with serving(folder, *options) as daemon:
