@@ -31,6 +31,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     )
     if away := [str(node["node"]) for node in cluster["nodes"] if node["is_away"]]:
         title += f"; away: node {', '.join(away)}"
+    if cluster["problem"]:
+        title += f"; {cluster['problem']}"
     if not jobs:
         return Outcome(
             {"cluster": cluster, "jobs": jobs},

@@ -57,10 +57,21 @@ def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Proto
                 transport.write(_BUSY)
                 transport.close()
                 return
+            self._listen()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._listen()
+
+        def _listen(self) -> None:
+            """Wait for a request, but not for ever."""
+            if self._silent is not None:
+                self._silent.cancel()
             self._silent = self.loop.call_later(header_s, self._hang_up)
 
         def _hang_up(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+            waits = self.cycle is None or self.cycle.response_complete
+            if waits and not self.transport.is_closing():
                 self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:

@@ -1,0 +1,69 @@
+"""What clients may take of the daemon's server: connections, time to ask, and submissions at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from trainyard.fleet.serve.limits import Turnstile, protocol
+from trainyard.fleet.serve.refusal import Refusal
+
+ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    """Of a server that takes three connections, and lets each be silent for half a second."""
+    app = FastAPI()
+    app.add_api_route("/here", lambda: "yes")
+    speaks = protocol(max_connections=3, header_s=0.5)
+    server = uvicorn.Server(uvicorn.Config(app, http=speaks, lifespan="off", log_level="error"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield listener.getsockname()
+        server.should_exit = True
+        thread.join()
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    connection.settimeout(60.0)
+    found = b""
+    while part := connection.recv(4096):
+        found += part
+    return found
+
+
+def test_more_connections_than_there_may_be_are_told_so(address: tuple[str, int]) -> None:
+    silent = [socket.create_connection(address) for _ in range(3)]
+    with socket.create_connection(address) as more:
+        said = answer_of(more)
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 5" in said
+    # Who says nothing is let go, and there is room again.
+    assert [answer_of(connection) for connection in silent] == [b"", b"", b""]
+    with socket.create_connection(address) as last:
+        last.sendall(ASK)
+        assert b"200 OK" in answer_of(last)
+
+
+@pytest.mark.parametrize("begun", [b"GET /he", ASK + b"GET /he"], ids=["first", "second"])
+def test_who_does_not_finish_a_request_is_let_go(begun: bytes, address: tuple[str, int]) -> None:
+    with socket.create_connection(address) as connection:
+        connection.sendall(begun)
+        assert answer_of(connection).count(b"200 OK") == begun.count(b"/here")
+
+
+def test_only_some_may_pass_at_once() -> None:
+    gate = Turnstile(1, "jobs are submitted")
+    with gate.passed(), pytest.raises(Refusal, match="too many jobs are submitted at once") as refused:
+        gate.passed().__enter__()
+    assert (refused.value.status, refused.value.retry_s) == (429, 1)
+    with gate.passed():
+        pass
