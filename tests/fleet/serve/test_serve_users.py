@@ -10,9 +10,12 @@ from fastapi import Request
 from trainyard.cli import main as cli
 from trainyard.fleet.serve.app import Api
 from trainyard.fleet.serve.client import read_token
+from trainyard.fleet.serve.daemon import Daemon
 from trainyard.fleet.serve.refusal import Refusal
+from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.own import reread_form
 from trainyard.hardware.interface import is_loopback
 from trainyard.private import write_private
 
@@ -41,6 +44,23 @@ def test_a_token_names_its_user(tmp_path: Path) -> None:
         assert refusal.value.status == 401
 
 
+def test_administrators_are_named(tmp_path: Path) -> None:
+    found = users(tmp_path, "ann:secret-of-ann:admin\nbob:secret-of-bob\n")
+    assert found.admins == {"ann"}
+    assert found.of("Bearer secret-of-ann") == "ann"
+
+
+def test_only_owners_and_administrators_have_a_job(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    form = '{"name": "a", "num_devices": 1, "model": "gpt-tiny", "batch_size": 4, "steps": 12}'
+    store.add(reread_form(form, Path("form")), "ann", form, 1.0)
+    daemon = Daemon.__new__(Daemon)  # nothing is scheduled
+    daemon.store = store
+    with pytest.raises(Refusal, match="is of user 'ann'"):
+        daemon.own_job("a", "bob")
+    assert daemon.own_job("a", "ann") == daemon.own_job("a", "bob", is_admin=True)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -48,6 +68,8 @@ def test_a_token_names_its_user(tmp_path: Path) -> None:
         ("ann:secret-1\nbob\n", "line 2: a token file has lines"),
         ("ann:short", "line 1: a token file has lines 'user:token'.* at least 8"),
         (":secret-of-none", "line 1"),
+        ("ann:secret-of-ann:root", "line 1: .*'user:token:admin'"),
+        ("ann:secret-of-ann:admin:more", "line 1"),
         ("ann:the-same-one\nbob:the-same-one\n", "line 2: this token is ann's; give bob another one"),
     ],
 )
@@ -92,7 +114,10 @@ def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: 
             api.user(request)
 
 
-@pytest.mark.parametrize("text", ["secret-of-ann\n", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"])
+@pytest.mark.parametrize(
+    "text",
+    ["secret-of-ann\n", "ann:secret-of-ann:admin", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"],
+)
 def test_a_client_reads_its_token(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine"
     write_private(path, text)

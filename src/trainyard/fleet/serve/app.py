@@ -126,11 +126,13 @@ class Api:
 
     def cancel(self, request: Request, name: str) -> Response:
         """DELETE /jobs/NAME."""
-        return JSONResponse(job_document(self.daemon.cancel(name, self.user(request))), 202)
+        user = self.user(request)
+        return JSONResponse(job_document(self.daemon.cancel(name, user, user in self.users.admins)), 202)
 
     def log(self, request: Request, name: str, lines: int = 100) -> Response:
         """GET /jobs/NAME/log."""
-        record = self.daemon.own_job(name, self.user(request))
+        user = self.user(request)
+        record = self.daemon.own_job(name, user, user in self.users.admins)
         return PlainTextResponse(log_text(self.daemon.home(record.name), lines))
 
     def events(self, request: Request, last: int = 50) -> Response:

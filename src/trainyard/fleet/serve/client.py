@@ -121,7 +121,8 @@ def read_token(path: Path) -> str:
         lines = read_text(path).splitlines()
     for line in lines:
         if line.strip() and not line.startswith("#"):
-            return line.rpartition(":")[2].strip()
+            user_or_token, *rest = line.split(":")
+            return (rest or [user_or_token])[0].strip()
     raise FleetError(f"{path} holds no token; it has one line, TOKEN or user:TOKEN")
 
 

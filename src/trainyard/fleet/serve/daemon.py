@@ -127,8 +127,8 @@ class Daemon:
             )
         return record
 
-    def own_job(self, name: str, user: str) -> Record:
-        """A job of a user.
+    def own_job(self, name: str, user: str, is_admin: bool = False) -> Record:
+        """A job of a user; an administrator has all.
 
         Raises
         ------
@@ -136,13 +136,14 @@ class Daemon:
             If there is none of this name, or it is another user's.
         """
         record = self.job(name)
-        if record.owner != user:
+        if record.owner != user and not is_admin:
             raise Refusal(
-                403, f"job {name!r} is of user {record.owner!r}; only they may cancel it or read its log"
+                403,
+                f"job {name!r} is of user {record.owner!r}; only they and administrators may cancel it or read its log",
             )
         return record
 
-    def cancel(self, name: str, user: str) -> Record:
+    def cancel(self, name: str, user: str, is_admin: bool = False) -> Record:
         """Stop a job for good, soon after this returns; its checkpoints stay.
 
         Raises
@@ -150,7 +151,7 @@ class Daemon:
         Refusal
             As `own_job`, or if it has ended.
         """
-        record = self.own_job(name, user)
+        record = self.own_job(name, user, is_admin)
         if self.store.cancel(name) in FINAL:
             raise Refusal(409, f"job {name!r} is over already: {self.job(name).state}")
         self._news.set()

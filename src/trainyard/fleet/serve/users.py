@@ -14,7 +14,7 @@ from trainyard.hardware.interface import is_loopback
 from trainyard.private import require_private
 from trainyard.reading import raised_as, read_text
 
-_FORM = "a token file has lines 'user:token'; empty lines and such that begin with # say nothing"
+_FORM = "a token file has lines 'user:token' or 'user:token:admin'; empty lines and such that begin with # say nothing"
 _TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
 
 
@@ -25,9 +25,11 @@ class Users:
     Attributes
     ----------
     by_token : name of each. Without any, everybody who reaches the daemon may do everything, as the user "".
+    admins : who may cancel every job and read its log.
     """
 
     by_token: Mapping[str, str] = field(default_factory=dict)
+    admins: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path | None) -> Users:
@@ -43,14 +45,15 @@ class Users:
         if path:
             require_private(path)
         found: dict[str, str] = {}
+        admins: set[str] = set()
         with raised_as(FleetError):
             lines = read_text(path).splitlines() if path else []
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue
-            user, _, token = (part.strip() for part in text.partition(":"))
-            if not user or not _TOKEN.fullmatch(token):
+            user, token, role, *rest = (*map(str.strip, text.split(":")), "", "")
+            if not user or not _TOKEN.fullmatch(token) or role not in ("", "admin") or any(rest):
                 raise FleetError(
                     f"{path}, line {number}: {_FORM}; a token is at least 8 letters, digits or ._~+/=-"
                 )
@@ -59,9 +62,11 @@ class Users:
                     f"{path}, line {number}: this token is {found[token]}'s; give {user} another one"
                 )
             found[token] = user
+            if role:
+                admins.add(user)
         if path and not found:
             raise FleetError(f"{path} has no tokens: {_FORM}")
-        return cls(found)
+        return cls(found, frozenset(admins))
 
     def check_host(self, host: str) -> None:
         """Whether the daemon may listen there.
