@@ -122,6 +122,8 @@ class LimitedAnswers:
             theirs.close()
 
     def _end(self) -> None:
+        if self._process is None:
+            return
         self._pipe.close()
         self._process.kill()
         self._process.join()
