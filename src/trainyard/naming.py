@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class Names(Generic[T_]):
             found = ast.literal_eval(value)
         except (ValueError, RecursionError, MemoryError):
             found = value
-        if isinstance(found, int | float) and not abs(found) <= _LARGEST:
+        if isinstance(found, int | float) and not (abs(found) <= _LARGEST or math.isinf(found)):
             raise self.error(f"option {option} of {name} is a number of at most 64 bits; give a smaller one")
         if found is None or isinstance(found, self.types):
             return found

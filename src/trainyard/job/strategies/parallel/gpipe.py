@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from trainyard.cost.ops import Roofline
 from trainyard.job.balance import balanced_starts
-from trainyard.job.plan import PIPELINE, Plan
+from trainyard.job.plan import PIPELINE, Plan, microbatches_text
 from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most
 from trainyard.job.task import Setting, Strategy, with_mesh
 from trainyard.job.transformer import forward_ops
@@ -78,7 +78,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
         )
         again = frozenset(node.name for node in forward_ops(program)) if recompute else frozenset[str]()
         why = (
-            f"{num_stages} stages balanced by time and {count} microbatches leave "
+            f"{num_stages} stages balanced by time and {microbatches_text(count)} leave "
             f"{100 * bubble_fraction(num_stages, count):.1f}% of a step idle."
         )
         return replace(plan, recompute=plan.recompute | again, reasons=(*plan.reasons, why))
