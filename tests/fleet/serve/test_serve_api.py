@@ -225,7 +225,10 @@ def test_the_command_line_asks_it(
     bobs = ("--token-file", str(tokens.with_name("bobs")))
     write_private(Path(bobs[1]), f"bob:{BOB}\n")
     assert cli.main(("fleet", "cancel", "steady", *bobs, *to)) == 2
-    assert "error: job 'steady' is of user 'ann'; only they and administrators may cancel it" in capsys.readouterr().err
+    assert (
+        "error: job 'steady' is of user 'ann'; only they and administrators may cancel it"
+        in capsys.readouterr().err
+    )
 
 
 def test_no_daemon_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from typing import Any
 
 import pytest
@@ -10,7 +12,6 @@ import pytest
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import answers
 from trainyard.fleet.workload.answers import LimitedAnswers, answer, answer_by
-from trainyard.fleet.workload.training import Training
 
 
 @pytest.fixture
@@ -38,18 +39,31 @@ def test_equal_questions_are_asked_once(asked: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [({"limit_s": 0.0}, "takes more than 0 s"), ({"memory_bytes": 1 << 26}, r"takes more than 0\.0625 GiB")],
-    ids=["time", "memory"],
-)
-def test_a_process_that_needs_too_much_is_ended_and_the_next_one_answers(limits: Any, said: str) -> None:
-    limited = LimitedAnswers(**limits)
-    with pytest.raises(FleetError, match=said):
-        limited("plan_problem", (Training("gpt-tiny", 4, 1), "1x1xT4"))
-    limited.limit_s, limited.memory_bytes = 300.0, 1 << 32
-    limited._end()
+def test_a_process_that_takes_too_long_is_ended_and_the_next_one_answers() -> None:
+    limited = LimitedAnswers(limit_s=0.0)
+    with pytest.raises(FleetError, match="takes more than 0 s"):
+        limited("skew", ("gpt-tiny",))
+    limited.limit_s = 300.0
     assert 0 < limited("skew", ("gpt-tiny",)) < 1
     with pytest.raises(FleetError, match="no-such-model"):
         limited("skew", ("no-such-model",))
     limited._end()
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemError])
+def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Pipe()
+    limits: list[Any] = []
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(answers, "_here", fail)
+    monkeypatch.setattr(answers.resource, "setrlimit", lambda *what: limits.append(what))
+    ours.send(("skew", ("gpt-tiny",)))
+    process = threading.Thread(target=answers._serve, args=(theirs, 123))
+    process.start()
+    assert ours.recv() == (None, answers._NO_MEMORY)
+    ours.close()
+    process.join()
+    assert limits == [(answers.resource.RLIMIT_DATA, (123, 123))]

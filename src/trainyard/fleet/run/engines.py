@@ -21,8 +21,6 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import cluster_text, training_of
-from trainyard.job.run.config import TrainConfig
-from trainyard.job.run.quota import QuotaError, check_quota
 from trainyard.private import make_private
 
 ENGINES = MappingProxyType(
@@ -97,10 +95,8 @@ def _check_checkpoints(job: Job, limits: JobLimits) -> None:
     """Whether the checkpoints of a training are as small as they must be."""
     if math.isinf(limits.max_checkpoint_bytes):
         return
-    try:
-        check_quota(training_of(job).checkpoint_bytes, TrainConfig.keep, limits.max_checkpoint_bytes)
-    except QuotaError as error:
-        raise FleetError(f"job {job.name!r}: {error}") from error
+    if problem := answer("checkpoint_problem", training_of(job).model, limits.max_checkpoint_bytes):
+        raise FleetError(f"job {job.name!r}: {problem}")
 
 
 def _check_plan(job: Job, site: Site) -> None:

@@ -143,7 +143,7 @@ def _serve(pipe: Any, memory_bytes: int) -> None:
             return
         try:
             pipe.send((_here(question, about), ""))
-        except MemoryError:
+        except (MemoryError, SystemError):  # the latter where Python itself finds no room
             pipe.send((None, _NO_MEMORY))
         except Exception as error:
             pipe.send((None, " ".join(str(error).split()) or type(error).__name__))

@@ -94,12 +94,6 @@ class Training:
         return tuple(n for n in divisors(self.rows) if n <= most)
 
     @property
-    def checkpoint_bytes(self) -> int:
-        """Of one of its checkpoints, on the disk."""
-        found: int = answer("checkpoint_bytes", self.model)
-        return found
-
-    @property
     def sizes_text(self) -> str:
         """The smaller numbers of devices over which the batch divides."""
         shown = ", ".join(map(str, self.sizes(min(self.rows, _SHOWN_SIZES))))
@@ -293,15 +287,22 @@ def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
     return None
 
 
-def _checkpoint_bytes(model: str) -> int:
+def _checkpoint_problem(model: str, most_bytes: float) -> str:
+    """Why the checkpoints of a model take more of the disk than they may; "" if they do not."""
     import torch
 
+    from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.optimizer import OptimizerConfig
-    from trainyard.job.run.quota import checkpoint_bytes
+    from trainyard.job.run.quota import QuotaError, check_quota, checkpoint_bytes
     from trainyard.zoo import build
 
     with _CAPTURING, torch.device("meta"):
-        return checkpoint_bytes(build(model).module, OptimizerConfig())
+        one_bytes = checkpoint_bytes(build(model).module, OptimizerConfig())
+    try:
+        check_quota(one_bytes, TrainConfig.keep, most_bytes)
+    except QuotaError as error:
+        return str(error)
+    return ""
 
 
 QUESTIONS: Mapping[str, Callable[..., Any]] = {
@@ -309,7 +310,7 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "skew": _skew,
     "plan_problem": _plan_problem,
     "name_problem": _name_problem,
-    "checkpoint_bytes": _checkpoint_bytes,
+    "checkpoint_problem": _checkpoint_problem,
 }
 """What level 1 is asked, see `trainyard.fleet.workload.answers`: every answer needs PyTorch, and so seconds."""
 
