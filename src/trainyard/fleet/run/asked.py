@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.site import FleetError
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Asked(Generic[T]):
 
         Raises
         ------
-        FleetError
+        EngineError
             If it has not answered for minutes, or never did.
         """
         now_s = time.monotonic()
@@ -45,9 +46,9 @@ class Asked(Generic[T]):
             return self._answer
         try:
             self._answer = self._ask()
-        except FleetError:
+        except FleetError as error:
             if self._answer is None or now_s - self._answered_s > _PATIENCE_S:
-                raise
+                raise EngineError(str(error)) from error
         else:
             self._answered_s = now_s
         self._asked_s = now_s

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.site import FleetError, Host, Site
 
 _MIB = 2**20
@@ -54,7 +55,7 @@ def slurm(*command: str, given: str = "") -> str:
             "(on Debian or Ubuntu: apt-get install slurm-client)"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise FleetError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
+        raise EngineError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
     if done.returncode:
         raise FleetError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()}")
     return done.stdout
