@@ -7,11 +7,11 @@ from typing import Any, get_args, get_type_hints
 
 from trainyard.reading.limits import LARGEST_NUMBER, MOST_ROWS, MOST_STEPS
 
-__all__ = ["COUNT", "PROCESSES", "QUANTITY", "ROWS", "SEED", "STEPS", "Within", "check_bounds"]
+__all__ = ["COUNT", "PROCESSES", "QUANTITY", "ROWS", "SEED", "STEPS", "Bounds", "check_bounds"]
 
 
 @dataclass(frozen=True)
-class Within:
+class Bounds:
     """What an option may be.
 
     Attributes
@@ -23,12 +23,12 @@ class Within:
     most: float
 
 
-ROWS = Within(1, MOST_ROWS)
-STEPS = Within(0, MOST_STEPS)
-COUNT = Within(0, 1_000_000)
-PROCESSES = Within(1, 256)
-SEED = Within(0, 2**63 - 1)
-QUANTITY = Within(0.0, LARGEST_NUMBER)
+ROWS = Bounds(1, MOST_ROWS)
+STEPS = Bounds(0, MOST_STEPS)
+COUNT = Bounds(0, 1_000_000)
+PROCESSES = Bounds(1, 256)
+SEED = Bounds(0, 2**63 - 1)
+QUANTITY = Bounds(0.0, LARGEST_NUMBER)
 
 
 def check_bounds(options: Any) -> None:
@@ -42,7 +42,7 @@ def check_bounds(options: Any) -> None:
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         for bounds in get_args(hint):
             value = getattr(options, name)
-            if isinstance(bounds, Within) and value is not None and not bounds.least <= value <= bounds.most:
+            if isinstance(bounds, Bounds) and value is not None and not bounds.least <= value <= bounds.most:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(
                     f"{option} {value}: allowed is {bounds.least:,} to {bounds.most:,}; give such a number"

@@ -6,9 +6,9 @@ import pytest
 from engine_trials import LONGEST, trial_training
 
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.drive import run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import training_job
 

@@ -16,11 +16,12 @@ from checkpoints_kept import Seen, check_done_again
 
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.drive import Driver, run_fleet
+from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job

@@ -13,10 +13,11 @@ from engine_trials import LIMIT_S, LONGEST, check_losses, trial_training, wait_f
 
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.run.drive import Driver, run_fleet
+from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant

@@ -23,12 +23,13 @@ from guide_commands import follow_guide
 
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.drive import Driver, run_fleet
+from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.measure import measured_alone, measured_document
 from trainyard.fleet.run.node import Ranks, run
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, declared_job

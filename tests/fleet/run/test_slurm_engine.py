@@ -32,11 +32,12 @@ from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import own_part
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm import Part, SlurmEngine, _Batch, _cancel, _queue, script, submission
-from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm_nodes, slurm_site
+from trainyard.fleet.run.slurm_nodes import SlurmNode, slurm, slurm_nodes, slurm_site
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import training_job
@@ -363,6 +364,21 @@ def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FleetError, match=r"there is no sinfo here: .* apt-get install slurm-client"):
         SlurmEngine(site_of(2, 2), tmp_path)
+
+
+def test_a_controller_that_is_away_is_no_fault_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said, kind in (
+        ("Unable to contact slurm controller (connect failure)", EngineError),
+        ("no", FleetError),
+    ):
+        (tmp_path / "sbatch").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        (tmp_path / "sbatch").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        with pytest.raises(FleetError) as error:
+            slurm("sbatch")
+        assert type(error.value) is kind
 
 
 def _commands(folder: Path, monkeypatch: pytest.MonkeyPatch, **said: str) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from daemons import STEPS
 
-from trainyard.fleet.run.drive import run_fleet
 from trainyard.fleet.run.local import LocalEngine
 from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from trainyard.fleet.serve.limits import Turnstile, protocol
+from trainyard.fleet.serve.limits import ConcurrencyLimit, protocol
 from trainyard.fleet.serve.refusal import Refusal
 
 ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -61,9 +61,9 @@ def test_who_does_not_finish_a_request_is_let_go(begun: bytes, address: tuple[st
 
 
 def test_only_some_may_pass_at_once() -> None:
-    gate = Turnstile(1, "jobs are submitted")
-    with gate.passed(), pytest.raises(Refusal, match="too many jobs are submitted at once") as refused:
-        gate.passed().__enter__()
+    gate = ConcurrencyLimit(1, "jobs are submitted")
+    with gate.taken(), pytest.raises(Refusal, match="too many jobs are submitted at once") as refused:
+        gate.taken().__enter__()
     assert (refused.value.status, refused.value.retry_s) == (429, 1)
-    with gate.passed():
+    with gate.taken():
         pass

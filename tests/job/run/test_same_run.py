@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainyard.job.run.errors import CheckpointError
-from trainyard.job.run.same_run import Identity, check_model, identity_of
+from trainyard.job.run.same_run import ModelIdentity, check_model, identity_of
 from trainyard.job.run.train import train
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -46,12 +46,12 @@ def heads(count: int) -> Model:
     return Model("heads", Heads(count), lambda m, b: m(b["x"]).pow(2).mean(), {"x": torch.zeros(2, 3, 8)})
 
 
-def identity(model: Model) -> Identity:
+def identity(model: Model) -> ModelIdentity:
     task = Task(model)
     return identity_of(task.program(task.num_rows))
 
 
-def check(there: Identity, here: Identity) -> None:
+def check(there: ModelIdentity, here: ModelIdentity) -> None:
     check_model(there.shapes, there.program, there.torch, here, "step-00000001")
 
 

@@ -39,12 +39,11 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
-    from trainyard.fleet.mechanism.costs import Costs
-    from trainyard.fleet.run.drive import run_fleet
     from trainyard.fleet.run.engines import check_runnable, make_engine
     from trainyard.fleet.run.measure import measured_document
+    from trainyard.fleet.run.run_fleet import run_fleet
     from trainyard.fleet.setting import setting_of
-    from trainyard.fleet.site import FleetError, Site
+    from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import read_workload
     from trainyard.private import only_for_user
     from trainyard.report.fleet_league import run_document
@@ -52,11 +51,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     site = Site.parse(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
-    costs = Costs(options.restart_s, options.start_s)
-    if options.measure and costs != Costs():
-        raise FleetError(
-            "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
-        )
+    costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit))
     check_runnable(jobs, site, setting.policy, options.limits)
     with only_for_user():
@@ -98,6 +93,19 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.measure:
         document["alone"] = measured_document(jobs, costs)
     return Outcome(document, (measured_table(title, predicted, measured),))
+
+
+def _costs(options: Options) -> Costs:
+    """What starts take, as far as that is given."""
+    from trainyard.fleet.mechanism.costs import Costs
+    from trainyard.fleet.site import FleetError
+
+    costs = Costs(options.restart_s, options.start_s)
+    if options.measure and costs != Costs():
+        raise FleetError(
+            "--measure finds out what starts take; leave --start-s and --restart-s out, or --measure"
+        )
+    return costs
 
 
 def _with_speeds(

@@ -47,7 +47,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.engines import make_engine
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site import Site
-    from trainyard.fleet.workload.answers import LimitedAnswers, answer_by
+    from trainyard.fleet.workload.level1 import Level1Process, ask_through
     from trainyard.private import only_for_user
 
     site, setting = (
@@ -57,7 +57,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     state = state_address(options.state, folder)
-    answer_by(LimitedAnswers())
+    ask_through(Level1Process())
     with only_for_user(), only_daemon(folder):
         engine = make_engine(
             options.engine, site, folder / "jobs", shares=setting.shares, limits=options.limits

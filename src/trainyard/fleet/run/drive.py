@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
-
-import numpy as np
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
-from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.rounds.turns import Turns
+from trainyard.fleet.run.decision import UndecidedError, decide
+from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.fault import culprits, is_everybodys, one_line
+from trainyard.fleet.run.fault import is_everybodys, one_line
 from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Failures, Patience
@@ -29,67 +27,7 @@ from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
 
-_INF = float("inf")
 POLL_S = 0.05
-# So long may what an engine needs be away before a run ends; a daemon waits for ever.
-_TROUBLE_S = 600.0
-
-
-def run_fleet(
-    jobs: Sequence[Job],
-    site: Site,
-    policy: Policy,
-    engine: Engine,
-    *,
-    name: str = "",
-    place: str = "consolidated",
-    rounds: Rounds | None = None,
-    patience: Patience | None = None,
-    tell: Callable[[Event], None] = lambda _: None,
-) -> FleetRun:
-    """Run a workload to its end on an engine.
-
-    Parameters
-    ----------
-    jobs : in the order of arrival, which is waited for.
-    tell : hears what happens to jobs, before the engine does.
-
-    Raises
-    ------
-    FleetError
-        If a job fails too often, or the run takes too long; the engine is closed in any case.
-    """
-    patience = patience or Patience()
-    driver = Driver(site, policy, engine, place=place, rounds=rounds, patience=patience, tell=tell)
-    coming = list(jobs)[::-1]
-    began_s = time.monotonic()
-    try:
-        while coming or driver.names:
-            now_s = time.monotonic() - began_s
-            if now_s > patience.limit_s:
-                raise FleetError(
-                    f"the run is not done after {patience.limit_s:g} s; {len(driver.names)} jobs are left: "
-                    f"{', '.join(driver.names)}"
-                )
-            while coming and coming[-1].arrival_s <= now_s:
-                driver.submit(coming.pop(), now_s)
-            driver.step(now_s)
-            if driver.given_up:
-                raise FleetError(next(iter(driver.given_up.values())))
-            if driver.trouble and now_s > driver.trouble_since_s + _TROUBLE_S:
-                raise FleetError(f"for {_TROUBLE_S:g} s: {driver.trouble}")
-            time.sleep(POLL_S)
-        return driver.notes.result(name, site)
-    finally:
-        engine.close()
-
-
-class _BlamedError(Exception):
-    """No decision could be made because of some jobs: why, by row."""
-
-    def __init__(self, jobs: Mapping[int, str]) -> None:
-        super().__init__("; ".join(jobs.values()))
-        self.jobs = {row: f"the policy cannot decide on it: {why}" for row, why in jobs.items()}
 
 
 class Driver:
@@ -142,12 +80,7 @@ class Driver:
         # Rows of jobs that have devices, and are not started yet: they are still somewhere else, or it is too early.
         self._unstarted: set[int] = set()
         self.trouble, self.trouble_since_s = "", 0.0
-        # Devices of jobs that were told to leave them and may not have yet; None where they are not known.
-        self._leaving: dict[str, frozenset[int] | None] = {}
-        # What is to be told of jobs that are out for good, when they have left.
-        self._final: dict[str, Event] = {}
-        # Those that the engine could not be told of yet, and whether they lost nodes.
-        self._untold: dict[str, bool] = {}
+        self._departures = Departures(engine, tell)
 
     @property
     def site(self) -> Site:
@@ -162,7 +95,7 @@ class Driver:
     @property
     def ending(self) -> frozenset[str]:
         """Jobs that are out for good, and of which something is left."""
-        return frozenset(self._final)
+        return self._departures.ending
 
     def done(self) -> dict[str, Done]:
         """How far every job was at the last step, by name."""
@@ -197,22 +130,23 @@ class Driver:
 
         One that was to leave its devices and did not hear of it is stopped.
         """
-        training_of(job)
+        grant = past.grant
+        # First what may fail, so that nothing is noted of a job that is not restored.
+        runs = self.engine.adopt(job, grant or Grant(()))
+        goes_on = grant is not None and (runs or self.engine.progress(job.name).ended)
+        if not runs:
+            self._departures.found(job.name)
+        elif grant is None:
+            self._departures.leave(job.name, self.engine.held(job.name))
         self.holdings.enter(job, now_s)
         self._changed = True
-        row, books, grant = int(self.books.active[-1]), self.books, past.grant
+        row, books = int(self.books.active[-1]), self.books
         work, books.attained_s[row], books.attained_device_s[row], timings = past.done
         if timings:
             books.reports[row] = training_of(job).remembered(timings)
         books.left[row] = max(0.0, job.work - work)
         books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
-        runs = self.engine.adopt(job, grant or Grant(()))
-        if not runs and not self.engine.has_left(job.name):
-            self._leaving[job.name] = self.engine.held(job.name)
-        if grant is None:
-            if runs:
-                self._tell_to_leave(job.name, self.engine.held(job.name))
-        elif runs or self.engine.progress(job.name).ended:
+        if grant is not None and goes_on:
             self.holdings.take_over(row, grant, now_s)
             if self.turns is not None:
                 self.turns.partners.resumed(row)
@@ -241,12 +175,7 @@ class Driver:
             self.holdings.stop([row], now_s)
             self._part(row, now_s)
         self.holdings.forget(row)
-        self._final[job.name] = Event(now_s, job, what, grant, why)
-        self._tell_final()
-
-    def _tell_final(self) -> None:
-        for name in [name for name in self._final if name not in self._leaving]:
-            self.tell(self._final.pop(name))
+        self._departures.end(Event(now_s, job, what, grant, why))
 
     def step(self, now_s: float) -> None:
         """Take note of what jobs did; decide, if it is time to.
@@ -257,18 +186,18 @@ class Driver:
         self._changed |= self._observe(now_s)
         self._changed |= self._look_at_nodes(now_s)
         self._changed |= self._end_leases(now_s)
-        self._leaving = {name: held for name, held in self._leaving.items() if not self._has_left(name)}
-        self._tell_final()
+        self._departures.look()
         for row in sorted(self._unstarted):
             self._start(row, now_s)
         if (self._changed and self.rounds is None) or now_s >= self.wake_s:
             self._changed = False
             try:
                 self._decide(now_s)
-            except _BlamedError as error:
+            except UndecidedError as error:
                 for row, why in error.jobs.items():
                     self._give_up(row, why, now_s)
                 self._changed, self.wake_s = True, now_s
+        self.trouble = self.trouble or self._departures.trouble
         if not before:
             self.trouble_since_s = now_s
 
@@ -314,10 +243,8 @@ class Driver:
     def _observe(self, now_s: float) -> bool:
         """Take note of what the jobs did; whether one ended or failed."""
         some = False
-        for row in list(self.running):
+        for row in [row for row in self.running if row not in self._unstarted]:
             job = self.books.job(row)
-            if row in self._unstarted:
-                continue
             progress = self._progress(job, row)
             if progress is None:
                 continue
@@ -380,7 +307,7 @@ class Driver:
                 self.running[partner] = grant
 
     def _decide(self, now_s: float) -> None:
-        self.wake_s = _INF
+        self.wake_s = math.inf
         if self.rounds is not None:
             self.wake_s = (math.floor(now_s / self.rounds.round_s) + 1) * self.rounds.round_s
         rows = self.books.active.copy() if self.policy.preempts else self.books.waiting()
@@ -403,8 +330,7 @@ class Driver:
                 grant = self.running.pop(row)
                 self.tell(Event(now_s, jobs[row], Happening.LEAVES, grant))
                 self._leave({row: grant})
-            self._final[jobs[row].name] = Event(now_s, jobs[row], Happening.REFUSED, why=why)
-        self._tell_final()
+            self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
         reasons = why_waiting(self.holdings, rows, targets)
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
@@ -413,22 +339,12 @@ class Driver:
     def _ask(self, now_s: float, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
-        try:
-            targets, self.state = self.policy.decide(snapshot, self.state)
-        except Exception as error:
-            if found := culprits(rows.tolist(), partial(self._decide_alone, snapshot)):
-                raise _BlamedError(found) from error
-            raise
+        targets, self.state = decide(self.policy, snapshot, self.state)
         self.books.decided()
         self.notes.num_decisions += 1
         if targets.fraction is not None and self.turns is None:
             raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
         return targets
-
-    def _decide_alone(self, snapshot: Snapshot, row: int) -> None:
-        """What the policy says of one job, as if there were no other."""
-        alone = replace(snapshot, rows=np.array([row]))
-        self.policy.decide(alone, self.policy.start(self.site))
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
@@ -454,7 +370,7 @@ class Driver:
         """Start a job that has devices, unless it failed just now, or who had them before has not left them yet."""
         job, grant = self.books.job(row), self.running[row]
         failures = self.failures.get(job.name)
-        if (failures is not None and now_s < failures.retry_s) or self._is_taken(job, grant):
+        if (failures is not None and now_s < failures.retry_s) or self._departures.block(job.name, grant):
             self._unstarted.add(row)
             return
         try:
@@ -462,7 +378,7 @@ class Driver:
         except Exception as error:
             if is_everybodys(error):
                 # It may have been started in part.
-                self._tell_to_leave(job.name, frozenset(grant.devices))
+                self._departures.leave(job.name, frozenset(grant.devices))
                 self._unstarted.add(row)
                 self.trouble = one_line(error)
             else:
@@ -470,33 +386,12 @@ class Driver:
             return
         self._unstarted.discard(row)
 
-    def _is_taken(self, job: Job, grant: Grant) -> bool:
-        """Whether devices of a grant, or the job itself, are not free yet."""
-        held = self._leaving.values()
-        return job.name in self._leaving or any(d is None or not d.isdisjoint(grant.devices) for d in held)
-
     def _leave(self, grants: Mapping[int, Grant], is_lost: bool = False) -> None:
         """Have jobs leave their devices, as far as they were started, without waiting for it."""
         for row, grant in grants.items():
             if row not in self._unstarted:
-                self._tell_to_leave(self.books.job(row).name, frozenset(grant.devices), is_lost)
+                self._departures.leave(self.books.job(row).name, frozenset(grant.devices), is_lost)
         self._unstarted.difference_update(grants)
-
-    def _tell_to_leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
-        self._leaving[name], self._untold[name] = devices, is_lost
-        if self._has_left(name):
-            del self._leaving[name]
-
-    def _has_left(self, name: str) -> bool:
-        """Whether a job has left that is to; it is told so, if that was not possible before."""
-        try:
-            if name in self._untold:
-                self.engine.leave(name, self._untold[name])
-                del self._untold[name]
-            return self.engine.has_left(name)
-        except Exception as error:
-            self.trouble = one_line(error)
-            return False
 
 
 def _place(grant: Grant | None) -> tuple[int, ...] | None:

@@ -18,8 +18,8 @@ from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.level1 import ask
 from trainyard.fleet.workload.training import cluster_text, training_of
 from trainyard.private import make_private
 
@@ -95,7 +95,7 @@ def _check_checkpoints(job: Job, limits: JobLimits) -> None:
     """Whether the checkpoints of a training are as small as they must be."""
     if math.isinf(limits.max_checkpoint_bytes):
         return
-    if problem := answer("checkpoint_problem", training_of(job).model, limits.max_checkpoint_bytes):
+    if problem := ask("checkpoint_problem", training_of(job).model, limits.max_checkpoint_bytes):
         raise FleetError(f"job {job.name!r}: {problem}")
 
 
@@ -108,7 +108,7 @@ def _check_plan(job: Job, site: Site) -> None:
             continue
         whole, rest = divmod(job.num_devices, size)
         cluster = cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0))
-        problem = answer("plan_problem", training.as_fast, cluster)
+        problem = ask("plan_problem", training.as_fast, cluster)
         if not problem:
             return
-    raise FleetError(f"job {job.name!r}: no plan for {training.model} by {training.strategies}: {problem}")
+    raise FleetError(f"job {job.name!r}: {problem}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
 
 from trainyard.fleet.site import FleetError
 
-__all__ = ["EngineError", "culprits", "is_everybodys", "one_line"]
+__all__ = ["EngineError", "is_everybodys", "one_line"]
 
 # The disk is full or gone, there are no descriptors, processes or memory left.
 _EVERYBODYS = frozenset(
@@ -35,26 +34,3 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or "no reason was given"
     text = text if isinstance(error, FleetError) else f"{type(error).__name__}: {text}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-
-
-def culprits(rows: Iterable[int], alone: Callable[[int], object]) -> Mapping[int, str]:
-    """The jobs on which a decision failed that others did not fail on.
-
-    Parameters
-    ----------
-    alone : makes the decision on one job only.
-
-    Returns
-    -------
-    Why, by row. Empty where it fails on all, or on none alone: then no job can be blamed.
-    """
-    found: dict[int, str] = {}
-    count = 0
-    for row in rows:
-        count += 1
-        try:
-            alone(row)
-        except Exception as error:
-            if not is_everybodys(error):
-                found[row] = one_line(error)
-    return found if len(found) < count else {}

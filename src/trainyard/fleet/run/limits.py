@@ -20,11 +20,13 @@ class JobLimits:
     stall_s : seconds without a further step after which a process that lives counts as stuck; the first step may take
         half an hour in any case.
     max_checkpoint_bytes : that its checkpoints may take on the disk together.
+    max_rank_bytes : of memory that each of its processes may take.
     """
 
     heartbeat_s: float = 60.0
     stall_s: float = 1800.0
     max_checkpoint_bytes: float = math.inf
+    max_rank_bytes: float = math.inf
 
     def __post_init__(self) -> None:
         for limit in fields(JobLimits):

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -16,13 +17,16 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks, run_apart
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes import context, warm_up
 
 __all__ = ["LocalEngine"]
 
 _POLL_S = 0.02
+_START_S = 60.0
+_MEMORY_SHARE = 0.9  # of the machine's, which the processes of all jobs divide
+_LEAST_RANK_BYTES = 2**30  # PyTorch itself takes a part of it
 # As many as any policy puts there.
 _JOBS_PER_DEVICE = 2
 
@@ -46,6 +50,9 @@ class LocalEngine(HomeEngine):
     ) -> None:
         super().__init__(site, folder, patience_s, shares=shares, limits=limits)
         self._processes: dict[str, BaseProcess] = {}
+        num_places = sum(self.places(node) for node in range(len(site.hosts)))
+        share = psutil.virtual_memory().total * _MEMORY_SHARE / num_places
+        self._rank_bytes = max(_LEAST_RANK_BYTES, share)
         self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
 
     def warm_up(self) -> None:
@@ -82,13 +89,16 @@ class LocalEngine(HomeEngine):
             min(map(self.threads, nodes)),
             self.core_part,
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
-            **vars(self.limits),
+            **vars(replace(self.limits, max_rank_bytes=min(self.limits.max_rank_bytes, self._rank_bytes))),
         )
         process = self._processes[name] = context().Process(
             target=run_apart, args=(home, ranks, home.issue())
         )
         process.start()
+        limit_s = time.monotonic() + _START_S
         while process.exitcode is None and not home.groups():
+            if time.monotonic() > limit_s:
+                raise FleetError(f"its process did not begin within {_START_S:g} s")
             time.sleep(_POLL_S)
 
     def is_over(self, name: str) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
+import resource
 import signal
 import sys
 import time
@@ -85,6 +87,12 @@ class Ranks(JobLimits):
         if self.cores:
             os.sched_setaffinity(0, map(int, self.cores.split(",")[rank - self.first].split("+")))
 
+    def limit_memory(self) -> None:
+        """Have this process, and those that it starts, fail where they would take more memory than they may."""
+        if self.max_rank_bytes < math.inf:
+            most = int(self.max_rank_bytes)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
     def environment(self, rank: int) -> dict[str, str]:
         """The variables of one process, as launchers set them."""
         own = {
@@ -130,6 +138,7 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
         ranks.use_cores(ranks.first)
+        ranks.limit_memory()
         sign = partial(home.sign, ranks.first)
         try:
             # No thread may be left when processes are forked, which would lack it.

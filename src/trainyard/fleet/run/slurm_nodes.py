@@ -16,6 +16,8 @@ _PATIENCE_S = 60.0
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _GRES = re.compile(r"(gpu)(?::([A-Za-z][^:(,]*))?:(\d+)")
 _SLOTS = re.compile(r"(?:^|,)slot:(\d+)")
+# How commands say that the controller does not answer; it may be restarting.
+_AWAY = re.compile("Unable to contact slurm controller|Socket timed out")
 _CONSTRAINED = re.compile(r"^ConstrainDevices\s*=\s*yes", re.MULTILINE | re.IGNORECASE)
 _UNUSABLE = frozenset({"DOWN", "DRAIN", "FAIL", "INVAL", "MAINT", "NOT_RESPONDING", "UNKNOWN"})
 
@@ -44,6 +46,8 @@ def slurm(*command: str, given: str = "") -> str:
 
     Raises
     ------
+    EngineError
+        If Slurm's controller is not reached.
     FleetError
         If there is no Slurm here, or the command fails.
     """
@@ -57,7 +61,8 @@ def slurm(*command: str, given: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
     if done.returncode:
-        raise FleetError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()}")
+        said = f"{command[0]} failed: {(done.stderr or done.stdout).strip()}"
+        raise EngineError(said) if _AWAY.search(said) else FleetError(said)
     return done.stdout
 
 

@@ -28,7 +28,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from starlette.exceptions import HTTPException
 
 from trainyard.fleet.serve.daemon import Daemon
-from trainyard.fleet.serve.limits import Turnstile, body_of
+from trainyard.fleet.serve.limits import ConcurrencyLimit, body_of
 from trainyard.fleet.serve.log import log_text
 from trainyard.fleet.serve.metrics import metrics_text
 from trainyard.fleet.serve.refusal import Refusal
@@ -55,7 +55,7 @@ class Api:
 
     def __init__(self, daemon: Daemon, users: Users) -> None:
         self.daemon, self.users = daemon, users
-        self._submissions = Turnstile(_SUBMISSIONS_AT_ONCE, "jobs are submitted")
+        self._submissions = ConcurrencyLimit(_SUBMISSIONS_AT_ONCE, "jobs are submitted")
 
     def app(self) -> FastAPI:
         """The application for a server."""
@@ -108,7 +108,7 @@ class Api:
             text = form.decode()
         except UnicodeDecodeError as error:
             raise Refusal(422, f"a job is text in UTF-8: {error}") from error
-        with self._submissions.passed():
+        with self._submissions.taken():
             record = await run_in_threadpool(self.daemon.submit, text, user)
         return JSONResponse(job_document(record), 201)
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trainyard.fleet.serve.refusal import Refusal
 
-__all__ = ["MAX_CONNECTIONS", "Turnstile", "body_of", "protocol", "reserve_descriptors"]
+__all__ = ["MAX_CONNECTIONS", "ConcurrencyLimit", "body_of", "protocol", "reserve_descriptors"]
 
 MAX_CONNECTIONS = 256
 """Connections that are open at once; more are told so and closed."""
@@ -103,14 +103,14 @@ async def body_of(request: Request, max_bytes: int, within_s: float = _BODY_S) -
     return bytes(found)
 
 
-class Turnstile:
+class ConcurrencyLimit:
     """Lets some in at once; the others are told to come again."""
 
     def __init__(self, count: int, what: str) -> None:
         self._places, self._what = threading.BoundedSemaphore(count), what
 
     @contextmanager
-    def passed(self) -> Iterator[None]:
+    def taken(self) -> Iterator[None]:
         """Within it, one place is taken.
 
         Raises

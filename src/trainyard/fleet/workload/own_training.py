@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.job import Profile
+from trainyard.fleet.workload.level1 import ask
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.training import Predicted, Training
 from trainyard.reading.limits import MOST_ROWS, MOST_STEPS
@@ -57,7 +57,7 @@ def check_names(row: Row) -> None:
     """
     given = row.fields
     strategies = given.get("strategies") or Training.strategies
-    if problem := answer("name_problem", given["model"], strategies):
+    if problem := ask("name_problem", given["model"], strategies):
         raise row.error(*problem)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.divisors import divisors
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.answers import answer
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.level1 import ask
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -194,7 +194,7 @@ class Predicted(Adaptive):
     @property
     def skew(self) -> float:
         """See `Job.skew`."""
-        found: float = answer("skew", self.training.model)
+        found: float = ask("skew", self.training.model)
         return found
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
@@ -210,7 +210,7 @@ class Predicted(Adaptive):
         if self.training.rows % spot.num_devices:
             return 0.0
         shape = spot.device_type, spot.per_node, self.core_part < 1.0
-        steps_per_s: float = answer("steps_per_s", self.training.as_fast, *shape)
+        steps_per_s: float = ask("steps_per_s", self.training.as_fast, *shape)
         return grant.share * self.core_part * steps_per_s
 
 
@@ -260,16 +260,22 @@ def _skew(model: str) -> float:
 
 
 def _plan_problem(training: Training, cluster: str) -> str:
-    """Why there is no plan for a training on a cluster, as ``parse_cluster`` reads it; "" if there is one."""
+    """Why a training cannot run on a cluster, as ``parse_cluster`` reads it: no plan, or no memory; "" if it can."""
     from trainyard.hardware import parse_cluster
+    from trainyard.job.lower.lower import lower
     from trainyard.job.plan import PlanError
     from trainyard.job.schedule import ScheduleError
+    from trainyard.job.simulate import simulate_plan
 
+    place, task = parse_cluster(cluster), _task(training)
     try:
-        training.plan(parse_cluster(cluster), _task(training))
+        plan = training.plan(place, task)
+        with _CAPTURING:
+            lowered = lower(task.program(plan.rows_per_microbatch), plan)
     except (PlanError, ScheduleError) as error:
-        return str(error)
-    return ""
+        return f"no plan for {training.model} by {training.strategies}: {error}"
+    found = simulate_plan(lowered, place)  # nothing is measured for the memory that it takes
+    return "" if found.fits else f"{training.model} with {training.rows} rows does not fit: {found.shortage}"
 
 
 def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
@@ -312,7 +318,7 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "name_problem": _name_problem,
     "checkpoint_problem": _checkpoint_problem,
 }
-"""What level 1 is asked, see `trainyard.fleet.workload.answers`: every answer needs PyTorch, and so seconds."""
+"""What level 1 is asked, see `trainyard.fleet.workload.level1`: every answer needs PyTorch, and so seconds."""
 
 
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:

@@ -21,7 +21,7 @@ from trainyard.job.run.boxes import Box, boxes
 from trainyard.job.run.contents import TensorEntry, read_contents, read_parts
 from trainyard.job.run.errors import CheckpointError, NonFiniteError, NotSavedError
 from trainyard.job.run.executor import Executor
-from trainyard.job.run.same_run import PARAMS, Identity, check_model, check_settings
+from trainyard.job.run.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.saved import (
     RUN,
     FileEntry,
@@ -49,7 +49,7 @@ class About:
     fields : what is kept per trained parameter.
     settings : what makes the run what it is; see ``settings_of``.
     options : how the run went otherwise, which may change; see ``TrainConfig.options``.
-    program, torch : see `Identity`.
+    program, torch : see `ModelIdentity`.
     plan : text form of the plan that it was written under.
     batch : checksums of the last step's batch, by path.
     """
@@ -71,7 +71,7 @@ class RunFacts:
 
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
-    identity: Identity
+    identity: ModelIdentity
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def read_whole(checkpoint: Path, field: str = PARAMS) -> dict[str, torch.Tensor]
 
 
 def check_goes_on_as(
-    checkpoint: Path, settings: Mapping[str, Any] | None, identity: Identity | None = None
+    checkpoint: Path, settings: Mapping[str, Any] | None, identity: ModelIdentity | None = None
 ) -> None:
     """Whether a run may go on from a checkpoint, by as much of that run as is known.
 

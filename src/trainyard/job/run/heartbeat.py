@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Heartbeats", "Problem", "Silence", "beating"]
+__all__ = ["Heartbeats", "RankProblem", "Silence", "beating"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -73,7 +73,7 @@ def beating(beat: Callable[[], None], limit_s: float) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Problem:
+class RankProblem:
     """A rank that does not work, and why; ``stopped`` if that was done to it from outside."""
 
     rank: int
@@ -133,7 +133,7 @@ class Heartbeats:
 
     # In the process that has forked them.
 
-    def problem(self, running: Iterable[int]) -> Problem | None:
+    def problem(self, running: Iterable[int]) -> RankProblem | None:
         """A rank that is stopped or stuck, and what is to be said of it; None if there is none.
 
         To be asked every ``look_s``.
@@ -147,12 +147,12 @@ class Heartbeats:
         steps = {rank: self._counts[self._places[rank] + 1] for rank in ranks}
         stalled = self._stall.look(steps)
         if ranks and silent[rank := max(ranks, key=silent.__getitem__)] > self._limit_s:
-            return Problem(
+            return RankProblem(
                 rank, f"gave no sign for {silent[rank]:.0f} s: its process is stopped", stopped=True
             )
         for rank in ranks:
             limit_s = self._stall_s if steps[rank] else max(self._stall_s, _FIRST_STEP_S)
             if stalled[rank] > limit_s:
                 reason = f"has done no step for {stalled[rank]:.0f} s, though its process lives"
-                return Problem(rank, reason, stopped=False)
+                return RankProblem(rank, reason, stopped=False)
         return None

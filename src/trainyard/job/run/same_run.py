@@ -21,7 +21,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Identity:
+class ModelIdentity:
     """By what a model is known.
 
     Attributes
@@ -36,14 +36,14 @@ class Identity:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def identity_of(program: Program) -> Identity:
+def identity_of(program: Program) -> ModelIdentity:
     """The identity of a model by its program on the whole batch."""
     shapes = {
         f"{FIELDS[entry.kind]}/{entry.path}": tuple(tensor_of(program.nodes[entry.node]).shape) or (1,)
         for entry in program.inputs
         if entry.kind in FIELDS
     }
-    return Identity(program.fingerprint, str(torch.__version__), shapes)
+    return ModelIdentity(program.fingerprint, str(torch.__version__), shapes)
 
 
 def settings_of(plan: Plan, config: TrainConfig) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def check_settings(saved: Mapping[str, Any], asked: Mapping[str, Any], where: ob
 
 
 def check_model(
-    saved: Mapping[str, tuple[int, ...]], program: str, version: str, own: Identity, where: object
+    saved: Mapping[str, tuple[int, ...]], program: str, version: str, own: ModelIdentity, where: object
 ) -> None:
     """Compare the model that a checkpoint was written of with the one that is to go on.
 
     Parameters
     ----------
-    saved : shapes of the tensors in the checkpoint, as in `Identity`.
+    saved : shapes of the tensors in the checkpoint, as in `ModelIdentity`.
     program, version : the fingerprint and the version of PyTorch that it was written with.
 
     Raises

@@ -26,7 +26,7 @@ from trainyard.job.run.initial import initial_values
 from trainyard.job.run.pacing import Pacer
 from trainyard.job.run.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.repeatable import batch_checksums, check_goes_on, repeatable
-from trainyard.job.run.same_run import Identity, identity_of, settings_of
+from trainyard.job.run.same_run import ModelIdentity, identity_of, settings_of
 from trainyard.job.run.saved import complete_steps, saved_steps
 from trainyard.job.run.state import Values
 from trainyard.job.task import Task
@@ -60,7 +60,7 @@ class Prepared:
     lowered: Lowered
     values: Values
     held: Mapping[str, torch.Tensor]
-    identity: Identity
+    identity: ModelIdentity
 
     def placeholder(self, path: str) -> torch.Tensor:
         """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""

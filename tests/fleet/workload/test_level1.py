@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload import answers
-from trainyard.fleet.workload.answers import LimitedAnswers, answer, answer_by
+from trainyard.fleet.workload import level1
+from trainyard.fleet.workload.level1 import Level1Process, ask, ask_through
 
 
 @pytest.fixture
@@ -25,22 +25,22 @@ def asked() -> Iterator[list[Any]]:
             raise FleetError("nobody knows")
         return len(heard)
 
-    answer_by(know)
+    ask_through(know)
     yield heard
-    answer_by(answers._here)
+    ask_through(level1._here)
 
 
 def test_equal_questions_are_asked_once(asked: list[Any]) -> None:
-    assert [answer("what", 1), answer("what", 2), answer("what", 1)] == [1, 2, 1]
+    assert [ask("what", 1), ask("what", 2), ask("what", 1)] == [1, 2, 1]
     for _ in range(2):
         with pytest.raises(FleetError, match="nobody knows"):
-            answer("why")
+            ask("why")
     assert asked == [("what", 1), ("what", 2), ("why",)]
 
 
 @pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended_and_the_next_one_answers() -> None:
-    limited = LimitedAnswers(limit_s=0.0)
+    limited = Level1Process(limit_s=0.0)
     with pytest.raises(FleetError, match="takes more than 0 s"):
         limited("skew", ("gpt-tiny",))
     limited.limit_s = 300.0
@@ -58,12 +58,12 @@ def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: p
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(answers, "_here", fail)
-    monkeypatch.setattr(answers.resource, "setrlimit", lambda *what: limits.append(what))
+    monkeypatch.setattr(level1, "_here", fail)
+    monkeypatch.setattr(level1.resource, "setrlimit", lambda *what: limits.append(what))
     ours.send(("skew", ("gpt-tiny",)))
-    process = threading.Thread(target=answers._serve, args=(theirs, 123))
+    process = threading.Thread(target=level1._serve, args=(theirs, 123))
     process.start()
-    assert ours.recv() == (None, answers._NO_MEMORY)
+    assert ours.recv() == (None, level1._NO_MEMORY)
     ours.close()
     process.join()
-    assert limits == [(answers.resource.RLIMIT_DATA, (123, 123))]
+    assert limits == [(level1.resource.RLIMIT_DATA, (123, 123))]

@@ -15,7 +15,7 @@ import psutil
 
 from trainyard.fleet.site import FleetError
 
-__all__ = ["LimitedAnswers", "answer", "answer_by"]
+__all__ = ["Level1Process", "ask", "ask_through"]
 
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
@@ -26,7 +26,7 @@ Answers = Callable[[str, tuple[Any, ...]], Any]
 """From the name of a question in `trainyard.fleet.workload.training.QUESTIONS`, and what it is about."""
 
 
-def answer(question: str, *about: Any) -> Any:
+def ask(question: str, *about: Any) -> Any:
     """The answer to a question; equal ones are asked once.
 
     Raises
@@ -40,7 +40,7 @@ def answer(question: str, *about: Any) -> Any:
     return found
 
 
-def answer_by(answers: Answers) -> None:
+def ask_through(answers: Answers) -> None:
     """Have all questions answered so, from now on."""
     global _answers
     _answers = answers
@@ -55,6 +55,7 @@ def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
         return None, str(error)
 
 
+@lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
 def _here(question: str, about: tuple[Any, ...]) -> Any:
     from trainyard.fleet.workload.training import QUESTIONS
 
@@ -64,7 +65,7 @@ def _here(question: str, about: tuple[Any, ...]) -> Any:
 _answers: Answers = _here
 
 
-class LimitedAnswers:
+class Level1Process:
     """Answers of a process that is started when one is needed, one at a time.
 
     Parameters

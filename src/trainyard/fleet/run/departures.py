@@ -1,0 +1,87 @@
+"""Jobs on their way out: told to leave their devices, which nobody else gets until they have; nobody waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.fault import one_line
+from trainyard.fleet.workload.job import Grant
+
+__all__ = ["Departures"]
+
+
+class Departures:
+    """Jobs that are to leave an engine's devices.
+
+    Parameters
+    ----------
+    tell : hears what is final of a job once it has left.
+
+    Attributes
+    ----------
+    trouble : why the engine could not be told or asked at the last `look`; "" if it could.
+    """
+
+    def __init__(self, engine: Engine, tell: Callable[[Event], None]) -> None:
+        self.engine, self.tell = engine, tell
+        self.trouble = ""
+        # Devices of each; None where they are not known.
+        self._held: dict[str, frozenset[int] | None] = {}
+        # Those that the engine could not be told of yet, and whether they lost nodes.
+        self._untold: dict[str, bool] = {}
+        self._final: dict[str, Event] = {}
+
+    @property
+    def ending(self) -> frozenset[str]:
+        """Jobs that are out for good, and of which something is left."""
+        return frozenset(self._final)
+
+    def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
+        """Have a job leave.
+
+        Parameters
+        ----------
+        devices : that it has; None where they are not known.
+        is_lost : nodes of it may not answer any more.
+        """
+        self._held[name], self._untold[name] = devices, is_lost
+        if self._has_left(name):
+            del self._held[name]
+
+    def found(self, name: str) -> None:
+        """Watch a job that an engine knows to be leaving, if any of it is left."""
+        if not self.engine.has_left(name):
+            self._held[name] = self.engine.held(name)
+
+    def end(self, event: Event) -> None:
+        """Tell the last that is to be told of a job, once it has left."""
+        self._final[event.job.name] = event
+        self._tell_final()
+
+    def look(self) -> None:
+        """See who has left."""
+        self.trouble = ""
+        self._held = {name: devices for name, devices in self._held.items() if not self._has_left(name)}
+        self._tell_final()
+
+    def block(self, name: str, grant: Grant) -> bool:
+        """Whether a job cannot start on devices yet: it or who had them has not left."""
+        every = self._held.values()
+        return name in self._held or any(d is None or not d.isdisjoint(grant.devices) for d in every)
+
+    def _tell_final(self) -> None:
+        for name in [name for name in self._final if name not in self._held]:
+            self.tell(self._final.pop(name))
+
+    def _has_left(self, name: str) -> bool:
+        """Whether a job has left; it is told to, if that was not possible before."""
+        try:
+            if name in self._untold:
+                self.engine.leave(name, self._untold[name])
+                del self._untold[name]
+            return self.engine.has_left(name)
+        except Exception as error:
+            self.trouble = one_line(error)
+            return False

@@ -1,0 +1,70 @@
+"""A whole workload on an engine, from its first arrival to its last end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.run.drive import POLL_S, Driver
+from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.event import Event
+from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+
+__all__ = ["run_fleet"]
+
+# So long may what an engine needs be away before a run ends; a daemon waits for ever.
+_TROUBLE_S = 600.0
+
+
+def run_fleet(
+    jobs: Sequence[Job],
+    site: Site,
+    policy: Policy,
+    engine: Engine,
+    *,
+    name: str = "",
+    place: str = "consolidated",
+    rounds: Rounds | None = None,
+    patience: Patience | None = None,
+    tell: Callable[[Event], None] = lambda _: None,
+) -> FleetRun:
+    """Run a workload to its end on an engine.
+
+    Parameters
+    ----------
+    jobs : in the order of arrival, which is waited for.
+    tell : hears what happens to jobs, before the engine does.
+
+    Raises
+    ------
+    FleetError
+        If a job fails too often, or the run takes too long; the engine is closed in any case.
+    """
+    patience = patience or Patience()
+    driver = Driver(site, policy, engine, place=place, rounds=rounds, patience=patience, tell=tell)
+    coming = list(jobs)[::-1]
+    began_s = time.monotonic()
+    try:
+        while coming or driver.names:
+            now_s = time.monotonic() - began_s
+            if now_s > patience.limit_s:
+                raise FleetError(
+                    f"the run is not done after {patience.limit_s:g} s; {len(driver.names)} jobs are left: "
+                    f"{', '.join(driver.names)}"
+                )
+            while coming and coming[-1].arrival_s <= now_s:
+                driver.submit(coming.pop(), now_s)
+            driver.step(now_s)
+            if driver.given_up:
+                raise FleetError(next(iter(driver.given_up.values())))
+            if driver.trouble and now_s > driver.trouble_since_s + _TROUBLE_S:
+                raise FleetError(f"for {_TROUBLE_S:g} s: {driver.trouble}")
+            time.sleep(POLL_S)
+        return driver.notes.result(name, site)
+    finally:
+        engine.close()
