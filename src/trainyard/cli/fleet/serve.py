@@ -37,6 +37,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Serve."""
     try:
         from trainyard.fleet.serve.daemon import Daemon, only_daemon
+        from trainyard.fleet.serve.journal import log_to
         from trainyard.fleet.serve.server import serve
         from trainyard.fleet.serve.store import Store, state_address
         from trainyard.fleet.serve.users import Users
@@ -59,6 +60,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     state = state_address(options.state, folder)
     ask_through(Level1Process())
     with only_for_user(), only_daemon(folder):
+        log_to(folder / "daemon.log")
         engine = make_engine(
             options.engine, site, folder / "jobs", shares=setting.shares, limits=options.limits
         )

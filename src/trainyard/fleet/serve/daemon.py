@@ -55,13 +55,15 @@ class Daemon:
     def __init__(self, site: Site, setting: Setting, engine: Engine, store: Store, folder: Path) -> None:
         self.setting, self.store, self.folder = setting, store, folder
         self._whole, self._engine = site, engine
-        self.driver = self._new_driver()
         self._news, self._stopping = threading.Event(), threading.Event()
-        self._problem, self._alive_s, self._num_failures = "", time.monotonic(), 0
+        # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
+        self._problem, self._noted, self._num_failures = "", "", 0
+        self._alive_s = time.monotonic()
         self._begin_anew()
 
-    def _new_driver(self) -> Driver:
-        return Driver(
+    def _begin_anew(self) -> None:
+        """Have a driver that knows nothing yet: it restores all jobs from the state, as after a crash."""
+        self.driver = Driver(
             self._whole,
             self.setting.policy,
             self._engine,
@@ -70,6 +72,8 @@ class Daemon:
             tell=self._hear,
             keep_spans=False,
         )
+        self._settled_s, self._admitted = 0.0, frozenset[str]()
+        self._news.set()
 
     @property
     def problem(self) -> str:
@@ -175,36 +179,30 @@ class Daemon:
 
     def _turn_safely(self) -> float:
         """One turn; how long to wait before the next."""
-        self._alive_s = time.monotonic()
+        self._alive_s, self._noted = time.monotonic(), ""
         try:
+            if self._num_failures:
+                self._begin_anew()  # what was done in part is set right
             self.turn()
         except _StopError:
             return 0.0
         except Exception as error:
             self._num_failures += 1
-            self._note(f"nothing can be scheduled: {one_line(error)}", is_new=True)
-            # What was done in part is set right from the state, as after a crash.
-            self._begin_anew()
+            _LOG.exception("nothing can be scheduled")
+            self._problem = f"nothing can be scheduled: {one_line(error)}"
             return min(_LONGEST_WAIT_S, 2.0 ** min(10, self._num_failures) / 2.0)
         self._num_failures = 0
         if self.driver.trouble:
             self._note(self.driver.trouble)
-        elif not self._news.is_set():
+        if not self._noted:
             self._problem = ""
         return POLL_S
 
-    def _begin_anew(self) -> None:
-        self.driver = self._new_driver()
-        self._settled_s, self._admitted = 0.0, frozenset[str]()
-        self._news.set()
-
-    def _note(self, problem: str, is_new: bool = False) -> None:
-        """Log what is wrong, once, and show it until it is over."""
-        if is_new:
-            _LOG.exception(problem)
-        elif problem != self._problem:
+    def _note(self, problem: str) -> None:
+        """Show what is wrong until a turn finds nothing wrong; log it when it is new."""
+        if problem != self._problem:
             _LOG.warning(problem)
-        self._problem = problem
+        self._problem = self._noted = problem
 
     def turn(self) -> None:
         """Do what is to be done now."""
