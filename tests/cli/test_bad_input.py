@@ -171,6 +171,8 @@ def test_model_that_cannot_fit(folder, capsys):
     assert "are missing" in err
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_that_fits(folder, capsys):
     code = cli.main(("plan", "megatron-22b", "--cluster", "1x2xT4", "--rows", "2"))
     _, err = capsys.readouterr()

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from trainyard.cli import main as cli
 from trainyard.published import Files, PaperTable, Row
 from trainyard.report import systems
@@ -25,6 +27,8 @@ def test_a_policy_is_told_about(capsys) -> None:
     assert "frozenset" not in out
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_without_its_files_says_how_to_fetch_them(capsys) -> None:
     out = printed(capsys, "reproduce", "edf")
     assert "2 s every 4 s" in out

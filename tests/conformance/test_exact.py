@@ -33,13 +33,15 @@ FAST = {
 }
 SLOW = [
     ("gpt-tiny", 4, "megatron(tensor=2, pipeline=2) + sequence_parallel + selective_recompute"),
-    ("llama-tiny", 4, "megatron(tensor=2, pipeline=1, data=2) + sequence_parallel + zero(stage=1)"),
     ("bert-tiny", 2, "megatron(tensor=2, pipeline=1) + sequence_parallel"),
-    ("moe-tiny", 4, "megatron(tensor=2, pipeline=1, data=2) + expert_parallel"),
-    ("moe-tiny", 4, "expert_parallel(degree=2) + gpipe(stages=2, microbatches=2)"),
     ("gpt-tiny", 2, "megatron(tensor=1, pipeline=1, stages_per_rank=2) + sublinear(budget_bytes=0)"),
     ("dlrm-tiny", 4, "data_parallel(degree=2) + gpipe(stages=2) + zero(stage=2)"),
     ("resnet-tiny", 4, "data_parallel(degree=2) + gpipe(stages=2)"),
+]
+LONG = [
+    ("llama-tiny", 4, "megatron(tensor=2, pipeline=1, data=2) + sequence_parallel + zero(stage=1)"),
+    ("moe-tiny", 4, "megatron(tensor=2, pipeline=1, data=2) + expert_parallel"),
+    ("moe-tiny", 4, "expert_parallel(degree=2) + gpipe(stages=2, microbatches=2)"),
 ]
 
 
@@ -56,7 +58,10 @@ def test_trains_as_eager(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "num_devices", "strategies"), SLOW)
+@pytest.mark.parametrize(
+    ("model", "num_devices", "strategies"),
+    [*SLOW, *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)],
+)
 def test_combination_trains_as_eager(model: str, num_devices: int, strategies: str) -> None:
     _compare(model, strategies, num_devices)
 

@@ -6,6 +6,7 @@ import pytest
 from pages import ROOT, matches, run
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+TAKE_LONG = ("compare_strategies", "plan_for_another_cluster")
 EXPECTED = ROOT / "tests" / "docs" / "expected"
 SCRIPTS = [
     path for path in EXAMPLES if path.parent.name == "examples" and "def data(" not in path.read_text()
@@ -20,7 +21,13 @@ def test_examples_are_short_and_say_what_they_show(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in TAKE_LONG else [])
+        for path in SCRIPTS
+    ],
+)
 def test_example(path, tmp_path):
     if path.stem.startswith("hugging_face"):
         pytest.importorskip("transformers", reason="transformers is an optional dependency")

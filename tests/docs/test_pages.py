@@ -51,7 +51,13 @@ def test_commands(page, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", with_marks("slow"), ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name(page), marks=[pytest.mark.long] if page.name.startswith("guide-") else [])
+        for page in with_marks("slow")
+    ],
+)
 def test_slow_commands(page, tmp_path):
     follow([block for block in BLOCKS[page] if block.mark in ("", "slow")], tmp_path)
 

@@ -20,7 +20,7 @@ from trainyard.fleet.workload.application import Application, SelfTuned
 from trainyard.fleet.workload.goodput import Limits
 from trainyard.fleet.workload.job import Adaptive, Job, declared_job
 
-SEEDS = pytest.mark.parametrize("seed", [0, 1])
+SEEDS = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.long))])
 TYPES = ("V100", "K80")
 MIXED = Site.of_pools((("V100", 2, 4), ("K80", 3, 2)))
 ALIKE = Site.uniform(3, 4, "V100")

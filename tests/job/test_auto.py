@@ -83,7 +83,16 @@ def test_is_never_worse_than_a_published_strategy():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt-tiny", "resnet-tiny", "dlrm-tiny", "moe-tiny", "gnmt-tiny"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt-tiny",
+        *(
+            pytest.param(n, marks=pytest.mark.long)
+            for n in ("resnet-tiny", "dlrm-tiny", "moe-tiny", "gnmt-tiny")
+        ),
+    ],
+)
 def test_is_never_worse_than_a_published_strategy_on_the_zoo(name):
     never_worse(load_model(name, 16), CLUSTER)
 

@@ -64,7 +64,12 @@ def num_replaced(model: Model) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "bert", "moe"))]
+    "name",
+    [
+        "gpt",
+        pytest.param("bert", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=(pytest.mark.slow, pytest.mark.long)) for name in ("llama", "moe")),
+    ],
 )
 def test_graph_is_that_of_tracing_every_block(name: str) -> None:
     model = MODELS[name]()

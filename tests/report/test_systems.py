@@ -19,7 +19,17 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / ".." / "shared" / "data" / "cluster"
 SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.systems]
 # Simulations that take minutes, of a thousand layers or a thousand devices.
-LONG = {"sublinear", "megatron", "selective_recompute", "expert_parallel"}
+LONG = {
+    "antman",
+    "data_parallel",
+    "expert_parallel",
+    "gandiva",
+    "hived",
+    "megatron",
+    "selective_recompute",
+    "sjf",
+    "sublinear",
+}
 # Packages of tables, and the modules in them that several tables use.
 PACKAGES = {1: (job_reproduce, {"simulated"}), 2: (fleet_reproduce, {"queueing", "priorities"})}
 # Where the authors' files lie here, by the folder that fetching makes.

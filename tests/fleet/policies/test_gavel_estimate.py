@@ -48,6 +48,7 @@ def run(space_sharing: SpaceSharing) -> FleetRun:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not GAVEL.exists(), reason="the public traces are not here")
+@pytest.mark.long
 def test_estimates_are_nearly_as_good_as_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the paper finds of its estimator: space sharing loses little of what it gains."""
     alone, known, estimated = (run(how) for how in (False, True, "estimated"))

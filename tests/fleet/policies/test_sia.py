@@ -291,6 +291,7 @@ def test_jobs_learn_of_types_as_they_go() -> None:
 
 @needs_data
 @pytest.mark.slow
+@pytest.mark.long
 def test_jobs_end_much_before_gavels() -> None:
     """The paper's headline: jobs complete 30 to 93 % sooner on average than under other schedulers.
 

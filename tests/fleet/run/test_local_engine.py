@@ -54,11 +54,13 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_command_of_the_guide(tmp_path: Path) -> None:
     assert "off by" in follow_guide("local", "1x2xlocal", tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_trainings_are_measured_while_the_other_devices_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

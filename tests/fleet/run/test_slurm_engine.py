@@ -96,6 +96,7 @@ def test_a_node_is_lost_and_comes_back(cluster: Path, tmp_path: Path, undisturbe
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_slurm_requeues_goes_on_from_its_checkpoint(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:

@@ -23,7 +23,7 @@ ROUNDS = "gandiva(quantum_s=8.0)"  # a slow machine takes seconds to start a job
 @pytest.mark.parametrize(
     ("policy", "num_kills"),
     [
-        pytest.param(ROUNDS, 4, id="rounds"),
+        pytest.param(ROUNDS, 4, id="rounds", marks=pytest.mark.long),
         pytest.param(ROUNDS, 10, id="rounds, often", marks=pytest.mark.long),
         pytest.param("srtf", 10, id="srtf, often", marks=pytest.mark.long),
     ],
@@ -61,7 +61,11 @@ def test_a_daemon_that_is_back_finds_its_jobs_without_pytorch(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "whom", ["its group", "one of its ranks", pytest.param("its node process", marks=pytest.mark.long)]
+    "whom",
+    [
+        "its group",
+        *(pytest.param(w, marks=pytest.mark.long) for w in ("one of its ranks", "its node process")),
+    ],
 )
 def test_a_job_that_is_killed_goes_on_under_the_daemon(
     whom: str, tmp_path: Path, undisturbed: dict[int, float]

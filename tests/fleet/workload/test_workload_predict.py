@@ -46,6 +46,7 @@ def asked(model: ty.Model, cluster: str, strategies: str = "data_parallel") -> f
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_table_and_trainings_are_what_level_1_says_of_every_place() -> None:
     model = ty.load_model("gpt-tiny", 4)
     says = {place: pytest.approx(asked(model, text), rel=1e-9) for place, text in PLACES.items()}

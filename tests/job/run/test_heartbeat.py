@@ -113,6 +113,7 @@ def test_a_stopped_rank_is_named_and_ended() -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_only_rank_is_stuck() -> None:
     with pytest.raises(WorkerError, match=r"rank 0 has done no step for \d s, though its process lives"):
         train(plans.MODEL, plans.plan(), FunctionData(_endless_batches), plans.config(4, stall_s=1.0))

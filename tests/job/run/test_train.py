@@ -132,7 +132,10 @@ def test_what_cannot_be_sent_is_refused():
         train(lambda: plans.MODEL(), plans.plan(), plans.DATA_SOURCE, plans.config(1))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(10, marks=[pytest.mark.slow, pytest.mark.long])],
+)
 def test_killed_at_random_ends_as_undisturbed(kills, tmp_path):
     steps, generator, killed = 12 * kills + 24, random.Random(kills), []
     plan = plans.plan(**FOUR)

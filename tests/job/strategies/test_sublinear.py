@@ -84,6 +84,7 @@ def test_searched_budget_is_no_worse_than_equal_segments() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_segments_may_be_longer_than_the_stack() -> None:
     parts = [nn.Linear(WIDTH, WIDTH), *(nn.Tanh() for _ in range(sys.getrecursionlimit()))]
     batch = {"x": torch.zeros(ROWS, WIDTH)}
