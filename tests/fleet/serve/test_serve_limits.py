@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,15 +20,16 @@ ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
     """Of a server that takes three connections, and lets each be silent for half a second."""
-    app = FastAPI()
+    app, go_on = FastAPI(), asyncio.Event()
     app.add_api_route("/here", lambda: "yes")
+    app.add_api_route("/wait", go_on.wait)
     speaks = protocol(max_connections=3, header_s=0.5)
     server = uvicorn.Server(uvicorn.Config(app, http=speaks, lifespan="off", log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         yield listener.getsockname()
-        server.should_exit = True
+        server.should_exit = server.force_exit = True
         thread.join()
 
 
@@ -40,17 +42,26 @@ def answer_of(connection: socket.socket) -> bytes:
     return found
 
 
-def test_more_connections_than_there_may_be_are_told_so(address: tuple[str, int]) -> None:
+def test_the_longest_silent_makes_room(address: tuple[str, int]) -> None:
     silent = [socket.create_connection(address) for _ in range(3)]
     with socket.create_connection(address) as more:
-        said = answer_of(more)
-    assert said.startswith(b"HTTP/1.1 503 ")
-    assert b"retry-after: 5" in said
-    # Who says nothing is let go, and there is room again.
+        more.sendall(ASK)
+        assert b"200 OK" in answer_of(more)
     assert [answer_of(connection) for connection in silent] == [b"", b"", b""]
-    with socket.create_connection(address) as last:
-        last.sendall(ASK)
-        assert b"200 OK" in answer_of(last)
+
+
+def test_where_all_are_being_answered_the_next_is_told_to_come_again(address: tuple[str, int]) -> None:
+    busy = [socket.create_connection(address) for _ in range(3)]
+    for connection in busy:
+        connection.sendall(ASK.replace(b"here", b"wait"))
+    said = b""
+    while not said.startswith(b"HTTP/1.1 503 "):  # once the three are heard
+        with socket.create_connection(address) as more:
+            more.sendall(ASK)
+            said = answer_of(more)
+    assert b"retry-after: 5" in said
+    for connection in busy:
+        connection.close()
 
 
 @pytest.mark.parametrize("begun", [b"GET /he", ASK + b"GET /he"], ids=["first", "second"])

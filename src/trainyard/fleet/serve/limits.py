@@ -41,43 +41,59 @@ def reserve_descriptors() -> int:
 def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Protocol]:
     """HTTP as uvicorn speaks it, with limits on how many connections there are and how long one may say nothing.
 
+    Where there are too many, the one that has been silent for longest makes room; if all are being answered, the new one
+    is told to come again.
+
     Parameters
     ----------
-    header_s : that a client may take until its request has begun; after an answer uvicorn's own limit holds.
+    header_s : that a client may take until it has said what it wants.
     """
+    silent: dict[Limited, asyncio.TimerHandle] = {}  # the longest first
 
     class Limited(H11Protocol):
         """One connection."""
 
-        _silent: asyncio.TimerHandle | None = None
+        _is_refused = False
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > max_connections:
-                transport.write(_BUSY)
-                transport.close()
+            if len(self.connections) > max_connections and silent:
+                next(iter(silent)).transport.close()
+            elif len(self.connections) > max_connections:
+                self._refuse()
                 return
             self._listen()
+
+        def _refuse(self) -> None:
+            """Answer without having listened; closed at once, what the client says would make its system drop that."""
+            self._is_refused = True
+            self.transport.write(_BUSY)
+            late = len(self.connections) > 2 * max_connections
+            self.loop.call_later(0.0 if late else 1.0, self.transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            if self._is_refused:
+                return
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._forget()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._listen()
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
         def _listen(self) -> None:
             """Wait for a request, but not for ever."""
-            if self._silent is not None:
-                self._silent.cancel()
-            self._silent = self.loop.call_later(header_s, self._hang_up)
+            self._forget()
+            silent[self] = self.loop.call_later(header_s, self.transport.close)
 
-        def _hang_up(self) -> None:
-            waits = self.cycle is None or self.cycle.response_complete
-            if waits and not self.transport.is_closing():
-                self.transport.close()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._silent is not None:
-                self._silent.cancel()
-            super().connection_lost(exc)
+        def _forget(self) -> None:
+            if timer := silent.pop(self, None):
+                timer.cancel()
 
     return Limited
 
