@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,12 +18,22 @@ from trainyard.fleet.serve.refusal import Refusal
 ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
+WAITING: list[None] = []
+
+
+async def wait() -> None:
+    """An answer that does not come."""
+    WAITING.append(None)
+    await asyncio.Event().wait()
+
+
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
     """Of a server that takes three connections, and lets each be silent for half a second."""
-    app, go_on = FastAPI(), asyncio.Event()
+    app = FastAPI()
     app.add_api_route("/here", lambda: "yes")
-    app.add_api_route("/wait", go_on.wait)
+    app.add_api_route("/wait", wait)
+    WAITING.clear()
     speaks = protocol(max_connections=3, header_s=0.5)
     server = uvicorn.Server(uvicorn.Config(app, http=speaks, lifespan="off", log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -52,13 +63,16 @@ def test_the_longest_silent_makes_room(address: tuple[str, int]) -> None:
 
 def test_where_all_are_being_answered_the_next_is_told_to_come_again(address: tuple[str, int]) -> None:
     busy = [socket.create_connection(address) for _ in range(3)]
-    for connection in busy:
+    for number, connection in enumerate(busy, 1):
         connection.sendall(ASK.replace(b"here", b"wait"))
-    said = b""
-    while not said.startswith(b"HTTP/1.1 503 "):  # once the three are heard
-        with socket.create_connection(address) as more:
-            more.sendall(ASK)
-            said = answer_of(more)
+        for _ in range(6000):
+            if len(WAITING) == number:
+                break
+            time.sleep(0.01)
+    with socket.create_connection(address) as more:
+        more.sendall(ASK)
+        said = answer_of(more)
+    assert said.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 5" in said
     for connection in busy:
         connection.close()
