@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trainyard.cli import main as cli
@@ -176,3 +179,24 @@ def test_a_file_of_trainings_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     for line in ("big runs on devices 0, 1", "big ends", "small ends", "page written to"):
         assert line in err
     assert "fifo, measured" in page.read_text()
+
+
+def test_a_process_of_a_job_that_takes_too_much_memory_fails_and_nothing_else_does() -> None:
+    code = (
+        "from trainyard.fleet.run.node import Ranks\n"
+        "Ranks(0, 1, 1, 'meeting', 'local:1', max_rank_bytes=3e8).limit_memory()\n"
+        "print(len(bytearray(10**7)))\n"
+        "bytearray(10**9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "10000000\n"
+    assert done.stderr.splitlines()[-1] == "MemoryError"
+
+
+def test_processes_of_this_machine_divide_its_memory(tmp_path: Path) -> None:
+    total = psutil.virtual_memory().total
+    two, many = (
+        LocalEngine(Site.parse(text), tmp_path)._max_rank_bytes for text in ("1x2xlocal", "999x2xlocal")
+    )
+    assert two == pytest.approx(0.45 * total)
+    assert many == 2**30

@@ -8,16 +8,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import psutil
 
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks, run_apart
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes import context, warm_up
 
@@ -39,21 +38,22 @@ class LocalEngine(HomeEngine):
     The nodes divide the cores of the machine among them: what runs on one does not slow what runs on another.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        folder: Path,
-        patience_s: float = 120.0,
-        *,
-        shares: bool = False,
-        limits: JobLimits = USUAL_LIMITS,
-    ) -> None:
-        super().__init__(site, folder, patience_s, shares=shares, limits=limits)
-        self._processes: dict[str, BaseProcess] = {}
-        num_places = sum(self.places(node) for node in range(len(site.hosts)))
+    @cached_property
+    def _processes(self) -> dict[str, BaseProcess]:
+        """By job, those that this engine started."""
+        return {}
+
+    @cached_property
+    def _cores(self) -> list[Sequence[int]]:
+        """By node."""
+        return _divided(sorted(os.sched_getaffinity(0)), len(self.site.hosts))
+
+    @cached_property
+    def _max_rank_bytes(self) -> float:
+        """Memory that a process may have: an equal part of the machine's."""
+        num_places = sum(self.places(node) for node in range(len(self.site.hosts)))
         share = psutil.virtual_memory().total * _MEMORY_SHARE / num_places
-        self._rank_bytes = max(_LEAST_RANK_BYTES, share)
-        self._cores = _divided(sorted(os.sched_getaffinity(0)), len(site.hosts))
+        return min(self.limits.max_rank_bytes, max(_LEAST_RANK_BYTES, share))
 
     def warm_up(self) -> None:
         warm_up()
@@ -89,7 +89,7 @@ class LocalEngine(HomeEngine):
             min(map(self.threads, nodes)),
             self.core_part,
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
-            **vars(replace(self.limits, max_rank_bytes=min(self.limits.max_rank_bytes, self._rank_bytes))),
+            **vars(replace(self.limits, max_rank_bytes=self._max_rank_bytes)),
         )
         process = self._processes[name] = context().Process(
             target=run_apart, args=(home, ranks, home.issue())
