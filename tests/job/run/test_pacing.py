@@ -12,15 +12,18 @@ from trainyard.job.run.pacing import Pacer
 
 
 class Clock:
-    """Time that passes as a test says: of the world, and of this process on its cores."""
+    """Time that passes as a test says, for pacing alone: of the world, and of this process on its cores."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now_s = self.used_s = 0.0
-        monkeypatch.setattr(pacing.time, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(pacing.time, "process_time", lambda: self.used_s)
-        monkeypatch.setattr(pacing.time, "sleep", self.wait)
 
-    def wait(self, seconds: float) -> None:
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.used_s
+
+    def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
     def compute(self, seconds: float) -> None:
@@ -30,7 +33,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    clock = Clock()
+    monkeypatch.setattr(pacing, "time", clock)  # the module's name, not the module: other threads sleep, too
+    return clock
 
 
 def test_a_step_takes_as_long_as_on_a_slower_core(clock: Clock) -> None:
@@ -44,7 +49,7 @@ def test_a_step_takes_as_long_as_on_a_slower_core(clock: Clock) -> None:
 def test_waiting_for_others_is_made_up_for(clock: Clock) -> None:
     pacer = Pacer(0.5, 1)
     clock.compute(1.0)
-    clock.wait(2.0)
+    clock.sleep(2.0)
     pacer.rest()
     assert clock.now_s == 3.0
     clock.compute(1.0)
@@ -54,7 +59,7 @@ def test_waiting_for_others_is_made_up_for(clock: Clock) -> None:
 
 def test_a_long_stop_is_not(clock: Clock) -> None:
     pacer = Pacer(0.5, 1)
-    clock.wait(1000.0)
+    clock.sleep(1000.0)
     for _ in range(20):
         clock.compute(1.0)
         pacer.rest()
