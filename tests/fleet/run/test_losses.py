@@ -17,7 +17,7 @@ def lines(*pairs: tuple[int, float]) -> str:
 
 def test_the_mean_of_every_epoch_that_is_over(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    read = Losses(file, 2)
+    read = Losses(tmp_path, 2)
     assert read.read() == ()
     whole = lines((0, 4.0), (1, 2.0), (2, 2.0))
     file.write_text(whole + '{"step": 3, "lo')
@@ -31,7 +31,7 @@ def test_steps_that_are_done_again_count_once(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     before = lines((0, 4.0), (1, 2.0), (2, 2.0), (3, 1.0), (4, 0.5))
     file.write_text(before + '{"step": 5, "l\n')
-    read = Losses(file, 2)
+    read = Losses(tmp_path, 2)
     assert read.read() == ((2.0, 3.0), (4.0, 1.5))
     with file.open("a") as more:
         more.write(lines((2, 2.0), (3, 1.0), (4, 0.5), (5, 0.3)))
@@ -41,7 +41,7 @@ def test_steps_that_are_done_again_count_once(tmp_path: Path) -> None:
 def test_no_line_is_read_twice(tmp_path: Path) -> None:
     file, first = tmp_path / "metrics.jsonl", lines((0, 4.0), (1, 2.0))
     file.write_text(first)
-    read = Losses(file, 2)
+    read = Losses(tmp_path, 2)
     assert read.read() == ((2.0, 3.0),)
     file.write_text("x" * len(first) + lines((2, 2.0), (3, 1.0)))
     assert read.read() == ((2.0, 3.0), (4.0, 1.5))
@@ -51,7 +51,7 @@ def test_a_long_file_is_read_over_several_looks(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(losses, "_MOST_BYTES", 1000)
     file = tmp_path / "metrics.jsonl"
     file.write_text(lines(*((step, 1.0) for step in range(200))))
-    read = Losses(file, 10)
+    read = Losses(tmp_path, 10)
     assert 0 < len(read.read()) < 5
     looks = [len(read.read()) for _ in range(20)]
     assert looks == sorted(looks)
@@ -61,15 +61,19 @@ def test_a_long_file_is_read_over_several_looks(tmp_path: Path, monkeypatch: pyt
 def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text(lines((0, 1.0), (1, float("nan")), (2, 0.5)))
-    assert Losses(file, 1).read() == ((1.0, 1.0), (3.0, 0.5))
+    assert Losses(tmp_path, 1).read() == ((1.0, 1.0), (3.0, 0.5))
 
 
-def test_a_file_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """As metrics are that have grown too large."""
+def test_a_file_that_is_begun_anew(tmp_path: Path) -> None:
+    """As metrics are that have grown too large; nothing of the older file is missed, whoever begins to read when."""
     file = tmp_path / "metrics.jsonl"
     file.write_text(lines((0, 4.0), (1, 2.0)))
-    read = Losses(file, 2)
-    assert read.read() == ((2.0, 3.0),)
+    reads = [Losses(tmp_path, 2)]
+    assert reads[0].read() == ((2.0, 3.0),)
+    with file.open("a") as more:
+        more.write(lines((2, 2.0)) + '{"step": 3, "l')
     file.rename(tmp_path / "metrics.1.jsonl")
-    file.write_text(lines((2, 2.0), (3, 1.0)))
-    assert read.read() == ((2.0, 3.0), (4.0, 1.5))
+    file.write_text(lines((3, 1.0)))
+    reads.append(Losses(tmp_path, 2))
+    for read in reads:
+        assert [read.read() for _ in range(3)][-1] == ((2.0, 3.0), (4.0, 1.5))

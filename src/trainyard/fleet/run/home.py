@@ -179,7 +179,7 @@ class JobHome:
 
     def epochs(self) -> Losses:
         """What reads the losses of the job epoch by epoch while it writes them."""
-        return Losses(self.logs / "metrics.jsonl", self.training().epoch_steps)
+        return Losses(self.logs, self.training().epoch_steps)
 
     def last_lines(self, rank: int = 0) -> str:
         """The end of what a process printed."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from trainyard.job.run.logs import metrics_files
 
 _MOST_BYTES = 1 << 20  # that are read at once; a long file that was there before is read over several looks
 
@@ -20,12 +22,12 @@ class Losses:
 
     Parameters
     ----------
-    metrics : a file with a line for every step; it need not be there yet.
+    logs : folder of the files of metrics, with a line for every step; they need not be there yet.
     epoch_steps : steps of an epoch.
     """
 
-    def __init__(self, metrics: Path, epoch_steps: int) -> None:
-        self._metrics, self._epoch_steps = metrics, epoch_steps
+    def __init__(self, logs: Path, epoch_steps: int) -> None:
+        self._logs, self._epoch_steps = logs, epoch_steps
         self._offset, self._epoch, self._file = 0, -1, -1
         self._open: list[float] = []
         self._means: dict[float, float] = {}
@@ -44,18 +46,20 @@ class Losses:
         return self._found
 
     def _next_lines(self) -> bytes:
-        """Whole lines that were not read yet."""
-        try:
-            with self._metrics.open("rb") as stream:
-                if (file := os.fstat(stream.fileno()).st_ino) != self._file:
-                    self._file, self._offset = file, 0  # it was begun anew, because it had grown too large
-                stream.seek(self._offset)
-                text = stream.read(_MOST_BYTES)
-        except FileNotFoundError:
-            return b""
-        text = text[: text.rfind(b"\n") + 1]
-        self._offset += len(text)
-        return text
+        """Whole lines that were not read yet, those of the older file first."""
+        with suppress(FileNotFoundError):  # it is renamed in this moment
+            files = {file.stat().st_ino: file for file in metrics_files(self._logs)}
+            begin = list(files).index(self._file) if self._file in files else 0
+            for inode, file in list(files.items())[begin:]:
+                if inode != self._file:
+                    self._file, self._offset = inode, 0
+                with file.open("rb") as stream:
+                    stream.seek(self._offset)
+                    text = stream.read(_MOST_BYTES)
+                if text := text[: text.rfind(b"\n") + 1]:
+                    self._offset += len(text)
+                    return text
+        return b""
 
 
 def entries(text: bytes) -> Iterator[dict[str, Any]]:

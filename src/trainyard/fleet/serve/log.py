@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
+from trainyard.job.run.logs import metrics_files
 
 _BYTES_PER_LINE = 1024
 _MOST_LINES = 10_000
@@ -20,7 +21,8 @@ def log_text(home: JobHome, num_lines: int) -> str:
     num_lines : of each of them.
     """
     num_lines = max(1, min(num_lines, _MOST_LINES))
-    parts = ["\n".join(_steps(_tail(home.logs / "metrics.jsonl", num_lines)))]
+    written = [line for file in metrics_files(home.logs) for line in _tail(file, num_lines)]
+    parts = ["\n".join(_steps(written[-num_lines:]))]
     for log in sorted(home.logs.glob("*.log")):
         printed = _tail(log, num_lines)
         if printed:
@@ -41,8 +43,6 @@ def _steps(lines: list[str]) -> Iterator[str]:
 
 
 def _tail(path: Path, num_lines: int) -> list[str]:
-    if not path.exists():
-        return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - num_lines * _BYTES_PER_LINE))
         return file.read().decode(errors="replace").splitlines()[-num_lines:]
