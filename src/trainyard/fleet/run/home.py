@@ -3,15 +3,17 @@
 ========================= =========================================================================================
 training.json             what to train, see `Training`
 checkpoints/              of `trainyard.job.run.checkpoint`; they say what is done for good
-log/metrics.jsonl         a line per step
+log/metrics.jsonl         a line per step; log/metrics.1.jsonl holds the older ones when there are too many
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 meeting-*                 in which the processes of the last start found each other
 alive-N                   written again every few seconds as long as the node lives that has rank N as its first
-lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
+lock-N                    locked as long as any process of the node that has rank N as its first lives; holds the
+                          number of their process group
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
+killed.txt                the same, where it was stopped from outside
 ========================= =========================================================================================
 
 Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
