@@ -23,7 +23,7 @@ _LIMIT_S = 90.0
 _KEPT = 65_536
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
-"""From the name of a question in `trainyard.fleet.workload.training.QUESTIONS`, and what it is about."""
+"""From the name of a question in `trainyard.fleet.workload.questions.QUESTIONS`, and what it is about."""
 
 
 def ask(question: str, *about: Any) -> Any:
@@ -57,7 +57,7 @@ def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
 def _here(question: str, about: tuple[Any, ...]) -> Any:
-    from trainyard.fleet.workload.training import QUESTIONS
+    from trainyard.fleet.workload.questions import QUESTIONS
 
     return QUESTIONS[question](*about)
 
