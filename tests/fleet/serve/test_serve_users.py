@@ -116,7 +116,12 @@ def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: 
 
 @pytest.mark.parametrize(
     "text",
-    ["secret-of-ann\n", "ann:secret-of-ann:admin", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"],
+    [
+        "secret-of-ann\n",
+        "ann:secret-of-ann:admin",
+        "# mine\n # too\nann:secret-of-ann\n",
+        "\nann: secret-of-ann",
+    ],
 )
 def test_a_client_reads_its_token(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine"
