@@ -31,7 +31,7 @@ class Clock:
 class Suspended(HomeEngine):
     """An engine whose jobs run for ever, and that is told what to do."""
 
-    held, killed = False, 0
+    suspended, killed = False, 0
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         raise NotImplementedError
