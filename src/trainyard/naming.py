@@ -10,6 +10,7 @@ import difflib
 import inspect
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -89,7 +90,10 @@ class Names(Generic[T_]):
             raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
         quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
         try:
-            tree = ast.parse(quoted.strip(), mode="eval").body
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # of code that nobody means to run, one for every place
+                tree = ast.parse(quoted.strip(), mode="eval").body
             parts = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
             return [_Term.of(part) for part in parts]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -103,6 +107,10 @@ class Names(Generic[T_]):
             if keyword.arg is None or keyword.arg not in allowed:
                 known = ", ".join(allowed) or "none"
                 raise self.error(f"{entry.name} has no option {keyword.arg!r}; its options: {known}")
+            if keyword.arg in options:
+                raise self.error(
+                    f"option {keyword.arg} of {entry.name} stands twice in {shown(term.text)}; keep one"
+                )
             options[keyword.arg] = self._value(entry.name, keyword.arg, keyword.value)
         try:
             return factory(**options)
