@@ -204,6 +204,9 @@ def test_site_reads_what_else_nodes_have() -> None:
     assert [(h.cpus, h.memory_bytes) for h in site.hosts] == [(24.0, 5e11)] * 3 + [(1.5, 0.0)]
     assert site.rack_of_node.tolist() == [0, 0, 1, 2]
     assert Site.parse("3x8xV100").rack_of_node.tolist() == [0, 0, 0]
+    for twice in ("4x4@24cpu,24cpu", "4x4@8GB,4/rack,9.5GB"):
+        with pytest.raises(FleetError, match="says something twice"):
+            Site.parse(twice)
     with pytest.raises(FleetError, match="'24cores' is none of 24cpu, 500GB and 4/rack"):
         Site.parse("3x8xV100@24cores")
     with pytest.raises(FleetError, match="'' is none of"):

@@ -90,20 +90,30 @@ class Level1Process:
             If it needs more memory or time, or the question has no answer.
         """
         with self._lock:
-            self._start()
             try:
-                self._pipe.send((question, about))
-                if not self._pipe.poll(self.limit_s):
-                    self._end()
-                    raise FleetError(
-                        f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
-                    )
-                found, problem = self._pipe.recv()
-            except (EOFError, OSError) as error:
+                found, problem = self._answer(question, about)
+            except (EOFError, OSError):
+                # Somebody may have killed the process, which says nothing of what it looked at.
                 self._end()
-                raise FleetError(self._too_large()) from error
+                try:
+                    found, problem = self._answer(question, about)
+                except (EOFError, OSError) as error:
+                    self._end()
+                    raise FleetError(self._too_large()) from error
         if problem:
             raise FleetError(self._too_large() if problem == _NO_MEMORY else problem)
+        return found
+
+    def _answer(self, question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+        """The answer, and why there is none."""
+        self._start()
+        self._pipe.send((question, about))
+        if not self._pipe.poll(self.limit_s):
+            self._end()
+            raise FleetError(
+                f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
+            )
+        found: tuple[Any, str] = self._pipe.recv()
         return found
 
     def _too_large(self) -> str:
