@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.reading.errors import ReadingError, at_line
 from trainyard.reading.limits import MOST_BYTES
+from trainyard.reading.plain import open_plain
 
 # Halves of surrogate pairs come from escapes in JSON; nothing can write them.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -64,7 +65,7 @@ def not_utf8(data: bytes, source: str | Path, line: int, error: UnicodeDecodeErr
 
 def undecodable(path: Path) -> ReadingError:
     """What to raise about a file that is read piece by piece and is not in UTF-8; it names the line."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         for line, data in enumerate(file, 1):
             try:
                 decoded(data, path, line)

@@ -12,25 +12,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 _NEEDED = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 
 
-def read_tiresias(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_tiresias(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs that ask for a device."""
-    table = Table(path, _NEEDED)
-    for arrival_s, row in table.by_arrival(
-        lambda row: row.number("submit_time") if row.count("num_gpu") else None
-    ):
-        yield declared_job(
-            row.fields["job_id"],
-            arrival_s,
-            row.count("num_gpu"),
-            row.number("duration"),
-            model=row.fields["model_name"],
-        )
+    return Table(path, _NEEDED, left_out=left_out).jobs(_submitted, _job, "job_id")
+
+
+def _submitted(row: Row) -> float | str:
+    return row.number("submit_time") if row.count("num_gpu") else "asks for no device"
+
+
+def _job(row: Row, arrival_s: float) -> Job:
+    return declared_job(
+        row.fields["job_id"],
+        arrival_s,
+        row.count("num_gpu"),
+        row.number("duration"),
+        model=row.fields["model_name"],
+    )
 
 
 FORMAT = Format(

@@ -1,0 +1,126 @@
+"""Fields of Slurm's accounting records: resources, times, and what devices they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainyard.fleet.workload.readers.rows import Row
+
+_ELAPSED = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d\d)(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII)
+_SUFFIXES = " KMGTP"
+_MOST_DIGITS = 9
+_GPU, _TYPED, _SHARD = "gres/gpu", "gres/gpu:", "gres/shard"
+# Names of slices by NVIDIA's MIG end in how many there are of a GPU: a100_1g.5gb, h100_3g.40gb+me, a100_2g.
+_SLICE = re.compile(r"(?:.*[^0-9a-z])?[1-9]g(?:\.\d{1,4}gb)?(?:\+\w+)?", re.ASCII | re.IGNORECASE)
+
+
+class Resources(NamedTuple):
+    """What a job had.
+
+    Attributes
+    ----------
+    devices : whole GPUs by type; "" for those of which it is not said.
+    num_slices, num_shards : parts of GPUs.
+    cpus, memory_bytes : in all; 0 where it is not said, or all that its nodes had.
+    """
+
+    devices: Mapping[str, int]
+    num_slices: int
+    num_shards: int
+    cpus: float
+    memory_bytes: float
+
+    @property
+    def num_devices(self) -> int:
+        return sum(self.devices.values())
+
+
+def resources(row: Row) -> Resources:
+    """What a job got by AllocTRES or, where that says nothing of it, asked for by ReqTRES.
+
+    ``gres/gpu`` is the sum of all ``gres/gpu:TYPE``, if it is there: without, they are added up.
+    """
+    got, asked = _by_name(row, "AllocTRES"), _by_name(row, "ReqTRES")
+    column = (
+        "AllocTRES" if any(name.startswith((_TYPED, _SHARD)) or name == _GPU for name in got) else "ReqTRES"
+    )
+    named = got if column == "AllocTRES" else asked
+    typed = {
+        name.removeprefix(_TYPED): _count(row, column, name, text)
+        for name, text in named.items()
+        if name.startswith(_TYPED)
+    }
+    slices = sum(count for name, count in typed.items() if _SLICE.fullmatch(name))
+    devices = {name: count for name, count in typed.items() if count and not _SLICE.fullmatch(name)}
+    total = _count(row, column, _GPU, named.get(_GPU, "0"))
+    if total > slices + sum(devices.values()):
+        devices[""] = total - slices - sum(devices.values())
+    cpus, memory = ({**asked, **got}.get(name, "0") for name in ("cpu", "mem"))
+    return Resources(
+        devices,
+        slices,
+        _count(row, column, _SHARD, named.get(_SHARD, "0")),
+        _cpus(row, "AllocTRES" if "cpu" in got else "ReqTRES", cpus),
+        _memory_bytes(row, "AllocTRES" if "mem" in got else "ReqTRES", memory),
+    )
+
+
+def elapsed_s(row: Row) -> float:
+    """Time on its nodes, without that for which it was suspended."""
+    if "ElapsedRaw" in row.fields:
+        return row.number("ElapsedRaw")
+    if "Elapsed" not in row.fields:
+        raise row.error("Elapsed", "a column Elapsed or ElapsedRaw; add it to --format")
+    seconds = _duration_s(row.fields["Elapsed"])
+    if seconds is None:
+        raise row.error("Elapsed", "a time such as 1-02:30:00")
+    return seconds
+
+
+def limit_s(row: Row) -> float | None:
+    """What its user allowed it to take; None where there is no limit, or it is the partition's."""
+    raw = row.fields.get("TimelimitRaw", "")
+    if _NUMBER.fullmatch(raw):
+        return float(raw) * 60
+    return _duration_s(row.fields.get("Timelimit", ""))
+
+
+def _duration_s(text: str) -> float | None:
+    found = _ELAPSED.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _by_name(row: Row, column: str) -> dict[str, str]:
+    """Resources such as ``cpu=16,gres/gpu=2,mem=64G`` by their names."""
+    parts = [part.partition("=") for part in row.fields.get(column, "").split(",") if part]
+    if not all(equals for _, equals, _ in parts):
+        raise row.error(column, "a list such as cpu=16,gres/gpu=2,mem=64G")
+    return {key: value for key, _, value in parts}
+
+
+def _count(row: Row, column: str, name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        raise row.error(column, f"{name}= and a whole number of at most {_MOST_DIGITS} digits")
+    return int(text)
+
+
+def _cpus(row: Row, column: str, text: str) -> float:
+    if _NUMBER.fullmatch(text) is None:
+        raise row.error(column, "cpu= and a number such as 16")
+    return float(text)
+
+
+def _memory_bytes(row: Row, column: str, text: str) -> float:
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise row.error(column, "mem= and a size such as 64G")
+    number, suffix = found.groups()
+    # Slurm's units are powers of 1024, and sizes without a letter are mebibytes.
+    return float(number) * 1024.0 ** _SUFFIXES.index(suffix or "M")
