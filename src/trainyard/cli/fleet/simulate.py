@@ -55,6 +55,9 @@ def act(options: Options, screen: Screen) -> Outcome:
         "trace": str(options.trace),
         "cluster": site.name,
         "num_devices": site.num_devices,
+        "rows": jobs.left_out.document(),
         "runs": [run_document(run) for run in ranked_runs(runs)],
     }
-    return Outcome(document, (fleet_table(title, runs), *refusals(runs)))
+    if jobs.left_out.warning:
+        screen.say(jobs.left_out.warning)
+    return Outcome(document, (fleet_table(title, runs), *refusals(runs), *jobs.left_out.lines()))

@@ -24,9 +24,9 @@ class RowError(FleetError):
     said : what is wrong with this one.
     """
 
-    def __init__(self, path: Path, line: int, reason: str, said: str) -> None:
-        super().__init__(f"{path}, line {line}{said}")
-        self.path, self.line, self.reason, self.said = path, line, reason, said
+    def __init__(self, path: Path, line: int, reason: str, said: str, field: str = "") -> None:
+        super().__init__(f"{path}, line {line}{field}: {said}")
+        self.path, self.line, self.reason, self.said = path, line, reason, f": {said}"
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Reason:
     is_fault : whether the rows cannot be read; others can, and are no jobs to replay.
     count : how many rows.
     places : where the first of them stand.
-    example : where the first one stands, and what is wrong with it; "" where the reason says all.
+    example : what is wrong with the first one; "" where the reason says all.
     """
 
     text: str
@@ -50,9 +50,11 @@ class Reason:
 
     def __str__(self) -> str:
         rows = "1 row" if self.count == 1 else f"{self.count:,} rows"
-        places = [self.example, *self.places[1:]] if self.example else self.places
-        more = [", ..."] if self.places and self.count > len(self.places) else []
-        return f"{rows}: {self.text}" + (f" ({', '.join(places + more)})" if places else "")
+        if not self.places:
+            return f"{rows}: {self.text}"
+        places = ", ".join(self.places[1:]) + (", ..." if self.count > len(self.places) else "")
+        between = "; " if self.example else ", "
+        return f"{rows}: {self.text} ({self.places[0]}{self.example}{between if places else ''}{places})"
 
 
 class LeftOut:
@@ -100,7 +102,7 @@ class LeftOut:
         if self._strict:
             raise error
         reason = self._count(error.reason, True, error.path, lines or (error.line,))
-        reason.example = reason.example or reason.places[0] + error.said
+        reason.example = reason.example or error.said
 
     def add_rest(self, text: str) -> None:
         """Leave out all rows that were read and have not been counted yet."""

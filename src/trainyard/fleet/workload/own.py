@@ -240,12 +240,12 @@ def _yaml_rows(path: Path, left_out: LeftOut) -> Iterator[Row]:
 
 def _yaml_row(job: Any, path: Path, line: int = 1) -> Row:
     if not isinstance(job, Section) or not all(isinstance(value, str) for value in job.values()):
-        said = f": a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
+        said = f"a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
         raise RowError(path, line, "no mapping of names to numbers and texts", said)
     long = next((name for name, value in job.items() if len(value) > MOST_FIELD_BYTES), None)
     if long is not None:
-        said = f", field {shown(long)}: {len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
-        raise RowError(path, job.lines[long], "a field that is too long", said)
+        said = f"{len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
+        raise RowError(path, job.lines[long], "a field that is too long", said, f", field {shown(long)}")
     return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job)
 
 

@@ -62,9 +62,7 @@ def _records(path: Path, left_out: LeftOut, zone: ZoneInfo | None) -> Collection
             if isinstance(found, str):
                 left_out.add(found, path, line)
             elif found.name in records:
-                raise RowError(
-                    path, line, "a job that was there before", f": a second job {shown(found.name)}"
-                )
+                raise RowError(path, line, "a job that was there before", f"a second job {shown(found.name)}")
             else:
                 records[found.name] = found
     return records.values()
@@ -100,11 +98,11 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
         arrival_s = moment_s(job["submitted_time"], zone)
         return _Record(job["jobid"], arrival_s, size, length_s, spans[0][0], job.get("user") or "", job["vc"])
     except KeyError as error:
-        said = f": a job without field {error}; every job of a Philly log has it"
+        said = f"a job without field {error}; every job of a Philly log has it"
         raise RowError(path, line, "a field is missing", said) from error
     except (TypeError, ValueError, AttributeError) as error:
         said = (
-            f": {shortened(str(error))}; a job has attempts, with start_time and end_time such as 2017-10-07 01:12:09 or "
+            f"{shortened(str(error))}; a job has attempts, with start_time and end_time such as 2017-10-07 01:12:09 or "
             "null, and detail, a list of servers with gpus"
         )
         raise RowError(path, line, "not the fields of a job", said) from error

@@ -32,8 +32,14 @@ class Row(NamedTuple):
     def error(self, name: str, allowed: str) -> RowError:
         """What to raise about a field."""
         given = self.fields.get(name, "")
-        said = f", field {shown(name)}: got {shown(given)}, allowed is {allowed}"
-        return RowError(self.path, self.line, f"field {shown(name)} cannot be used", said)
+        field = f"field {shown(name)}"
+        return RowError(
+            self.path,
+            self.line,
+            f"{field} cannot be used",
+            f"got {shown(given)}, allowed is {allowed}",
+            f", {field}",
+        )
 
     def number(self, name: str, least: float = 0.0) -> float:
         """A finite number of at least ``least``."""

@@ -32,6 +32,7 @@ jobs with parts of GPUs (shards, and slices by MIG), which are no whole devices.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +46,7 @@ from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, 
 from trainyard.fleet.workload.readers.table import Table
 
 _FREE_TEXTS = ("JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir")
+_NUMBER = re.compile(r"\d+", re.ASCII)
 _NOT_OVER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "CONFIGURING", "STOPPED", "SIGNALING"})
 
 
@@ -56,6 +58,8 @@ def read_slurm(
 
     def submitted(row: Row) -> float | str:
         nonlocal latest_s
+        if _NUMBER.match(row.fields["JobID"]) is None:
+            raise row.error("JobID", "a number such as 123, 123_4 or 123+0")
         if "." in row.fields["JobID"]:
             return "a step of a job"
         moment_s = row.moment_s("Submit", zone, latest_s)

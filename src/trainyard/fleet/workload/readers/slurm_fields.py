@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.readers.rows import Row
 
 _ELAPSED = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d\d)(?:\.\d+)?", re.ASCII)
@@ -44,6 +45,7 @@ def resources(row: Row) -> Resources:
 
     ``gres/gpu`` is the sum of all ``gres/gpu:TYPE``, if it is there: without, they are added up.
     """
+    _require(row, "AllocTRES", "ReqTRES")
     got, asked = _by_name(row, "AllocTRES"), _by_name(row, "ReqTRES")
     column = (
         "AllocTRES" if any(name.startswith((_TYPED, _SHARD)) or name == _GPU for name in got) else "ReqTRES"
@@ -73,8 +75,7 @@ def elapsed_s(row: Row) -> float:
     """Time on its nodes, without that for which it was suspended."""
     if "ElapsedRaw" in row.fields:
         return row.number("ElapsedRaw")
-    if "Elapsed" not in row.fields:
-        raise row.error("Elapsed", "a column Elapsed or ElapsedRaw; add it to --format")
+    _require(row, "ElapsedRaw", "Elapsed")
     seconds = _duration_s(row.fields["Elapsed"])
     if seconds is None:
         raise row.error("Elapsed", "a time such as 1-02:30:00")
@@ -95,6 +96,18 @@ def _duration_s(text: str) -> float | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _require(row: Row, *names: str) -> None:
+    """Refuse a file that has none of some columns.
+
+    Raises
+    ------
+    FleetError
+        If it has none.
+    """
+    if not any(name in row.fields for name in names):
+        raise FleetError(f"{row.path}, line 1: no column {' or '.join(names)}; add it to --format")
 
 
 def _by_name(row: Row, column: str) -> dict[str, str]:

@@ -202,7 +202,7 @@ class Table:
                 self.path,
                 line,
                 "another number of fields than of columns",
-                f": {len(values)} fields, but {len(columns)} columns: {listed(columns)}",
+                f"{len(values)} fields, but {len(columns)} columns: {listed(columns)}",
             )
         return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
 
@@ -240,7 +240,7 @@ class Table:
                     self.path,
                     lines.number,
                     "a field that is too long",
-                    f": a field of {len(longest):,} characters, {shown(longest)}; allowed are {MOST_FIELD_BYTES:,}",
+                    f"a field of {len(longest):,} characters, {shown(longest)}; allowed are {MOST_FIELD_BYTES:,}",
                 )
         return fields
 
@@ -248,10 +248,10 @@ class Table:
         try:
             read = text.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            said = f": byte {text[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8"
+            said = f"byte {text[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8"
             raise RowError(self.path, lines.number, "not UTF-8", said) from error
         if "\0" in read:
-            said = ": NUL is no text; give a text file, saved in UTF-8"
+            said = "NUL is no text; give a text file, saved in UTF-8"
             raise RowError(self.path, lines.number, "not text", said)
         return read
 
@@ -269,7 +269,7 @@ class Table:
         try:
             return next(csv.reader(parts()))
         except csv.Error as error:
-            raise RowError(self.path, line, "not CSV", f": not CSV: {error}") from error
+            raise RowError(self.path, line, "not CSV", f"not CSV: {error}") from error
 
 
 class _Lines:
