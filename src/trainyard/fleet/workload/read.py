@@ -66,6 +66,8 @@ class Workload:
                 if self.zero_s is None:
                     self.zero_s = job.arrival_s
                 job = _counted_from(job, self.zero_s)
+            if job.started_s is not None and job.started_s < job.arrival_s:
+                job = replace(job, started_s=None)  # clocks that went wrong, or back
             self.left_out.num_jobs += 1
             yield job
             if self.left_out.num_jobs == limit:
@@ -137,7 +139,7 @@ def read_workload(
         raise FleetError(
             f"limit {limit}: it is the number of jobs to take, at least 1; leave it out to take all"
         )
-    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    files = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".") if path.is_dir() else [path]
     if not files:
         raise FleetError(f"folder {path} has no files; give a trace, or a folder of traces")
     entries = {FORMATS[format] if format else recognise(file) for file in files}

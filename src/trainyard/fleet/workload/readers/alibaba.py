@@ -4,9 +4,9 @@ Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fra
 ATC 2023; alibaba/clusterdata. Columns: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase,
 creation_time, deletion_time, scheduled_time; seconds, thousandths, and mebibytes.
 
-A pod runs from when it was scheduled until it was deleted. Pods without a device, pods that were never scheduled, and
-those that ran for no time are left out. What a pod asks of its devices is what it keeps busy of them. Best-effort pods
-(``BE``) are opportunistic.
+A pod is submitted when it was created, and runs from when it was scheduled until it was deleted. Pods without a device,
+pods that were never scheduled or not deleted yet, and those that ran for no time are left out. What a pod asks of its
+devices is what it keeps busy of them. Best-effort pods (``BE``) are opportunistic.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def _created(row: Row) -> float | str:
         return "asks for no device"
     if not row.fields["scheduled_time"]:
         return "never ran"
+    if not row.fields["deletion_time"]:
+        return "not over yet: it is not known how long it runs"
     return row.number("creation_time") if _length_s(row) > 0 else "ran for no time"
 
 

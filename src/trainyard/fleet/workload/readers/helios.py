@@ -37,7 +37,7 @@ def read_helios(
         return row.moment_s("submit_time", zone)
 
     def job(row: Row, arrival_s: float) -> Job:
-        began = bool(row.fields.get("start_time"))
+        began = row.fields.get("start_time", "") not in ("", "None", "NaT")
         return declared_job(
             row.fields["job_id"],
             arrival_s,

@@ -71,11 +71,11 @@ def _records(path: Path, left_out: LeftOut, zone: ZoneInfo | None) -> Collection
 class _Record(NamedTuple):
     """A job of the log that ran."""
 
-    name: str
     arrival_s: float
     num_devices: int
     length_s: float
     started_s: float
+    name: str
     user: str
     virtual_cluster: str
 
@@ -94,9 +94,12 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
             return "never ran"
         if not any(sizes):
             return "had no GPU"
+        texts = job["jobid"], job.get("user") or "", job["vc"]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"jobid, user and vc are texts, and got {shown(texts)}")
         size = next(size for size in reversed(sizes) if size)
         arrival_s = moment_s(job["submitted_time"], zone)
-        return _Record(job["jobid"], arrival_s, size, length_s, spans[0][0], job.get("user") or "", job["vc"])
+        return _Record(arrival_s, size, length_s, spans[0][0], *texts)
     except KeyError as error:
         said = f"a job without field {error}; every job of a Philly log has it"
         raise RowError(path, line, "a field is missing", said) from error

@@ -26,7 +26,7 @@ What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTR
 
 Texts with ``|`` or line breaks in them (JobName, Comment and the like) are read where it is clear which column they are
 in. Left out are jobs without a GPU, jobs that never ran, jobs that are not over (it is not known how long they run), and
-jobs with parts of GPUs (shards, and slices by MIG), which are no whole devices.
+jobs with parts of GPUs (shards, shares by MPS, slices by MIG), which are no whole devices.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_slurm(
         moment_s = row.moment_s("Submit", zone, latest_s)
         latest_s = max(latest_s, moment_s)
         had = resources(row)
-        if had.num_slices or had.num_shards:
+        if had.num_parts:
             return "asks for slices or shards of GPUs, which are no whole devices"
         # Here, so that jobs that are only read over need no memory.
         return moment_s if had.num_devices else "asks for no GPU"

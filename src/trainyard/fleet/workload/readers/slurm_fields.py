@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII)
 _SUFFIXES = " KMGTP"
 _MOST_DIGITS = 9
-_GPU, _TYPED, _SHARD = "gres/gpu", "gres/gpu:", "gres/shard"
+_GPU, _TYPED, _PARTS = "gres/gpu", "gres/gpu:", ("gres/shard", "gres/mps")
 # Names of slices by NVIDIA's MIG end in how many there are of a GPU: a100_1g.5gb, h100_3g.40gb+me, a100_2g.
 _SLICE = re.compile(r"(?:.*[^0-9a-z])?[1-9]g(?:\.\d{1,4}gb)?(?:\+\w+)?", re.ASCII | re.IGNORECASE)
 
@@ -25,13 +25,12 @@ class Resources(NamedTuple):
     Attributes
     ----------
     devices : whole GPUs by type; "" for those of which it is not said.
-    num_slices, num_shards : parts of GPUs.
+    num_parts : slices (by MIG), shards, or hundredths (by MPS) of GPUs.
     cpus, memory_bytes : in all; 0 where it is not said, or all that its nodes had.
     """
 
     devices: Mapping[str, int]
-    num_slices: int
-    num_shards: int
+    num_parts: int
     cpus: float
     memory_bytes: float
 
@@ -48,7 +47,7 @@ def resources(row: Row) -> Resources:
     _require(row, "AllocTRES", "ReqTRES")
     got, asked = _by_name(row, "AllocTRES"), _by_name(row, "ReqTRES")
     column = (
-        "AllocTRES" if any(name.startswith((_TYPED, _SHARD)) or name == _GPU for name in got) else "ReqTRES"
+        "AllocTRES" if any(name.startswith(_TYPED) or name in (_GPU, *_PARTS) for name in got) else "ReqTRES"
     )
     named = got if column == "AllocTRES" else asked
     typed = {
@@ -64,8 +63,7 @@ def resources(row: Row) -> Resources:
     cpus, memory = ({**asked, **got}.get(name, "0") for name in ("cpu", "mem"))
     return Resources(
         devices,
-        slices,
-        _count(row, column, _SHARD, named.get(_SHARD, "0")),
+        slices + sum(_count(row, column, name, named.get(name, "0")) for name in _PARTS),
         _cpus(row, "AllocTRES" if "cpu" in got else "ReqTRES", cpus),
         _memory_bytes(row, "AllocTRES" if "mem" in got else "ReqTRES", memory),
     )

@@ -3,7 +3,8 @@
 Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019; SymbioticLab/Tiresias,
 ``simulator/*_job.csv``. Columns: job_id, num_gpu, submit_time, iterations, model_name, duration, interval; seconds.
 
-A job runs ``duration`` seconds on its gang. The iterations are not used, as the authors' simulator does not use them.
+A job runs ``duration`` seconds on its gang; those without a device are left out. Iterations and intervals are not used,
+as the authors' simulator does not use them.
 """
 
 from __future__ import annotations
