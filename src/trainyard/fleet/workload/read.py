@@ -93,6 +93,8 @@ def recognise(path: Path) -> Format:
         If it is of none.
     """
     head = Head.of(path)
+    if not head.text.strip():
+        raise FleetError(f"trace {path} is empty; a trace has a line for each job")
     found = [entry for entry in FORMATS.values() if entry.matches(head)]
     if len(found) != 1:
         what = f"could be {', '.join(f.name for f in found)}" if found else "is of no known format"

@@ -99,7 +99,8 @@ class _Component(NamedTuple):
 
 
 def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | str:
-    if not any(elapsed_s(row) for row in rows):
+    first = next((row for row in rows if elapsed_s(row)), None)
+    if first is None:
         return "never ran"
     if any(map(_is_not_over, rows)):
         return "not over yet: it is not known how long it runs"
@@ -108,7 +109,6 @@ def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | 
         by_component.setdefault(row.fields["JobID"], []).append(row)
     parts = [part for each in by_component.values() if (part := _component(each)) is not None]
     types = {name for part in parts for name in part.had.devices}
-    first = next(row for row in rows if elapsed_s(row))
     return declared_job(
         _key(first),
         arrival_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from trainyard.fleet.site import FleetError
@@ -39,33 +40,45 @@ class Resources(NamedTuple):
         return sum(self.devices.values())
 
 
+class _UnreadableError(ValueError):
+    """A field that is not what it should be: its column, and what is allowed."""
+
+
 def resources(row: Row) -> Resources:
     """What a job got by AllocTRES or, where that says nothing of it, asked for by ReqTRES.
 
     ``gres/gpu`` is the sum of all ``gres/gpu:TYPE``, if it is there: without, they are added up.
     """
     _require(row, "AllocTRES", "ReqTRES")
-    got, asked = _by_name(row, "AllocTRES"), _by_name(row, "ReqTRES")
+    try:
+        return _resources(row.fields.get("AllocTRES", ""), row.fields.get("ReqTRES", ""))
+    except _UnreadableError as error:
+        raise row.error(*error.args) from error
+
+
+@lru_cache(maxsize=1 << 12)  # most jobs ask for what others asked for, too
+def _resources(allocated: str, requested: str) -> Resources:
+    got, asked = _by_name("AllocTRES", allocated), _by_name("ReqTRES", requested)
     column = (
         "AllocTRES" if any(name.startswith(_TYPED) or name in (_GPU, *_PARTS) for name in got) else "ReqTRES"
     )
     named = got if column == "AllocTRES" else asked
     typed = {
-        name.removeprefix(_TYPED): _count(row, column, name, text)
+        name.removeprefix(_TYPED): _count(column, name, text)
         for name, text in named.items()
         if name.startswith(_TYPED)
     }
     slices = sum(count for name, count in typed.items() if _SLICE.fullmatch(name))
     devices = {name: count for name, count in typed.items() if count and not _SLICE.fullmatch(name)}
-    total = _count(row, column, _GPU, named.get(_GPU, "0"))
+    total = _count(column, _GPU, named.get(_GPU, "0"))
     if total > slices + sum(devices.values()):
         devices[""] = total - slices - sum(devices.values())
     cpus, memory = ({**asked, **got}.get(name, "0") for name in ("cpu", "mem"))
     return Resources(
         devices,
-        slices + sum(_count(row, column, name, named.get(name, "0")) for name in _PARTS),
-        _cpus(row, "AllocTRES" if "cpu" in got else "ReqTRES", cpus),
-        _memory_bytes(row, "AllocTRES" if "mem" in got else "ReqTRES", memory),
+        slices + sum(_count(column, name, named.get(name, "0")) for name in _PARTS),
+        _cpus("AllocTRES" if "cpu" in got else "ReqTRES", cpus),
+        _memory_bytes("AllocTRES" if "mem" in got else "ReqTRES", memory),
     )
 
 
@@ -108,30 +121,30 @@ def _require(row: Row, *names: str) -> None:
         raise FleetError(f"{row.path}, line 1: no column {' or '.join(names)}; add it to --format")
 
 
-def _by_name(row: Row, column: str) -> dict[str, str]:
+def _by_name(column: str, text: str) -> dict[str, str]:
     """Resources such as ``cpu=16,gres/gpu=2,mem=64G`` by their names."""
-    parts = [part.partition("=") for part in row.fields.get(column, "").split(",") if part]
+    parts = [part.partition("=") for part in text.split(",") if part]
     if not all(equals for _, equals, _ in parts):
-        raise row.error(column, "a list such as cpu=16,gres/gpu=2,mem=64G")
+        raise _UnreadableError(column, "a list such as cpu=16,gres/gpu=2,mem=64G")
     return {key: value for key, _, value in parts}
 
 
-def _count(row: Row, column: str, name: str, text: str) -> int:
+def _count(column: str, name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
-        raise row.error(column, f"{name}= and a whole number of at most {_MOST_DIGITS} digits")
+        raise _UnreadableError(column, f"{name}= and a whole number of at most {_MOST_DIGITS} digits")
     return int(text)
 
 
-def _cpus(row: Row, column: str, text: str) -> float:
+def _cpus(column: str, text: str) -> float:
     if _NUMBER.fullmatch(text) is None:
-        raise row.error(column, "cpu= and a number such as 16")
+        raise _UnreadableError(column, "cpu= and a number such as 16")
     return float(text)
 
 
-def _memory_bytes(row: Row, column: str, text: str) -> float:
+def _memory_bytes(column: str, text: str) -> float:
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise row.error(column, "mem= and a size such as 64G")
+        raise _UnreadableError(column, "mem= and a size such as 64G")
     number, suffix = found.groups()
     # Slurm's units are powers of 1024, and sizes without a letter are mebibytes.
     return float(number) * 1024.0 ** _SUFFIXES.index(suffix or "M")
