@@ -294,7 +294,7 @@ def test_few_faults_are_no_warning() -> None:
     assert found.warning == ""
 
 
-def test_the_command_line_says_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulate = (
         "fleet",
         "simulate",
@@ -303,7 +303,8 @@ def test_the_command_line_says_what_was_left_out(capsys: pytest.CaptureFixture[s
         "--cluster",
         "4x16xV100",
     )
-    assert cli.main([*simulate, "--json"]) == 0
+    page = tmp_path / "page.html"
+    assert cli.main([*simulate, "--json", "--html", str(page)]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert (rows["num_rows"], rows["num_jobs"], sum(each["num_rows"] for each in rows["left_out"])) == (
         11,
@@ -313,5 +314,6 @@ def test_the_command_line_says_what_was_left_out(capsys: pytest.CaptureFixture[s
     assert rows["left_out"][0] == {
         "reason": "never ran", "cannot_be_read": False, "num_rows": 2, "first": ["line 4", "line 10"], "example": "",
     }  # fmt: skip
+    assert "Left out: 4 of 11 rows of the trace" in page.read_text()
     assert cli.main(simulate) == 0
     assert "left out: 4 of 11 rows\n  2 rows: never ran (line 4, line 10)\n" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.report.fleet_page import fleet_page
 
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        screen.keep(fleet_page(title, runs, facts), options.html)
+        screen.keep(fleet_page(title, runs, facts, jobs.left_out), options.html)
     document = {
         "trace": str(options.trace),
         "cluster": site.name,

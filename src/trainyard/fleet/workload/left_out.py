@@ -48,13 +48,18 @@ class Reason:
     places: list[str] = field(default_factory=list)
     example: str = ""
 
+    @property
+    def where(self) -> str:
+        """Where the first ones stand, and what is wrong with the first one; "" where that is not noted."""
+        if not self.places:
+            return ""
+        more = self.places[1:] + ["..."] * (self.count > len(self.places))
+        between = "; " if self.example and more else ", " if more else ""
+        return f"{self.places[0]}{self.example}{between}{', '.join(more)}"
+
     def __str__(self) -> str:
         rows = "1 row" if self.count == 1 else f"{self.count:,} rows"
-        if not self.places:
-            return f"{rows}: {self.text}"
-        places = ", ".join(self.places[1:]) + (", ..." if self.count > len(self.places) else "")
-        between = "; " if self.example else ", "
-        return f"{rows}: {self.text} ({self.places[0]}{self.example}{between if places else ''}{places})"
+        return f"{rows}: {self.text}" + (f" ({self.where})" if self.where else "")
 
 
 class LeftOut:
