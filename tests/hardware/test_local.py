@@ -127,6 +127,15 @@ def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(
         local_cluster(0)
 
 
+def test_what_was_just_measured_is_what_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    whole = tuple(CollectiveSample(kind, 2, 1024, 1e-4) for kind in ("all_reduce", "send"))
+    monkeypatch.setattr(local, "measure_machine", lambda progress: _profile(collectives=whole))
+    assert is_described_by_name(local_cluster(2))
+
+
 def test_two_that_need_measurements_measure_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
     said: list[str] = []

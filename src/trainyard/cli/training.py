@@ -66,7 +66,7 @@ class TrainingOptions(Common):
     """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
     hour."""
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
-    """All checkpoints together take no more of the disk; a run whose would is refused."""
+    """All checkpoints together take no more of the disk; a run that would need more is refused."""
     device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
     """What the processes compute on."""
 

@@ -226,7 +226,8 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
         )
     cpus = memory_bytes = 0.0
     per_rack = 0
-    for more in [] if found[4] is None else found[4].split(","):
+    parts = [] if found[4] is None else found[4].split(",")
+    for more in parts:
         if number := _CPUS.fullmatch(more):
             cpus = float(number[1])
         elif number := _MEMORY.fullmatch(more):
@@ -237,6 +238,10 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
             raise FleetError(
                 f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB (or 466GiB) and 4/rack; a pool is {_FORM}"
             )
+    if len({part.lstrip("0123456789.").replace("GiB", "GB") for part in parts}) < len(parts):
+        raise FleetError(
+            f"cluster {whole!r}: {part!r} says something twice; keep one of each; a pool is {_FORM}"
+        )
     if int(found[1]) * int(found[2]) > MOST_DEVICES:
         raise FleetError(
             f"cluster {whole!r}: a cluster has at most {MOST_DEVICES:,} devices, got {found[1]} nodes of {found[2]}"

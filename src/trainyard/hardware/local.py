@@ -36,8 +36,9 @@ def local_profile(progress: Progress | None = None) -> MachineProfile:
         with measuring(lambda: progress and progress("another process measures this machine", 0.0)):
             profile = _remembered(path)
             if profile is None:
-                profile = measure_machine(progress)
-                remember(path, profile.to_json())
+                text = measure_machine(progress).to_json()
+                remember(path, text)
+                profile = MachineProfile.from_json(text)  # equal to what later processes read
     return profile
 
 

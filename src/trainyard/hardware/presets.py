@@ -127,7 +127,12 @@ def device_named(name: str) -> DeviceSpec:
     for known, spec in DEVICES.items():
         if known.lower() == name.lower():
             return spec
-    raise unknown_name("device", name, DEVICES, "or describe your own in a YAML file (see Cluster.to_yaml)")
+    raise unknown_name(
+        "device",
+        name,
+        DEVICES,
+        "or describe your own in a YAML file, such as `trainyard hardware --yaml` writes",
+    )
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ class Clock:
         return self.now_s
 
 
-class Held(HomeEngine):
+class Suspended(HomeEngine):
     """An engine whose jobs run for ever, and that is told what to do."""
 
-    held, killed = False, 0
+    suspended, killed = False, 0
 
     def launch(self, name: str, home: JobHome, grant: Grant) -> None:
         raise NotImplementedError
@@ -42,8 +42,8 @@ class Held(HomeEngine):
     def kill(self, name: str) -> None:
         self.killed += 1
 
-    def is_held(self, name: str) -> bool:
-        return self.held
+    def is_suspended(self, name: str) -> bool:
+        return self.suspended
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def test_a_new_start_has_given_no_sign(home: JobHome) -> None:
 def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
     """One that its cluster manager holds back gives none, and is well."""
     clock = Clock()
-    engine = Held(Site.uniform(1, 1, "A100-80G"), home.path.parent, limits=JobLimits(heartbeat_s=60.0))
+    engine = Suspended(Site.uniform(1, 1, "A100-80G"), home.path.parent, limits=JobLimits(heartbeat_s=60.0))
     engine._node_watch = NodeWatch(60.0, clock)
     home.sign(0)
-    engine.held = True
+    engine.suspended = True
     for _ in range(10):
         assert engine.progress("a").failure is None
         clock.now_s += 10.0
-    engine.held = False
+    engine.suspended = False
     while (progress := engine.progress("a")).failure is None:
         assert not engine.killed
         clock.now_s += 10.0
@@ -110,11 +110,11 @@ def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "held"),
+    ("states", "suspended"),
     [("RUNNING", False), ("COMPLETING", False), ("PENDING", True), ("RUNNING SUSPENDED", True), ("", False)],
 )
-def test_slurm_holds_what_does_not_run(states: str, held: bool) -> None:
-    assert _batch([_Row("7", state, "") for state in states.split()]).held == held
+def test_slurm_suspends_what_does_not_run(states: str, suspended: bool) -> None:
+    assert _batch([_Row("7", state, "") for state in states.split()]).suspended == suspended
 
 
 def test_limits_are_more_than_nothing() -> None:

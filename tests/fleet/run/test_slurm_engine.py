@@ -139,9 +139,9 @@ def test_a_job_is_put_off_when_all_of_it_waits(tmp_path: Path, monkeypatch: pyte
     lines += ["3|PENDING|Resources|/c", "4|RUNNING|None|/d", "5|COMPLETING|None|/b"]
     _commands(tmp_path, monkeypatch, squeue="\n".join(lines))
     assert _queue() == {
-        "/a": _Batch(("1",), ("1",), held=True),
-        "/b": _Batch(("2",), ("5",), ("2+0", "2+1"), held=True),
-        "/c": _Batch(("3",), held=True),
+        "/a": _Batch(("1",), ("1",), suspended=True),
+        "/b": _Batch(("2",), ("5",), ("2+0", "2+1"), suspended=True),
+        "/c": _Batch(("3",), suspended=True),
         "/d": _Batch(("4",)),
     }
 

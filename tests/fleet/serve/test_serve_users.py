@@ -114,9 +114,22 @@ def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: 
             api.user(request)
 
 
+@pytest.mark.parametrize("host", ["[", "]", "[::1", "[nothing]"])
+def test_a_host_that_cannot_be_read_is_refused(host: str) -> None:
+    request = Request({"type": "http", "headers": [(b"host", host.encode())]})
+    with pytest.raises(Refusal, match="header Host is") as refused:
+        Api(None, Users()).user(request)  # type: ignore[arg-type]
+    assert refused.value.status == 400
+
+
 @pytest.mark.parametrize(
     "text",
-    ["secret-of-ann\n", "ann:secret-of-ann:admin", "# mine\nann:secret-of-ann\n", "\nann: secret-of-ann"],
+    [
+        "secret-of-ann\n",
+        "ann:secret-of-ann:admin",
+        "# mine\n # too\nann:secret-of-ann\n",
+        "\nann: secret-of-ann",
+    ],
 )
 def test_a_client_reads_its_token(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine"

@@ -36,7 +36,7 @@ class RunningOptions(Common):
     stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
     """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = 100.0
-    """The checkpoints of one job take no more of the disk; a job whose would is refused."""
+    """The checkpoints of one job take no more of the disk; a job that would need more is refused."""
 
     @property
     def limits(self) -> JobLimits:

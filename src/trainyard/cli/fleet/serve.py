@@ -30,7 +30,8 @@ class Options(RunningOptions):
     port: Annotated[int, tyro.conf.arg(metavar="N")] = 8470
     """Port to listen on; 0 takes one that is free."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Who may submit jobs: lines 'user:token'; readable by you alone. Without it, everybody on this machine."""
+    """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
+    this machine."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

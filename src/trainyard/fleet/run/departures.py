@@ -50,7 +50,7 @@ class Departures:
         if self._has_left(name):
             del self._held[name]
 
-    def found(self, name: str) -> None:
+    def watch(self, name: str) -> None:
         """Watch a job that an engine knows to be leaving, if any of it is left."""
         if not self.engine.has_left(name):
             self._held[name] = self.engine.held(name)
@@ -66,7 +66,7 @@ class Departures:
         self._held = {name: devices for name, devices in self._held.items() if not self._has_left(name)}
         self._tell_final()
 
-    def block(self, name: str, grant: Grant) -> bool:
+    def blocks(self, name: str, grant: Grant) -> bool:
         """Whether a job cannot start on devices yet: it or who had them has not left."""
         every = self._held.values()
         return name in self._held or any(d is None or not d.isdisjoint(grant.devices) for d in every)

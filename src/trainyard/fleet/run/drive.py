@@ -135,7 +135,7 @@ class Driver:
         runs = self.engine.adopt(job, grant or Grant(()))
         goes_on = grant is not None and (runs or self.engine.progress(job.name).ended)
         if not runs:
-            self._departures.found(job.name)
+            self._departures.watch(job.name)
         elif grant is None:
             self._departures.leave(job.name, self.engine.held(job.name))
         self.holdings.enter(job, now_s)
@@ -370,7 +370,7 @@ class Driver:
         """Start a job that has devices, unless it failed just now, or who had them before has not left them yet."""
         job, grant = self.books.job(row), self.running[row]
         failures = self.failures.get(job.name)
-        if (failures is not None and now_s < failures.retry_s) or self._departures.block(job.name, grant):
+        if (failures is not None and now_s < failures.retry_s) or self._departures.blocks(job.name, grant):
             self._unstarted.add(row)
             return
         try:

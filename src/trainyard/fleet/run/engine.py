@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def adopt(self, job: Job, grant: Grant) -> bool:
-        """Take over a job that an engine before this one started; False if it does not run any more."""
+        """Take over a job that an engine before this one started; False if it does not run any more, or is to leave."""
         ...
 
     def away(self) -> frozenset[int]:

@@ -3,15 +3,17 @@
 ========================= =========================================================================================
 training.json             what to train, see `Training`
 checkpoints/              of `trainyard.job.run.checkpoint`; they say what is done for good
-log/metrics.jsonl         a line per step
+log/metrics.jsonl         a line per step; log/metrics.1.jsonl holds the older ones when there are too many
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 meeting-*                 in which the processes of the last start found each other
 alive-N                   written again every few seconds as long as the node lives that has rank N as its first
-lock-N                    locked as long as any process of the node that has rank N as its first lives; its group
+lock-N                    locked as long as any process of the node that has rank N as its first lives; holds the
+                          number of their process group
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
+killed.txt                the same, where it was stopped from outside
 ========================= =========================================================================================
 
 Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
@@ -210,16 +212,26 @@ class JobHome:
             yield file.fileno()
 
     def groups(self) -> list[int]:
-        """Process groups of the job that live on this node."""
-        found = []
-        for path in self.path.glob("lock-*"):
-            with path.open() as file:
-                # Who has just locked it writes next who it is.
-                while _is_locked(file, fcntl.LOCK_SH):
-                    if text := path.read_text():
-                        found.append(int(text))
-                        break
-        return found
+        """Process groups of the job that live on this node.
+
+        Raises
+        ------
+        FleetError
+            If one does not say which it is: it was stopped when it began, or the disk is full.
+        """
+        return [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+
+
+def _holder(path: Path) -> int:
+    """The group that has locked a file; 0 if none has."""
+    with path.open() as file:
+        for _ in range(_TRIES):
+            if not _is_locked(file, fcntl.LOCK_SH):
+                return 0
+            if text := path.read_text():
+                return int(text)
+            time.sleep(_RETRY_S)  # who has just locked it writes next who it is
+    raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
 
 
 def _end(file: Path) -> bytes:

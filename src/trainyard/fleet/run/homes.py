@@ -72,7 +72,6 @@ class HomeEngine(ABC):
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
-        # Jobs that are to leave nodes some of which may not answer.
         self._leaving: dict[str, _Leaving] = {}
         self._losses: dict[str, Losses] = {}
 
@@ -183,7 +182,7 @@ class HomeEngine(ABC):
                 self._losses.pop(name, None)
             self._node_watch.forget(name)
             return found
-        if self.is_held(name):
+        if self.is_suspended(name):
             self._node_watch.forget(name)
         elif lost := self._node_watch.problem(home):
             home.fail(lost, killed=True)
@@ -194,7 +193,7 @@ class HomeEngine(ABC):
             self._losses[name] = home.epochs()
         return replace(found, losses=self._losses[name].read())
 
-    def is_held(self, name: str) -> bool:
+    def is_suspended(self, name: str) -> bool:
         """Whether a cluster manager has put a job back into its queue, or has suspended it: it gives no signs then."""
         return False
 

@@ -43,7 +43,8 @@ def run_fleet(
     Raises
     ------
     FleetError
-        If a job fails too often, or the run takes too long; the engine is closed in any case.
+        If a job fails too often, the run takes too long, or what the engine needs is away for ten minutes; the engine
+        is closed in any case.
     """
     patience = patience or Patience()
     driver = Driver(site, policy, engine, place=place, rounds=rounds, patience=patience, tell=tell)

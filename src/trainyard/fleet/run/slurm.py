@@ -110,8 +110,8 @@ class SlurmEngine(ManagedEngine):
         batch = self._batch(name)
         return not batch.numbers and set(batch.ending) <= self._let_go(name)
 
-    def is_held(self, name: str) -> bool:
-        return self._batch(name).held
+    def is_suspended(self, name: str) -> bool:
+        return self._batch(name).suspended
 
     def away(self) -> frozenset[int]:
         lost = self._away.answer()
@@ -174,13 +174,13 @@ class _Batch:
     numbers : of those that wait or run.
     ending : of those that are over but for what nodes have not said yet, which one that is gone never will.
     put_off : of all components of one that waits, and is not to begin before some time.
-    held : whether one waits, or is suspended.
+    suspended : whether one is not running: it waits in the queue, or was suspended.
     """
 
     numbers: tuple[str, ...] = ()
     ending: tuple[str, ...] = ()
     put_off: tuple[str, ...] = ()
-    held: bool = False
+    suspended: bool = False
 
 
 def _queue() -> dict[str, _Batch]:

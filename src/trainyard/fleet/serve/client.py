@@ -120,7 +120,7 @@ def read_token(path: Path) -> str:
     with raised_as(FleetError):
         lines = read_text(path).splitlines()
     for line in lines:
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.strip().startswith("#"):
             user_or_token, *rest = line.split(":")
             return (rest or [user_or_token])[0].strip()
     raise FleetError(f"{path} holds no token; it has one line, TOKEN or user:TOKEN")

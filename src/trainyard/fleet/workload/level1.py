@@ -23,7 +23,7 @@ _LIMIT_S = 90.0
 _KEPT = 65_536
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
-"""From the name of a question in `trainyard.fleet.workload.training.QUESTIONS`, and what it is about."""
+"""From the name of a question in `trainyard.fleet.workload.questions.QUESTIONS`, and what it is about."""
 
 
 def ask(question: str, *about: Any) -> Any:
@@ -57,7 +57,7 @@ def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
 def _here(question: str, about: tuple[Any, ...]) -> Any:
-    from trainyard.fleet.workload.training import QUESTIONS
+    from trainyard.fleet.workload.questions import QUESTIONS
 
     return QUESTIONS[question](*about)
 
@@ -90,20 +90,30 @@ class Level1Process:
             If it needs more memory or time, or the question has no answer.
         """
         with self._lock:
-            self._start()
             try:
-                self._pipe.send((question, about))
-                if not self._pipe.poll(self.limit_s):
-                    self._end()
-                    raise FleetError(
-                        f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
-                    )
-                found, problem = self._pipe.recv()
-            except (EOFError, OSError) as error:
+                found, problem = self._answer(question, about)
+            except (EOFError, OSError):
+                # Somebody may have killed the process, which says nothing of what it looked at.
                 self._end()
-                raise FleetError(self._too_large()) from error
+                try:
+                    found, problem = self._answer(question, about)
+                except (EOFError, OSError) as error:
+                    self._end()
+                    raise FleetError(self._too_large()) from error
         if problem:
             raise FleetError(self._too_large() if problem == _NO_MEMORY else problem)
+        return found
+
+    def _answer(self, question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+        """The answer, and why there is none."""
+        self._start()
+        self._pipe.send((question, about))
+        if not self._pipe.poll(self.limit_s):
+            self._end()
+            raise FleetError(
+                f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
+            )
+        found: tuple[Any, str] = self._pipe.recv()
         return found
 
     def _too_large(self) -> str:

@@ -115,8 +115,9 @@ def _job(row: Row, arrival_s: float) -> Job:
         raise row.error(unknown[0], f"no such field; there are {', '.join(COLUMNS)}")
     given = {name: value for name, value in row.fields.items() if value}
     row = Row(row.path, row.line, given)
-    if "name" not in given or "num_devices" not in given:
-        raise row.error("name" if "name" not in given else "num_devices", "a value in every job")
+    for name, allowed in (("name", "a name of its own"), ("num_devices", "a whole number of at least 1")):
+        if name not in given:
+            raise row.error(name, allowed)
     for name in _TEXTS:
         if len(given.get(name, "")) > MOST_NAME:
             raise row.error(name, f"a text of at most {MOST_NAME:,} characters")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, Spot
+from trainyard.fleet.workload.questions import predicted_steps_per_s
 from trainyard.fleet.workload.speeds import Speeds, spots
-from trainyard.fleet.workload.training import cluster_text, predicted_steps_per_s
+from trainyard.fleet.workload.training import cluster_text
 
 if TYPE_CHECKING:
     from trainyard.program.model import Model

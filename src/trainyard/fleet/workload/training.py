@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ THIS_MACHINE = "local"
 _NO_NOISE = Noise(1.0, 0.0)
 _MOST_EPOCHS = 100
 _SHOWN_SIZES = 64
-_CAPTURING = Lock()  # capture changes PyTorch for all threads of a process
+CAPTURING = Lock()
+"""Held while a program is captured, which changes PyTorch for all threads of a process."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Training:
         from trainyard.job.catalog import parse_strategies
         from trainyard.job.task import Setting, apply
 
-        with _CAPTURING:
+        with CAPTURING:
             return apply(parse_strategies(self.strategies), Setting(task or self.task(), cluster))
 
     def sizes(self, most: int) -> tuple[int, ...]:
@@ -214,113 +215,6 @@ class Predicted(Adaptive):
         return grant.share * self.core_part * steps_per_s
 
 
-def _steps_per_s(
-    training: Training, device_type: str, per_node: tuple[int, ...], own_cores: bool = False
-) -> float:
-    from trainyard.hardware import cluster_of_profile, local_profile, parse_cluster
-
-    if own_cores:
-        num_devices = sum(per_node)
-        cluster = cluster_of_profile(replace(local_profile(), num_cores=num_devices), num_devices)
-    else:
-        cluster = parse_cluster(cluster_text([(device_type, count) for count in per_node]))
-    return predicted_steps_per_s(_task(training), cluster, training.strategies)[0]
-
-
-@lru_cache(maxsize=4)  # programs of large models are large
-def _task(training: Training) -> Task:
-    """One for all places, so that each program is captured once."""
-    return training.task()
-
-
-def predicted_steps_per_s(task: Task, cluster: Cluster, strategies: str) -> tuple[float, str]:
-    """Steps in a second that level 1 predicts for a task on all devices of a cluster; 0, and why, where it cannot run."""
-    from trainyard.job.plan import PlanError
-    from trainyard.job.planning import plan_task
-    from trainyard.job.schedule import ScheduleError
-
-    try:
-        with _CAPTURING:
-            found = plan_task(task, cluster, strategies).simulation
-    except (PlanError, ScheduleError) as error:
-        return 0.0, str(error)
-    if not found.fits:
-        return 0.0, f"a device is short of {max(found.shortage_bytes) / 2**30:.3g} GiB of memory"
-    return 1.0 / found.step_s, ""
-
-
-def _skew(model: str) -> float:
-    import torch
-
-    from trainyard.zoo import build
-
-    with _CAPTURING, torch.device("meta"):
-        sizes = [tensor.numel() * tensor.element_size() for tensor in build(model).module.parameters()]
-    return max(sizes) / sum(sizes)
-
-
-def _plan_problem(training: Training, cluster: str) -> str:
-    """Why a training cannot run on a cluster, as ``parse_cluster`` reads it: no plan, or no memory; "" if it can."""
-    from trainyard.hardware import parse_cluster
-    from trainyard.job.lower.lower import lower
-    from trainyard.job.plan import PlanError
-    from trainyard.job.schedule import ScheduleError
-    from trainyard.job.simulate import simulate_plan
-
-    place, task = parse_cluster(cluster), _task(training)
-    try:
-        plan = training.plan(place, task)
-        with _CAPTURING:
-            lowered = lower(task.program(plan.rows_per_microbatch), plan)
-    except (PlanError, ScheduleError) as error:
-        return f"no plan for {training.model} by {training.strategies}: {error}"
-    found = simulate_plan(lowered, place)  # nothing is measured for the memory that it takes
-    return "" if found.fits else f"{training.model} with {training.rows} rows does not fit: {found.shortage}"
-
-
-def _name_problem(model: str, strategies: str) -> tuple[str, str] | None:
-    """Which of two names is none, ``model`` or ``strategies``, and what is allowed; None if both are."""
-    from trainyard.job.catalog import parse_strategies
-    from trainyard.job.plan import PlanError
-    from trainyard.zoo import names
-
-    if model not in names():
-        return "model", f"a model of the zoo: {', '.join(names())}"
-    try:
-        parse_strategies(strategies)
-    except PlanError as error:
-        return "strategies", str(error)
-    return None
-
-
-def _checkpoint_problem(model: str, most_bytes: float) -> str:
-    """Why the checkpoints of a model take more of the disk than they may; "" if they do not."""
-    import torch
-
-    from trainyard.job.run.config import TrainConfig
-    from trainyard.job.run.optimizer import OptimizerConfig
-    from trainyard.job.run.quota import QuotaError, check_quota, checkpoint_bytes
-    from trainyard.zoo import build
-
-    with _CAPTURING, torch.device("meta"):
-        one_bytes = checkpoint_bytes(build(model).module, OptimizerConfig())
-    try:
-        check_quota(one_bytes, TrainConfig.keep, most_bytes)
-    except QuotaError as error:
-        return str(error)
-    return ""
-
-
-QUESTIONS: Mapping[str, Callable[..., Any]] = {
-    "steps_per_s": _steps_per_s,
-    "skew": _skew,
-    "plan_problem": _plan_problem,
-    "name_problem": _name_problem,
-    "checkpoint_problem": _checkpoint_problem,
-}
-"""What level 1 is asked, see `trainyard.fleet.workload.level1`: every answer needs PyTorch, and so seconds."""
-
-
 def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
     """The devices of a job as ``parse_cluster`` reads them.
 
@@ -333,7 +227,7 @@ def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
     FleetError
         If level 1 does not know a type.
     """
-    from trainyard.hardware import HardwareError, device_named
+    from trainyard.hardware import DEVICES, HardwareError, device_named
 
     if all(kind == THIS_MACHINE for kind, _ in nodes):
         return f"{THIS_MACHINE}:{sum(count for _, count in nodes)}"
@@ -342,8 +236,9 @@ def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
             device_named(kind)
         except HardwareError as error:
             raise FleetError(
-                f"a training runs on devices of a known type, or of type {THIS_MACHINE!r} (processes of this machine), "
-                f"as in 2x2x{THIS_MACHINE}: {error}"
+                f"unknown device type {kind!r}: a training runs on devices of a known type "
+                f"({', '.join(sorted(DEVICES))}), or of type {THIS_MACHINE!r} (processes of this machine), "
+                f"as in 2x2x{THIS_MACHINE}"
             ) from error
     return "+".join(f"1x{count}x{kind}" for kind, count in nodes)
 

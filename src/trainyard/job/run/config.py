@@ -43,7 +43,7 @@ class TrainConfig:
     heartbeat_s : seconds without a sign of life after which a process counts as stopped, and fails.
     stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
         may take half an hour in any case. Writing a checkpoint is part of a step.
-    max_checkpoint_bytes : that all checkpoints of the run may take on the disk together; a run whose would be larger is
+    max_checkpoint_bytes : that all checkpoints of the run may take on the disk together; a run that would need more is
         refused before it begins.
     pause : as soon as there is a file of this name, the run ends after its present step, with a checkpoint.
     num_threads : of each process; 0 divides the cores of the machine among its processes.

@@ -116,7 +116,7 @@ def _message(work: Work, failure: RankError, logs: Path, restarts: int) -> str:
     if steps:
         advice = f"--resume continues from step {steps[0]} ({folder})"
     elif folder is not None:
-        advice = f"there is no complete checkpoint in {folder} yet: --resume starts from step 0"
+        advice = f"there is no complete checkpoint in {folder} yet: without --resume the run begins anew"
     else:
         advice = "there is no checkpoint to resume from: give a checkpoint folder"
     log = rank_log(logs, failure.rank)
