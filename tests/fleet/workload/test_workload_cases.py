@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.cli import main as cli
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.read import Workload, read_workload
 
@@ -109,6 +110,12 @@ def test_parts_alone_are_the_job(tmp_path: Path) -> None:
     path.write_text(f"6 150 20 400 {rest.format(1)}6 150 300 600 {rest.format(1)}")
     with pytest.raises(FleetError, match="allowed is a number that no other job has"):
         list(read_workload(path))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "srtf"])
+def test_two_jobs_of_the_whole_cluster_run_one_after_the_other(policy: str) -> None:
+    run = setting_of(policy).simulate(read_workload(CASES / "two_gangs.csv"), Site.parse("100x1"))
+    assert sorted(run.completion_s) == [3600, 7200]
 
 
 def test_lines_that_end_in_cr_alone() -> None:
@@ -315,5 +322,7 @@ def test_the_command_line_says_what_was_left_out(tmp_path: Path, capsys: pytest.
         "reason": "never ran", "cannot_be_read": False, "num_rows": 2, "first": ["line 4", "line 10"], "example": "",
     }  # fmt: skip
     assert "Left out: 4 of 11 rows of the trace" in page.read_text()
+    assert cli.main([*simulate, "--limit", "3", "--strict"]) == 0
+    capsys.readouterr()
     assert cli.main(simulate) == 0
     assert "left out: 4 of 11 rows\n  2 rows: never ran (line 4, line 10)\n" in capsys.readouterr().out
