@@ -150,6 +150,17 @@ def test_heterogeneous_jobs_are_one_gang_and_those_of_arrays_are_not(tmp_path: P
     assert [(job.device_types, job.cpus, job.memory_bytes) for job in jobs[:1]] == [((), 10, 2**31)]
 
 
+def test_the_last_attempt_tells_whether_a_job_is_over(tmp_path: Path) -> None:
+    line = "{}|a|2025-03-03T08:00:00|2025-03-03T08:01:00|x|{}|60|gres/gpu={}"
+    attempts = [(7, "RESIZING", 2), (8, "PREEMPTED", 2), (7, "COMPLETED", 1), (8, "RUNNING", 2)]
+    workload = read_workload(sacct(tmp_path, *(line.format(*each) for each in attempts)))
+    assert [(job.name, job.num_devices, job.work) for job in workload] == [("7", 1, 120)]
+    assert [str(reason) for reason in workload.left_out.reasons] == [
+        "2 rows: not over yet: it is not known how long it runs (line 3, line 5)",
+        "1 row: another attempt, or component, of a job that has a line before it (line 4)",
+    ]
+
+
 def test_an_hour_that_came_twice(tmp_path: Path) -> None:
     """In Berlin it was three times two o'clock, and then two again, on 26 October 2025."""
     path = sacct(

@@ -3,8 +3,8 @@
 ::
 
     export SLURM_TIME_FORMAT=%s   # seconds since 1970, which no change of clocks makes ambiguous
-    sacct --allusers --duplicates --parsable2 --starttime=2025-03-01 --endtime=2025-04-01 --format=JobID,User,Account,\
-    Partition,State,Submit,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,ReqTRES > jobs.sacct
+    columns=JobID,User,Account,Partition,State,Submit,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,ReqTRES
+    sacct --allusers --duplicates --parsable2 --starttime=2025-03-01 --endtime=2025-04-01 --format=$columns > jobs.sacct
 
 What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTRES or ReqTRES are needed:
 
@@ -21,7 +21,7 @@ What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTR
   without saying so: they are taken as UTC unless a time zone is given. With it, those of an hour that came twice are put
   in the order of the lines. Time 0 is the first submission.
 - *TimelimitRaw* or *Timelimit*: UNLIMITED and Partition_Limit are none.
-- *State* and *End* tell jobs that are not over.
+- *State* or *End* of the last attempt tell jobs that are not over.
 - *User*, *Account* and *Partition*, which is the virtual cluster. A JobName is no model, and is not read.
 
 Texts with ``|`` or line breaks in them (JobName, Comment and the like) are read where it is clear which column they are
@@ -102,11 +102,11 @@ def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | 
     first = next((row for row in rows if elapsed_s(row)), None)
     if first is None:
         return "never ran"
-    if any(map(_is_not_over, rows)):
-        return "not over yet: it is not known how long it runs"
     by_component: dict[str, list[Row]] = {}
     for row in rows:
         by_component.setdefault(row.fields["JobID"], []).append(row)
+    if any(_is_not_over(attempts[-1]) for attempts in by_component.values()):
+        return "not over yet: it is not known how long it runs"
     parts = [part for each in by_component.values() if (part := _component(each)) is not None]
     types = {name for part in parts for name in part.had.devices}
     return declared_job(
