@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, State
 from trainyard.fleet.setting import setting_of
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
@@ -79,8 +81,8 @@ class World:
             self.running.pop(name, None)  # it may have been stopped meanwhile
         return name not in self.leaving
 
-    def held(self, name: str) -> frozenset[int]:
-        return frozenset(self.running[name].devices)
+    def held(self, name: str) -> frozenset[int] | None:
+        return frozenset(self.running[name].devices) if name in self.running else None
 
     def maybe_crash(self) -> None:
         if self.chance.random() < self.crashes:
@@ -217,6 +219,60 @@ def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -
         daemon.turn()
         seen |= {grant.devices for grant in world.running.values()}
     assert seen == {(3,), (0,)}
+
+
+@pytest.mark.parametrize("why", ["its form", "the cluster"])
+def test_a_job_that_cannot_come_back_leaves_before_others_get_its_devices(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", "{" if name == "a" and why == "its form" else text, 1.0)
+    world.running["a"] = Grant((0, 1, 2, 3))
+    store.hear(Event(1.0, read_form(form("a", 4), Path("form")), Happening.RUNS, world.running["a"]), None)
+
+    def enter(self: Holdings, job: Job, now_s: float) -> None:
+        if job.name == "a":
+            raise FleetError("it asks for more than the cluster has")
+        original(self, job, now_s)
+
+    original = Holdings.enter
+    monkeypatch.setattr(Holdings, "enter", enter if why == "the cluster" else original)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for _ in range(30):
+        if "a" in world.running:
+            assert "b" not in world.running
+            assert daemon.job("a").state is State.RUNNING
+        daemon.turn()
+    assert daemon.job("a").state is State.FAILED
+    assert "a" not in world.running
+    assert daemon.job("b").state is not State.WAITING
+
+
+def test_who_is_cancelled_while_a_policy_decides_gets_no_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+        assert daemon.job(name).reason.startswith("not looked at yet")
+
+    def decide(self: Any, *what: Any) -> Any:
+        if daemon.job("a").state is State.WAITING:
+            daemon.cancel("a", "")
+        return original(self, *what)
+
+    original = type(daemon.setting.policy).decide
+    monkeypatch.setattr(type(daemon.setting.policy), "decide", decide)
+    daemon.turn()
+    daemon.turn()
+    assert list(world.running) == ["b"]
+    assert [event["what"] for event in store.events(10, "a")] == ["cancelled", "arrives"]
 
 
 @pytest.mark.parametrize(

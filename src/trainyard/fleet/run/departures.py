@@ -38,6 +38,10 @@ class Departures:
         """Jobs that are out for good, and of which something is left."""
         return frozenset(self._final)
 
+    def is_leaving(self, name: str) -> bool:
+        """Whether something is left of a job that was to leave."""
+        return name in self._held
+
     def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
         """Have a job leave.
 

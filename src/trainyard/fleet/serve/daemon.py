@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,11 @@ class Daemon:
             place=self.setting.place,
             rounds=self.setting.rounds,
             tell=self._hear,
+            cancelled=self._cancelled,
             keep_spans=False,
         )
+        # Why jobs have failed of which something may run still.
+        self._failing: dict[str, str] = {}
         self._settled_s, self._admitted = 0.0, frozenset[str]()
         self._news.set()
 
@@ -209,6 +212,7 @@ class Daemon:
         if self._news.is_set():
             self._news.clear()
             self._take_in()
+        self._fail_who_left()
         self.driver.step(time.time())
         self._settle(time.time())
 
@@ -223,7 +227,7 @@ class Daemon:
         except StateError as error:
             self._later(error)
             return
-        known = {*self.driver.names, *self.driver.ending}
+        known = {*self.driver.names, *self.driver.ending, *self._failing}
         for record in records:
             if record.name not in known and not self._comes_back(record):
                 continue
@@ -231,7 +235,7 @@ class Daemon:
                 self.driver.cancel(record.name, time.time())
 
     def _comes_back(self, record: Record) -> bool:
-        """Restore a job; whether that went well. One that cannot be restored has failed."""
+        """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""
         try:
             self._restore(record)
         except _StopError:
@@ -240,9 +244,23 @@ class Daemon:
             if is_everybodys(error):
                 self._later(error)
             else:
-                self._write(partial(self.store.fail, record.name, one_line(error), time.time()))
+                self.driver.expel(record.name)
+                self._failing[record.name] = one_line(error)
             return False
         return True
+
+    def _fail_who_left(self) -> None:
+        """Write down failures of jobs of which nothing is left; until then the next daemon has to know of them."""
+        for name in [name for name in self._failing if self.driver.has_left(name)]:
+            self._write(partial(self.store.fail, name, self._failing[name], time.time()))
+            del self._failing[name]
+
+    def _cancelled(self) -> Collection[str]:
+        """Jobs that their users do not want any more, as far as that is known."""
+        try:
+            return [record.name for record in self.store.jobs(State.CANCELLING)]
+        except StateError:
+            return ()
 
     def _later(self, error: Exception) -> None:
         self._note(one_line(error))

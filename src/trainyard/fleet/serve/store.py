@@ -27,6 +27,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
 _VARIABLE = "TRAINYARD_STATE"
+_NEW = "not looked at yet; it may have to be predicted first how fast jobs are"
 _LIVES = JOBS.c.finish_s.is_(None)
 # What passes: a database that is locked, full, being restarted or not reached.
 _PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
@@ -135,6 +136,7 @@ class Store:
                         num_devices=job.num_devices,
                         work=job.work,
                         state=State.WAITING,
+                        reason=_NEW,
                         arrival_s=now_s,
                         settled_s=now_s,
                     )
