@@ -128,8 +128,8 @@ class Driver:
     def restore(self, job: Job, now_s: float, past: Past) -> None:
         """A job comes back that a driver before this one had; where it still runs, it goes on.
 
-        One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the job,
-        and `expel` stops what may still run of it.
+        One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the
+        job, and `expel` stops what may still run of it.
         """
         grant, num_devices = past.grant, self.site.whole.num_devices
         if grant is not None and max(grant.devices, default=0) >= num_devices:
