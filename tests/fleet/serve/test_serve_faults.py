@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from test_serve_restarts import CANCELLED, SITE, FragileStore, World, form
 
 from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.serve import daemon as daemons
+from trainyard.fleet.serve import server
 from trainyard.fleet.serve.app import Api, cluster_document
 from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, State
@@ -134,3 +137,20 @@ def test_one_job_that_cannot_be_is_the_only_one_that_fails(
     assert "too large" in found["undecided"][1]
     assert "belongs to another" in found["unstarted"][1]
     assert not daemon.problem
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_the_state_is_written_at_last(
+    how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.atexit, "unregister", lambda _: None)
+    monkeypatch.setattr(daemons, "_SETTLE_S", 1e9)
+    store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    wrote: list[float] = []
+    monkeypatch.setattr(store, "settle", lambda *what: wrote.append(what[-1]))
+    before = signal.getsignal(how)
+    server.serve(daemon, Users(), "127.0.0.1", 0, lambda _: os.kill(os.getpid(), how))
+    assert signal.getsignal(how) is before
+    assert wrote
+    assert daemon._stopping.is_set()
