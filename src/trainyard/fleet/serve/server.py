@@ -18,7 +18,6 @@ from trainyard.fleet.serve.limits import protocol, reserve_descriptors
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
 
-
 _SHUTDOWN_S = 10  # for requests that are being answered
 _LAST_TURN_S = 60.0
 
