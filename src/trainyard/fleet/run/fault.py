@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.level1 import UnansweredError
 
 __all__ = ["EngineError", "is_everybodys", "one_line"]
 
@@ -24,7 +25,7 @@ class EngineError(FleetError):
 
 def is_everybodys(error: BaseException) -> bool:
     """Whether an error says that what all jobs need is not there now, so that no job is to blame."""
-    return isinstance(error, EngineError | MemoryError) or (
+    return isinstance(error, EngineError | UnansweredError | MemoryError) or (
         isinstance(error, OSError) and error.errno in _EVERYBODYS
     )
 

@@ -29,6 +29,8 @@ from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.level1 import waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 from trainyard.private import make_private, opener
@@ -37,6 +39,7 @@ _SETTLE_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _SILENT_S = 120.0
 _STATE_AGAIN_S = 1.0
+_INTAKE_WAIT_S = 15.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -104,9 +107,18 @@ class Daemon:
         ------
         FleetError
             If it is no job that can run here.
+        UnansweredError
+            If that cannot be said now.
         Refusal
             If it names another user, or there was one of its name.
         """
+        with waiting_at_most(_INTAKE_WAIT_S):
+            job = self._looked_at(form, user)
+        self.store.add(job, user, form, time.time())
+        self._news.set()
+        return self.job(job.name)
+
+    def _looked_at(self, form: str, user: str) -> Job:
         job = read_form(form, Path("the job"))
         if job.arrival_s:
             raise FleetError("a job arrives when it is submitted; leave arrival_s out")
@@ -115,9 +127,7 @@ class Daemon:
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
         check_runnable([job], self.site.whole, self.driver.policy, self.driver.engine.limits)
-        self.store.add(job, user, form, time.time())
-        self._news.set()
-        return self.job(job.name)
+        return job
 
     def job(self, name: str) -> Record:
         """A job.

@@ -7,23 +7,43 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from trainyard.fleet.site import FleetError
 
-__all__ = ["Level1Process", "ask", "ask_through"]
+__all__ = ["BusyError", "Level1Process", "UnansweredError", "ask", "ask_through", "waiting_at_most"]
 
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
 _LIMIT_S = 90.0
 _KEPT = 65_536
+# A question that found no answer so often is to blame itself, and is not asked again for a while.
+_MOST_TRIES, _REST_S = 3, 600.0
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
 """From the name of a question in `trainyard.fleet.workload.questions.QUESTIONS`, and what it is about."""
+
+
+class UnansweredError(FleetError):
+    """A question found no answer, and that may be due to this machine, as it is now: asked again it may find one."""
+
+
+class BusyError(UnansweredError):
+    """Others ask, and whoever asks does not wait for longer."""
+
+
+class _Tries(NamedTuple):
+    """How often a question found no answer, and until when that counts."""
+
+    count: int
+    until_s: float
+    why: str
 
 
 def ask(question: str, *about: Any) -> Any:
@@ -33,8 +53,27 @@ def ask(question: str, *about: Any) -> Any:
     ------
     FleetError
         If it cannot be answered.
+    UnansweredError
+        If it may be the next time.
     """
-    found, problem = _known(question, about)
+    key, now_s = (question, about), time.monotonic()
+    tries = _tries.get(key, _NO_TRIES)
+    if tries.count >= _MOST_TRIES and now_s < tries.until_s:
+        raise FleetError(tries.why)
+    try:
+        found, problem = _known(question, about)
+    except BusyError:
+        raise
+    except UnansweredError as error:
+        for old in [old for old, each in list(_tries.items()) if each.until_s < now_s]:
+            _tries.pop(old, None)
+        count = _tries.get(key, _NO_TRIES).count + 1
+        why = f"{error}, {count} times; give it fewer rows, or a smaller model"
+        _tries[key] = _Tries(count, time.monotonic() + _REST_S, why)
+        if count >= _MOST_TRIES:
+            raise FleetError(why) from error
+        raise
+    _tries.pop(key, None)
     if problem:
         raise FleetError(problem)
     return found
@@ -45,12 +84,25 @@ def ask_through(answers: Answers) -> None:
     global _answers
     _answers = answers
     _known.cache_clear()
+    _tries.clear()
+
+
+@contextmanager
+def waiting_at_most(limit_s: float) -> Iterator[None]:
+    """Within it, this thread waits no longer until a question of another is answered; then there is a `BusyError`."""
+    _waits.limit_s = limit_s
+    try:
+        yield
+    finally:
+        del _waits.limit_s
 
 
 @lru_cache(maxsize=_KEPT)
 def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
     try:
         return _answers(question, about), ""
+    except UnansweredError:
+        raise
     except FleetError as error:
         return None, str(error)
 
@@ -63,6 +115,9 @@ def _here(question: str, about: tuple[Any, ...]) -> Any:
 
 
 _answers: Answers = _here
+_NO_TRIES = _Tries(0, 0.0, "")
+_tries: dict[tuple[str, tuple[Any, ...]], _Tries] = {}
+_waits = threading.local()
 
 
 class Level1Process:
@@ -80,6 +135,7 @@ class Level1Process:
         self.limit_s = limit_s
         self._lock = threading.Lock()
         self._process: Any = None
+        self._num_answers = 0  # of this process
 
     def __call__(self, question: str, about: tuple[Any, ...]) -> Any:
         """See `Answers`.
@@ -87,35 +143,53 @@ class Level1Process:
         Raises
         ------
         FleetError
-            If it needs more memory or time, or the question has no answer.
+            If it needs more memory, or the question has no answer.
+        UnansweredError
+            If there was none in time, or the process was lost.
+        BusyError
+            See `waiting_at_most`.
         """
-        with self._lock:
-            self._start()
-            try:
-                self._pipe.send((question, about))
-                if not self._pipe.poll(self.limit_s):
-                    self._end()
-                    raise FleetError(
-                        f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
-                    )
-                found, problem = self._pipe.recv()
-            except (EOFError, OSError) as error:
-                self._end()
-                raise FleetError(self._too_large()) from error
+        if not self._lock.acquire(timeout=getattr(_waits, "limit_s", -1.0)):
+            raise BusyError("other jobs are being looked at, which takes a while; ask again in some seconds")
+        try:
+            is_first = not self._num_answers
+            found, problem = self._answer(question, about)
+            if problem == _NO_MEMORY and not is_first:
+                self._end()  # answers before this one took a part of it
+                found, problem = self._answer(question, about)
+        finally:
+            self._lock.release()
+        if problem == _NO_MEMORY:
+            raise FleetError(
+                f"looking at it takes more than {self.memory_bytes / _GIB:.3g} GiB of memory; give it fewer rows, or "
+                "a smaller model"
+            )
         if problem:
-            raise FleetError(self._too_large() if problem == _NO_MEMORY else problem)
+            raise FleetError(problem)
         return found
 
-    def _too_large(self) -> str:
-        return (
-            f"looking at it takes more than {self.memory_bytes / _GIB:.3g} GiB of memory; give it fewer rows, or a "
-            "smaller model"
-        )
+    def _answer(self, question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+        try:
+            self._start()
+            self._pipe.send((question, about))
+            if self._pipe.poll(self.limit_s):
+                self._num_answers += 1
+                found, problem = self._pipe.recv()
+                return found, problem
+        except (EOFError, OSError) as error:
+            self._end()
+            raise UnansweredError(
+                f"looking at it ended with {type(error).__name__}: this machine may be short of memory, of which it may "
+                f"take {self.memory_bytes / _GIB:.3g} GiB"
+            ) from error
+        self._end()
+        raise UnansweredError(f"looking at it took more than {self.limit_s:g} s")
 
     def _start(self) -> None:
         from trainyard.job.run.processes import context
 
         if self._process is None or not self._process.is_alive():
+            self._num_answers = 0
             self._pipe, theirs = context().Pipe()
             arguments = (theirs, self.memory_bytes)
             self._process = context().Process(target=_serve, args=arguments, daemon=True)
@@ -123,6 +197,7 @@ class Level1Process:
             theirs.close()
 
     def _end(self) -> None:
+        self._num_answers = 0
         if self._process is None:
             return
         self._pipe.close()
