@@ -114,9 +114,11 @@ class JobHome:
 
     def fail(self, reason: str, *, killed: bool = False) -> None:
         """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
-        file = self.killing if killed else self.failure
-        if not file.exists():
-            write_private(file, reason)
+        with (
+            suppress(FileExistsError),
+            open(self.killing if killed else self.failure, "x", opener=opener) as file,
+        ):
+            file.write(reason)
 
     def sign(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""

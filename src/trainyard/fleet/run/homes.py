@@ -139,6 +139,7 @@ class HomeEngine(ABC):
         gone = not self.home(name).groups() if leaving.is_lost else False
         if (gone or not leaving.is_lost) and self.is_over(name):
             del self._leaving[name]
+            self.forget(name)
             return True
         if leaving.is_lost:
             if (gone or now_s > leaving.until_s) and now_s > leaving.again_s:
@@ -150,6 +151,12 @@ class HomeEngine(ABC):
             self._leaving[name] = _Leaving(now_s + _KILL_S, is_lost=True)
             self.kill(name)
         return False
+
+    def forget(self, name: str) -> None:
+        """Nothing is left of a job; it may be started again."""
+        self._known.discard(name)
+        self._losses.pop(name, None)
+        self._node_watch.forget(name)
 
     def held(self, name: str) -> frozenset[int] | None:
         try:
@@ -178,9 +185,9 @@ class HomeEngine(ABC):
         home, is_over = self.home(name), self.is_over(name)
         found = home.progress(is_over)
         if is_over:
-            if found.ended:
-                self._losses.pop(name, None)
             self._node_watch.forget(name)
+            if found.ended:
+                self.forget(name)
             return found
         if self.is_suspended(name):
             self._node_watch.forget(name)

@@ -39,9 +39,9 @@ class BusyError(UnansweredError):
 
 
 class _Tries(NamedTuple):
-    """How often a question found no answer, and until when that counts."""
+    """How often a question found no answer, until when that counts, and why it found none."""
 
-    count: int
+    number: int
     until_s: float
     why: str
 
@@ -58,7 +58,7 @@ def ask(question: str, *about: Any) -> Any:
     """
     key, now_s = (question, about), time.monotonic()
     tries = _tries.get(key, _NO_TRIES)
-    if tries.count >= _MOST_TRIES and now_s < tries.until_s:
+    if tries.number >= _MOST_TRIES and now_s < tries.until_s:
         raise FleetError(tries.why)
     try:
         found, problem = _known(question, about)
@@ -67,7 +67,7 @@ def ask(question: str, *about: Any) -> Any:
     except UnansweredError as error:
         for old in [old for old, each in list(_tries.items()) if each.until_s < now_s]:
             _tries.pop(old, None)
-        count = _tries.get(key, _NO_TRIES).count + 1
+        count = _tries.get(key, _NO_TRIES).number + 1
         why = f"{error}, {count} times; give it fewer rows, or a smaller model"
         _tries[key] = _Tries(count, time.monotonic() + _REST_S, why)
         if count >= _MOST_TRIES:
