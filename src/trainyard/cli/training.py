@@ -138,7 +138,9 @@ def train_and_report(
 
     config = options.config(spec, run)
     data, said = data_of(spec, plan.num_rows, own_data)
-    screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
+    every = config.checkpoint_every
+    when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
+    screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
     with _shown(screen, config.steps) as (on_step, on_restart):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:

@@ -37,7 +37,6 @@ from trainyard.job.run.snapshot import Part, Target, fields, take
 from trainyard.job.run.tensor_files import Place, write_tensors
 from trainyard.private import make_private
 
-
 _ASIDE = ".old"  # ends the name of a checkpoint while another one takes its place
 
 

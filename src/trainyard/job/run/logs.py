@@ -66,16 +66,25 @@ class Metrics:
                 file.unlink()
         self.file, self._most_bytes = folder / "metrics.jsonl", most_bytes
         self._handle = self._opened()
-        if _ends_within_a_line(self.file):
-            os.write(self._handle, b"\n")  # a process that was killed left half a line
+        self._is_cut_off = _ends_within_a_line(self.file)  # by a process that was killed
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Add a line."""
-        os.write(self._handle, json.dumps(entry).encode() + b"\n")
+        """Add a line.
+
+        Raises
+        ------
+        OSError
+            If there is no room for it, or for all of it; the next line begins a new one.
+        """
+        line = b"\n" * self._is_cut_off + json.dumps(entry).encode() + b"\n"
+        while line:
+            line = line[os.write(self._handle, line) :]
+            self._is_cut_off = bool(line)
         if os.fstat(self._handle).st_size > self._most_bytes:
-            self.close()
             self.file.replace(self.file.with_suffix(".1.jsonl"))
-            self._handle = self._opened()
+            new = self._opened()
+            self.close()
+            self._handle = new
 
     def close(self) -> None:
         """No more follows."""
