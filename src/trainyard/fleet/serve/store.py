@@ -27,7 +27,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
 _VARIABLE = "TRAINYARD_STATE"
-_NEW = "not looked at yet; it may have to be predicted first how fast jobs are"
+_NEW = "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
 # What passes: a database that is locked, full, being restarted or not reached.
 _PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
@@ -242,7 +242,8 @@ class Store:
 
     def events(self, last: int, job: str | None = None) -> list[dict[str, Any]]:
         """The last events, the newest first; of one job, if it is named."""
-        query = sql.select(EVENTS).order_by(EVENTS.c.number.desc()).limit(last)
+        shown = [column for column in EVENTS.c if column is not EVENTS.c.key]
+        query = sql.select(*shown).order_by(EVENTS.c.number.desc()).limit(last)
         if job is not None:
             query = query.where(EVENTS.c.job == job)
         with self._reads() as connection:
