@@ -8,17 +8,22 @@ import itertools
 import os
 import random
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from test_serve_restarts import CANCELLED, SITE, FragileStore, World, form
 
 from trainyard.fleet.run.fault import EngineError
+from trainyard.fleet.serve import client, server
 from trainyard.fleet.serve import daemon as daemons
-from trainyard.fleet.serve import server
 from trainyard.fleet.serve.app import Api, cluster_document
 from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, State
@@ -154,3 +159,51 @@ def test_a_signal_ends_the_server_and_the_state_is_written_at_last(
     assert signal.getsignal(how) is before
     assert wrote
     assert daemon._stopping.is_set()
+
+
+def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, slept = ["5", "1", None, ""], list[float]()
+
+    def answer(request: Any, timeout: float) -> BytesIO:
+        retry_s, headers = answers.pop(0), Message()
+        if retry_s is None:
+            return BytesIO(b'{"name": "a"}')
+        headers["Retry-After"] = retry_s
+        raise HTTPError(request.full_url, 503, "busy", headers, BytesIO(b'{"error": "busy"}'))
+
+    monkeypatch.setattr(client.urllib.request, "urlopen", answer)
+    monkeypatch.setattr(client.time, "sleep", slept.append)
+    assert client.Client().submit({}) == {"name": "a"}
+    assert slept == [5.0, 1.0]
+    with pytest.raises(FleetError, match=r"^busy$"):
+        client.Client().submit({})
+
+
+def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
+    daemon, goes_on = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path), threading.Event()
+
+    def look(policy: Any, site: Any, job: Job, now_s: float) -> None:
+        if job.name == "slow":
+            goes_on.wait()
+            raise FleetError("the scheduler will find that, too")
+
+    def wait_for_end(name: str) -> None:
+        while daemon.job(name).state is not State.ENDED:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(daemons, "look_at", look)
+    for name in ("first", "slow"):
+        text = form(name, 1)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    scheduling = threading.Thread(target=daemon.run)
+    scheduling.start()
+    try:
+        wait_for_end("first")
+        assert daemon.job("slow").reason.startswith("not looked at yet")
+        goes_on.set()
+        wait_for_end("slow")
+    finally:
+        goes_on.set()
+        daemon.stop()
+        scheduling.join()

@@ -106,8 +106,18 @@ def test_a_process_that_takes_too_long_is_ended_and_the_next_one_answers() -> No
     limited._end()
 
 
-@pytest.mark.parametrize("error", [MemoryError, SystemError])
-def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "problem", "passes"),
+    [
+        (MemoryError, level1._NO_MEMORY, False),
+        (SystemError, level1._NO_MEMORY, False),
+        (OSError, "OSError", True),
+        (ValueError, "ValueError", False),
+    ],
+)
+def test_a_process_says_what_is_due_to_the_machine(
+    error: type[Exception], problem: str, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = Pipe()
     limits: list[Any] = []
 
@@ -119,7 +129,7 @@ def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: p
     ours.send(("skew", ("gpt-tiny",)))
     process = threading.Thread(target=level1._serve, args=(theirs, 123))
     process.start()
-    assert ours.recv() == (None, level1._NO_MEMORY)
+    assert ours.recv() == (None, problem, passes)
     ours.close()
     process.join()
     assert limits == [(level1.resource.RLIMIT_DATA, (123, 123))]

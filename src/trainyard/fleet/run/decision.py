@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 
 from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.fault import is_everybodys, one_line
+from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
-__all__ = ["UndecidedError", "decide"]
+__all__ = ["UndecidedError", "decide", "look_at"]
 
 # Of a search for those who are to blame: who is not found is looked for at the next decision.
 _MOST_QUESTIONS, _MOST_S = 64, 10.0
@@ -47,6 +53,14 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any
         if not is_everybodys(error) and (jobs := _Search(policy, snapshot).culprits()):
             raise UndecidedError(jobs) from error
         raise
+
+
+def look_at(policy: Policy, site: Site, job: Job, now_s: float) -> None:
+    """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
+    holdings = Holdings(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    holdings.enter(job, now_s)
+    free, books = holdings.free.by_node.copy(), holdings.books
+    policy.decide(Snapshot(now_s, site, free, policy.needs, books.active.copy(), books), policy.start(site))
 
 
 class _Search:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.run.decision import look_at
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
@@ -24,6 +25,7 @@ from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.fault import is_everybodys, one_line
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.past import Done, Past
+from trainyard.fleet.serve.lookahead import Lookahead
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
@@ -62,6 +64,7 @@ class Daemon:
         # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
         self._problem, self._noted, self._num_failures = "", "", 0
         self._alive_s = time.monotonic()
+        self._lookahead: Lookahead | None = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -183,6 +186,7 @@ class Daemon:
     def run(self) -> None:
         """Schedule until told to stop, whatever goes wrong: what does is logged, and shown as ``problem``."""
         wait_s = POLL_S
+        self._lookahead = Lookahead(self._look_at, self._news.set)
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
@@ -238,11 +242,23 @@ class Daemon:
             self._later(error)
             return
         known = {*self.driver.names, *self.driver.ending, *self._failing}
+        if self._lookahead is not None:
+            self._lookahead.keep([record.name for record in records if record.name not in known])
         for record in records:
-            if record.name not in known and not self._comes_back(record):
+            if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
+
+    def _is_looked_at(self, record: Record) -> bool:
+        """Whether a job may come in: one that waits first has its speed predicted, while others are scheduled."""
+        if self._lookahead is None or record.state is not State.WAITING:
+            return True
+        return self._lookahead.has_seen(record)
+
+    def _look_at(self, record: Record) -> None:
+        job = on_places(record.job, self._engine.core_part)
+        look_at(self.setting.policy, self._whole, job, time.time())
 
     def _comes_back(self, record: Record) -> bool:
         """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""

@@ -174,7 +174,9 @@ class Level1Process:
             self._pipe.send((question, about))
             if self._pipe.poll(self.limit_s):
                 self._num_answers += 1
-                found, problem = self._pipe.recv()
+                found, problem, passes = self._pipe.recv()
+                if passes:
+                    raise UnansweredError(f"looking at it failed: {problem}")
                 return found, problem
         except (EOFError, OSError) as error:
             self._end()
@@ -218,8 +220,13 @@ def _serve(pipe: Any, memory_bytes: int) -> None:
         except EOFError:
             return
         try:
-            pipe.send((_here(question, about), ""))
+            answer = _here(question, about), "", False
         except (MemoryError, SystemError):  # the latter where Python itself finds no room
-            pipe.send((None, _NO_MEMORY))
+            answer = None, _NO_MEMORY, False
         except Exception as error:
-            pipe.send((None, " ".join(str(error).split()) or type(error).__name__))
+            problem = " ".join(str(error).split()) or type(error).__name__
+            answer = None, problem, isinstance(error, OSError)  # such as a disk that is full
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:  # whoever asked is gone
+            return
