@@ -138,7 +138,7 @@ def test_a_job_whose_processes_are_stopped_goes_on_from_its_checkpoint(tmp_path:
         each.suspend()
     while (progress := local.progress("a")).failure is None:
         time.sleep(0.05)
-    assert "gave no sign for" in progress.failure
+    assert "gave no heartbeat for" in progress.failure
     assert progress.killed
     while not local.is_over("a"):
         time.sleep(0.05)

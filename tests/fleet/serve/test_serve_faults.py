@@ -64,7 +64,7 @@ FAULTS: tuple[Callable[[], Exception], ...] = (
 def test_what_passes_is_survived(
     policy: str, seed: int, tmp_path: Path, forms: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(daemons, "_STATE_AGAIN_S", 0.0)
     world = FaultyWorld(random.Random(seed), crashes=0.0)
     setting = setting_of(policy, round_s=0.05 if setting_of(policy).rounds else None)
@@ -149,11 +149,11 @@ def test_a_signal_ends_the_server_and_the_state_is_written_at_last(
     how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.atexit, "unregister", lambda _: None)
-    monkeypatch.setattr(daemons, "_SETTLE_S", 1e9)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 1e9)
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
     daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
     wrote: list[float] = []
-    monkeypatch.setattr(store, "settle", lambda *what: wrote.append(what[-1]))
+    monkeypatch.setattr(store, "note_progress", lambda *what: wrote.append(what[-1]))
     before = signal.getsignal(how)
     server.serve(daemon, Users(), "127.0.0.1", 0, lambda _: os.kill(os.getpid(), how))
     assert signal.getsignal(how) is before

@@ -122,11 +122,11 @@ class FragileStore(Store):
         super().__init__(url)
         self.world = world
 
-    def hear(self, *what: Any) -> None:
-        self._fragile(super().hear, *what)
+    def write_event(self, *what: Any) -> None:
+        self._fragile(super().write_event, *what)
 
-    def settle(self, *what: Any) -> None:
-        self._fragile(super().settle, *what)
+    def note_progress(self, *what: Any) -> None:
+        self._fragile(super().note_progress, *what)
 
     def _fragile(self, write: Callable[..., None], *what: Any) -> None:
         self.world.maybe_crash()
@@ -173,7 +173,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     forms: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     world = World(random.Random(seed), crashes=0.1, losses=losses)
     round_s = 0.05 if setting_of(policy).rounds else None
     setting, url = setting_of(policy, round_s=round_s), f"sqlite:///{tmp_path / 'state.sqlite'}"
@@ -231,7 +231,9 @@ def test_a_job_that_cannot_come_back_leaves_before_others_get_its_devices(
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", "{" if name == "a" and why == "its form" else text, 1.0)
     world.running["a"] = Grant((0, 1, 2, 3))
-    store.hear(Event(1.0, read_form(form("a", 4), Path("form")), Happening.RUNS, world.running["a"]), None)
+    store.write_event(
+        Event(1.0, read_form(form("a", 4), Path("form")), Happening.RUNS, world.running["a"]), None
+    )
 
     def enter(self: Holdings, job: Job, now_s: float) -> None:
         if job.name == "a":
@@ -288,7 +290,7 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({whose: had}, {}, set(), 2.0)
+    store.note_progress({whose: had}, {}, set(), 2.0)
     daemon = daemons.Daemon(SITE, setting_of(policy), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"]
@@ -317,7 +319,7 @@ def test_a_job_between_two_rounds_is_not_told_of_a_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one was made before it came; and as soon as there is one, that is what it is told."""
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     daemon = daemons.Daemon(
         SITE, setting_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.fleet.run.fault import is_everybodys
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import (
@@ -58,7 +58,7 @@ def test_what_may_be_due_to_the_machine_is_tried_again(monkeypatch: pytest.Monke
     ask_through(answer)
     with pytest.raises(UnansweredError) as first:
         ask("what", 1)
-    assert is_everybodys(first.value)
+    assert is_infrastructure_fault(first.value)
     assert ask("what", 1) == 7
     for _ in range(2):
         with pytest.raises(UnansweredError):
@@ -66,7 +66,7 @@ def test_what_may_be_due_to_the_machine_is_tried_again(monkeypatch: pytest.Monke
     for _ in range(2):
         with pytest.raises(FleetError, match="late, 3 times; give it fewer rows") as last:
             ask("what", 2)
-        assert not is_everybodys(last.value)
+        assert not is_infrastructure_fault(last.value)
     monkeypatch.setattr(level1.time, "monotonic", lambda: 1e12)
     assert ask("what", 2) == 8
     ask_through(level1._here)

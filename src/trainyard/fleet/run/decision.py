@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.run.fault import is_everybodys, one_line
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.workload.job import Job
@@ -50,7 +51,7 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any
     try:
         return policy.decide(snapshot, state)
     except Exception as error:
-        if not is_everybodys(error) and (jobs := _Search(policy, snapshot).culprits()):
+        if not is_infrastructure_fault(error) and (jobs := _Search(policy, snapshot).culprits()):
             raise UndecidedError(jobs) from error
         raise
 
@@ -82,7 +83,7 @@ class _Search:
             return
         self._num_left -= 1
         error = self._error(replace(self._snapshot, rows=rows))
-        if error is None or is_everybodys(error):
+        if error is None or is_infrastructure_fault(error):
             return
         if len(rows) == 1:
             self._found[int(rows[0])] = one_line(error)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.event import Event
-from trainyard.fleet.run.fault import one_line
 from trainyard.fleet.workload.job import Grant
 
 __all__ = ["Departures"]

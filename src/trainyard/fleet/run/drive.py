@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from functools import partial
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.mechanism.waiting import why_waiting
@@ -17,7 +18,6 @@ from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.run.decision import UndecidedError, decide
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.fault import one_line
 from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Patience

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.place.auxiliary import as_asked
-from trainyard.fleet.run.alive import NodeWatch
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -201,7 +201,7 @@ class HomeEngine(ABC):
         return replace(found, losses=self._losses[name].read())
 
     def is_suspended(self, name: str) -> bool:
-        """Whether a cluster manager has put a job back into its queue, or has suspended it: it gives no signs then."""
+        """Whether a cluster manager has put a job back into its queue, or has suspended it: it has no heartbeat then."""
         return False
 
     def close(self) -> None:

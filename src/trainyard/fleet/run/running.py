@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.fault import is_everybodys, one_line
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.workload.job import Grant
 
@@ -53,7 +54,7 @@ class Running:
         try:
             self._engine.start(job, grant)
         except Exception as error:
-            if not is_everybodys(error):
+            if not is_infrastructure_fault(error):
                 return self._failed(row, f"it cannot be started: {one_line(error)}")
             # It may have been started in part.
             self.departures.leave(job.name, frozenset(grant.devices))
@@ -70,7 +71,7 @@ class Running:
         try:
             return self._engine.progress(self._books.job(row).name)
         except Exception as error:
-            if is_everybodys(error):
+            if is_infrastructure_fault(error):
                 self.trouble = one_line(error)
                 return None
             return self._failed(row, one_line(error))

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.decision import look_at
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
-from trainyard.fleet.run.fault import is_everybodys, one_line
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.serve.lookahead import Lookahead
@@ -37,7 +38,7 @@ from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 from trainyard.private import make_private, opener
 
-_SETTLE_S = 1.0
+_PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _SILENT_S = 120.0
 _STATE_AGAIN_S = 1.0
@@ -75,13 +76,13 @@ class Daemon:
             self._engine,
             place=self.setting.place,
             rounds=self.setting.rounds,
-            tell=self._hear,
+            tell=self._write_event,
             cancelled=self._cancelled,
             keep_spans=False,
         )
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
-        self._settled_s, self._admitted = 0.0, frozenset[str]()
+        self._progress_s, self._admitted = 0.0, frozenset[str]()
         self._news.set()
 
     @property
@@ -190,7 +191,7 @@ class Daemon:
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
-            self._settle(time.time(), last=True)
+            self._note_progress(time.time(), last=True)
         except Exception:
             _LOG.exception("the state could not be written at last")
 
@@ -228,7 +229,7 @@ class Daemon:
             self._take_in()
         self._fail_who_left()
         self.driver.step(time.time())
-        self._settle(time.time())
+        self._note_progress(time.time())
 
     def stop(self) -> None:
         """Schedule no more; jobs that run go on."""
@@ -267,7 +268,7 @@ class Daemon:
         except _StopError:
             raise
         except Exception as error:
-            if is_everybodys(error):
+            if is_infrastructure_fault(error):
                 self._later(error)
             else:
                 self.driver.expel(record.name)
@@ -302,9 +303,9 @@ class Daemon:
         past = Past(record.grant, Done(record.done, *had_s, record.measured), first_start_s, admitted)
         self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
-    def _hear(self, event: Event) -> None:
+    def _write_event(self, event: Event) -> None:
         done, key = self.driver.done().get(event.job.name), secrets.token_hex(8)
-        self._write(partial(self.store.hear, event, done, key))
+        self._write(partial(self.store.write_event, event, done, key))
 
     def _write(self, write: Callable[[], None]) -> None:
         """Write to the store, however long that takes: what is not written must not be done.
@@ -323,10 +324,10 @@ class Daemon:
                 if self._stopping.wait(_STATE_AGAIN_S):
                     raise _StopError from error
 
-    def _settle(self, now_s: float, last: bool = False) -> None:
+    def _note_progress(self, now_s: float, last: bool = False) -> None:
         driver, admitted = self.driver, self.driver.admitted()
         # Whom the policy admits is written down at once: it is a promise.
-        if now_s < self._settled_s + _SETTLE_S and admitted <= self._admitted and not last:
+        if now_s < self._progress_s + _PROGRESS_EVERY_S and admitted <= self._admitted and not last:
             return
         running = {driver.books.job(row).name for row in driver.running}
         waiting = {
@@ -335,11 +336,11 @@ class Daemon:
             if name not in running
         }
         try:
-            self.store.settle(driver.done(), waiting, admitted, now_s)
+            self.store.note_progress(driver.done(), waiting, admitted, now_s)
         except StateError as error:
             self._note(one_line(error))
         else:
-            self._settled_s, self._admitted = now_s, admitted
+            self._progress_s, self._admitted = now_s, admitted
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class Store:
     def _reads(self) -> AbstractContextManager[sql.Connection]:
         return _passing(self._engine.connect)
 
-    def claim(self, **about: str) -> None:
+    def claim(self, **facts: str) -> None:
         """Note what this state is of, such as the folder and the cluster.
 
         Raises
@@ -107,7 +107,7 @@ class Store:
         """
         with self._begins() as connection:
             known = {row.name: row.text for row in connection.execute(sql.select(ABOUT))}
-            for name, text in about.items():
+            for name, text in facts.items():
                 if known.get(name, text) != text:
                     raise FleetError(
                         f"this state is of the {name} {known[name]}, not {text}; start the daemon as before, or give it "
@@ -156,7 +156,7 @@ class Store:
             )
         return None if state is None else State(state)
 
-    def hear(self, event: Event, done: Done | None, key: str = "") -> None:
+    def write_event(self, event: Event, done: Done | None, key: str = "") -> None:
         """Write down what happens to a job.
 
         Parameters
@@ -183,7 +183,7 @@ class Store:
                 EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
             )
 
-    def settle(
+    def note_progress(
         self,
         done: Mapping[str, Done],
         reasons: Mapping[str, str],

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.site import FleetError
 
 __all__ = ["BusyError", "Level1Process", "UnansweredError", "ask", "ask_through", "waiting_at_most"]
@@ -46,7 +47,7 @@ class _Tries(NamedTuple):
     why: str
 
 
-def ask(question: str, *about: Any) -> Any:
+def ask(question: str, *arguments: Any) -> Any:
     """The answer to a question; equal ones are asked once.
 
     Raises
@@ -56,12 +57,12 @@ def ask(question: str, *about: Any) -> Any:
     UnansweredError
         If it may be the next time.
     """
-    key, now_s = (question, about), time.monotonic()
+    key, now_s = (question, arguments), time.monotonic()
     tries = _tries.get(key, _NO_TRIES)
     if tries.number >= _MOST_TRIES and now_s < tries.until_s:
         raise FleetError(tries.why)
     try:
-        found, problem = _known(question, about)
+        found, problem = _known(question, arguments)
     except BusyError:
         raise
     except UnansweredError as error:
@@ -98,9 +99,9 @@ def waiting_at_most(limit_s: float) -> Iterator[None]:
 
 
 @lru_cache(maxsize=_KEPT)
-def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+def _known(question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
     try:
-        return _answers(question, about), ""
+        return _answers(question, arguments), ""
     except UnansweredError:
         raise
     except FleetError as error:
@@ -108,10 +109,10 @@ def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
-def _here(question: str, about: tuple[Any, ...]) -> Any:
+def _here(question: str, arguments: tuple[Any, ...]) -> Any:
     from trainyard.fleet.workload.questions import QUESTIONS
 
-    return QUESTIONS[question](*about)
+    return QUESTIONS[question](*arguments)
 
 
 _answers: Answers = _here
@@ -137,7 +138,7 @@ class Level1Process:
         self._process: Any = None
         self._num_answers = 0  # of this process
 
-    def __call__(self, question: str, about: tuple[Any, ...]) -> Any:
+    def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """See `Answers`.
 
         Raises
@@ -153,10 +154,10 @@ class Level1Process:
             raise BusyError("other jobs are being looked at, which takes a while; ask again in some seconds")
         try:
             is_first = not self._num_answers
-            found, problem = self._answer(question, about)
+            found, problem = self._answer(question, arguments)
             if problem == _NO_MEMORY and not is_first:
                 self._end()  # answers before this one took a part of it
-                found, problem = self._answer(question, about)
+                found, problem = self._answer(question, arguments)
         finally:
             self._lock.release()
         if problem == _NO_MEMORY:
@@ -168,10 +169,10 @@ class Level1Process:
             raise FleetError(problem)
         return found
 
-    def _answer(self, question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+    def _answer(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
         try:
             self._start()
-            self._pipe.send((question, about))
+            self._pipe.send((question, arguments))
             if self._pipe.poll(self.limit_s):
                 self._num_answers += 1
                 found, problem, passes = self._pipe.recv()
@@ -216,16 +217,15 @@ def _serve(pipe: Any, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     while True:
         try:
-            question, about = pipe.recv()
+            question, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            answer = _here(question, about), "", False
+            answer = _here(question, arguments), "", False
         except (MemoryError, SystemError):  # the latter where Python itself finds no room
             answer = None, _NO_MEMORY, False
         except Exception as error:
-            problem = " ".join(str(error).split()) or type(error).__name__
-            answer = None, problem, isinstance(error, OSError)  # such as a disk that is full
+            answer = None, one_line(error), isinstance(error, OSError)  # such as a disk that is full
         try:
             pipe.send(answer)
         except BrokenPipeError:  # whoever asked is gone
