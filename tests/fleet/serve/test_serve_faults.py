@@ -32,6 +32,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.level1 import UnansweredError
 from trainyard.fleet.workload.own import read_form
 
 
@@ -182,11 +183,13 @@ def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytes
 def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
     daemon, goes_on = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path), threading.Event()
+    looks: list[str] = []
 
     def look(policy: Any, site: Any, job: Job, now_s: float) -> None:
         if job.name == "slow":
             goes_on.wait()
-            raise FleetError("the scheduler will find that, too")
+            looks.append(job.name)
+            raise UnansweredError("again") if len(looks) < 3 else FleetError("the scheduler finds that, too")
 
     def wait_for_end(name: str) -> None:
         while daemon.job(name).state is not State.ENDED:
@@ -203,6 +206,8 @@ def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: py
         assert daemon.job("slow").reason.startswith("not looked at yet")
         goes_on.set()
         wait_for_end("slow")
+        assert len(looks) == 3
+        assert not any((daemon.driver.notes.names, *daemon.driver.notes.used))
     finally:
         goes_on.set()
         daemon.stop()

@@ -19,6 +19,7 @@ import pytest
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
@@ -251,6 +252,38 @@ def test_a_job_that_cannot_come_back_leaves_before_others_get_its_devices(
     assert daemon.job("a").state is State.FAILED
     assert "a" not in world.running
     assert daemon.job("b").state is not State.WAITING
+
+
+def test_nothing_starts_while_it_is_not_known_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine cannot be asked about one that had devices before."""
+    world, is_away = World(random.Random(0), crashes=0.0), [True]
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    world.running["a"] = Grant((0, 1, 2, 3))
+    store.write_event(
+        Event(1.0, read_form(form("a", 4), Path("form")), Happening.RUNS, world.running["a"]), None
+    )
+
+    def adopt(job: Job, grant: Grant) -> bool:
+        if job.name == "a" and is_away[0]:
+            raise EngineError("the manager does not answer")
+        return original(job, grant)
+
+    original = world.adopt
+    monkeypatch.setattr(world, "adopt", adopt)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for _ in range(3):
+        daemon._turn_safely()
+        assert set(world.running) == {"a"}
+    assert daemon.problem == "the manager does not answer"
+    is_away[0] = False
+    daemon._turn_safely()
+    assert not daemon.problem
+    assert set(world.running) == {"a"}
 
 
 def test_who_is_cancelled_while_a_policy_decides_gets_no_devices(

@@ -38,7 +38,7 @@ class Driver:
     tell : hears what happens to jobs before the engine does, but for cancelling, of which it hears when that is done.
     cancelled : names the jobs that are not wanted any more; asked after each decision, which may take long, so that none
         of these gets devices.
-    keep_spans : whether to note who had which devices when, for figures; for ever, that would fill the memory.
+    notes : where it is noted who had which devices when, and how jobs went; new ones of all of it by default.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Driver:
         patience: Patience | None = None,
         tell: Callable[[Event], None] = lambda _: None,
         cancelled: Callable[[], Collection[str]] = tuple,
-        keep_spans: bool = True,
+        notes: Recorder | None = None,
     ) -> None:
         if rounds is not None and rounds.only_simulated:
             raise FleetError(
@@ -69,7 +69,7 @@ class Driver:
             )
         self.policy, self.engine, self.rounds = policy, engine, rounds
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
-        self.notes = Recorder(keep_spans)
+        self.notes = notes or Recorder(keep_spans=True)
         self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes, paces=Observed)
         self.books = self.holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)

@@ -25,6 +25,7 @@ from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.serve.lookahead import Lookahead
 from trainyard.fleet.serve.refusal import Refusal
@@ -33,7 +34,7 @@ from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.level1 import waiting_at_most
+from trainyard.fleet.workload.level1 import UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 from trainyard.private import make_private, opener
@@ -78,8 +79,10 @@ class Daemon:
             rounds=self.setting.rounds,
             tell=self._write_event,
             cancelled=self._cancelled,
-            keep_spans=False,
+            notes=NoNotes(),
         )
+        # Whether all jobs that may run are known to the driver.
+        self._is_complete = False
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
         self._progress_s, self._admitted = 0.0, frozenset[str]()
@@ -228,6 +231,8 @@ class Daemon:
             self._news.clear()
             self._take_in()
         self._fail_who_left()
+        if not self._is_complete:
+            return  # whose devices may be in use is not known
         self.driver.step(time.time())
         self._note_progress(time.time())
 
@@ -245,8 +250,10 @@ class Daemon:
         known = {*self.driver.names, *self.driver.ending, *self._failing}
         if self._lookahead is not None:
             self._lookahead.keep([record.name for record in records if record.name not in known])
+        self._is_complete = True
         for record in records:
             if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
+                self._is_complete &= record.grant is None or record.name in self._failing
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
@@ -258,8 +265,13 @@ class Daemon:
         return self._lookahead.has_seen(record)
 
     def _look_at(self, record: Record) -> None:
-        job = on_places(record.job, self._engine.core_part)
-        look_at(self.setting.policy, self._whole, job, time.time())
+        """Have the speed of a job predicted; what is tried several times is tried here, where nobody waits."""
+        while True:
+            try:
+                job = on_places(record.job, self._engine.core_part)
+                return look_at(self.setting.policy, self._whole, job, time.time())
+            except UnansweredError:
+                continue
 
     def _comes_back(self, record: Record) -> bool:
         """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""
