@@ -1,4 +1,4 @@
-"""Write docs/reference/ from docstrings: the public API, and every verb of the command line.
+"""Write docs/reference/ from docstrings: the public API, every verb of the command line, every format of traces.
 
 python docs/build_reference.py            writes the pages
 python docs/build_reference.py --check    fails if they are not up to date
@@ -23,7 +23,7 @@ os.environ["NO_COLOR"] = "1"
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    return {"api.md": api_page(), "cli.md": cli_page()}
+    return {"api.md": api_page(), "cli.md": cli_page(), "traces.md": traces_page()}
 
 
 def api_page() -> str:
@@ -110,6 +110,21 @@ def cli_page() -> str:
             main([verb, "--help"])
         lines = [line.rstrip() for line in said.getvalue().splitlines()]
         parts += [f"## `trainyard {verb}`", "", "```text", "\n".join(lines).strip(), "```", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def traces_page() -> str:
+    """What is read of every format of traces, and how."""
+    from trainyard.fleet.workload.read import FORMATS, read_workload
+
+    parts = ["# Formats of traces", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
+    parts += [_prose(inspect.getdoc(read_workload)), ""]
+    by_module: dict[str, list[str]] = {}
+    for entry in FORMATS.values():
+        by_module.setdefault(entry.read.__module__, []).append(entry.name)
+    for module, names in by_module.items():
+        said = inspect.cleandoc(sys.modules[module].__doc__ or "")
+        parts += [f"## {', '.join(f'`{name}`' for name in names)}", "", f"```text\n{said}\n```", ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -10,9 +10,11 @@ import difflib
 import inspect
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType, NoneType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 from trainyard.reading import shown
 
@@ -33,6 +35,7 @@ T_ = TypeVar("T_")
 
 _MOST_TEXT = 10_000
 _LARGEST = 2**63
+_KINDS = MappingProxyType({float: "a number", str: "text in quotes", bool: "True or False", NoneType: "None"})
 _QUOTED_OR_IN_A_FILE = re.compile(r"""'[^']*'|"[^"]*"|[^,()'"]+\.py:[^\W\d]\w*""")
 
 
@@ -89,7 +92,10 @@ class Names(Generic[T_]):
             raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
         quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
         try:
-            tree = ast.parse(quoted.strip(), mode="eval").body
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # of code that nobody means to run, one for every place
+                tree = ast.parse(quoted.strip(), mode="eval").body
             parts = _sum(tree) if joined_by == "+" else tree.elts if isinstance(tree, ast.Tuple) else [tree]
             return [_Term.of(part) for part in parts]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -98,12 +104,18 @@ class Names(Generic[T_]):
     def _make(self, term: _Term) -> T_:
         entry = self.find(term.name)
         factory, options = entry.factory, dict[str, Any]()
-        allowed = inspect.signature(factory).parameters
+        allowed, hints = inspect.signature(factory).parameters, get_type_hints(factory)
         for keyword in term.options:
             if keyword.arg is None or keyword.arg not in allowed:
                 known = ", ".join(allowed) or "none"
                 raise self.error(f"{entry.name} has no option {keyword.arg!r}; its options: {known}")
-            options[keyword.arg] = self._value(entry.name, keyword.arg, keyword.value)
+            if keyword.arg in options:
+                raise self.error(
+                    f"option {keyword.arg} of {entry.name} stands twice in {shown(term.text)}; keep one"
+                )
+            value = options[keyword.arg] = self._value(entry.name, keyword.arg, keyword.value)
+            if kinds := _other_kinds(hints.get(keyword.arg), value):
+                raise self.error(f"{term.text}: option {keyword.arg} of {entry.name} must be {kinds}")
         try:
             return factory(**options)
         except TypeError as error:
@@ -124,6 +136,15 @@ class Names(Generic[T_]):
         return self.error(
             f"cannot read {self.kinds} from {shown(text)}; write names joined by {joined_by}, such as {self.example!r}"
         )
+
+
+def _other_kinds(hint: Any, value: Any) -> str:
+    """What a parameter takes, if a value is of another kind; "" where it says more than a kind, or nothing."""
+    kinds = {float if kind is int else kind for kind in (get_args(hint) or (hint,))}
+    given = float if type(value) is int else type(value)
+    if given in kinds or not kinds <= _KINDS.keys():
+        return ""
+    return " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
 
 
 class _Term(NamedTuple):

@@ -116,9 +116,12 @@ CASES |= {
     "workload that is not UTF-8": (fleet("latin1.yaml"), ("latin1.yaml, line 2", "0xf6", "UTF-8")),
     "job that is not UTF-8": (("fleet", "submit", "latin1-job.yaml"), ("latin1-job.yaml, line 1", "UTF-8")),
     "log that is not UTF-8": (fleet("latin1.json"), ("latin1.json, line 1", "0xf6", "UTF-8")),
-    "CPUs that are no number": (fleet("slurm.txt"), ("slurm.txt, line 2, field 'AllocTRES'", "cpu=many")),
+    "CPUs that are no number": (
+        fleet("slurm.txt"),
+        ("slurm.txt gives no job", "field 'AllocTRES' cannot be used (line 2: got 'cpu=many"),
+    ),
     "weight of 0": (
-        fleet("weight.csv", "--policy", "gavel_max_min"),
+        fleet("weight.csv", "--policy", "gavel_max_min", "--strict"),
         ("weight.csv, line 2, field 'weight'", "above 0"),
     ),
     "negative limit": (fleet("jobs.csv", "--limit", "-1"), ("limit -1", "at least 1", "leave it out")),

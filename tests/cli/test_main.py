@@ -24,12 +24,12 @@ INTERFACE = {
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
-    "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --placement --round-s --start-s "
-    "--restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding "
-    "--seed --html",
-    "fleet compare": "--json --cluster --format --profiles --limit --placement --round-s --start-s --restart-s "
-    "--failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s --stragglers --crowding --policy "
-    "--trace --workload --jobs --load --deadlines --seeds --html",
+    "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --strict --timezone --placement "
+    "--round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s "
+    "--stragglers --crowding --seed --html",
+    "fleet compare": "--json --cluster --format --profiles --limit --strict --timezone --placement "
+    "--round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s "
+    "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html",
     "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",
     "fleet download": "[NAME] --json --folder",
     "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --stall-s "

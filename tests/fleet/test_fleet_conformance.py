@@ -136,9 +136,11 @@ class Watched(Probe):
         assert len(entries) == len(first.order), "the same jobs twice on the same type"
         places = first.devices is not None
         assert places_jobs(self.policy) == places, "the run believes that a placement matters"
-        self.told = {snapshot.job(i).name: reason for i, reason in first.reasons.items()}
-        assert all(self.told.values())
-        self.num_reasons += len(self.told)
+        told = dict(first.reasons)
+        assert all(told.values())
+        self.num_reasons += len(told)
+        # One that may run is told so for the case that it finds no place.
+        self.told = {snapshot.job(i).name: told[i] for i in told.keys() - set(first.order.tolist())}
         return first, after
 
 

@@ -202,9 +202,13 @@ def test_rounds_that_are_none(round_s: float) -> None:
 def test_site_reads_what_else_nodes_have() -> None:
     site = Site.parse("3x8xV100@24cpu,500GB,2/rack+1x4@1.5cpu")
     assert [(h.cpus, h.memory_bytes) for h in site.hosts] == [(24.0, 5e11)] * 3 + [(1.5, 0.0)]
+    assert Site.parse("1x4@60GiB,4cpu").hosts[0].memory_bytes == 60 * 2**30
     assert site.rack_of_node.tolist() == [0, 0, 1, 2]
     assert Site.parse("3x8xV100").rack_of_node.tolist() == [0, 0, 0]
-    with pytest.raises(FleetError, match="'24cores' is none of 24cpu, 500GB and 4/rack"):
+    for twice in ("4x4@24cpu,24cpu", "4x4@8GB,4/rack,9.5GB", "4x4@8GB,8GiB"):
+        with pytest.raises(FleetError, match="says something twice"):
+            Site.parse(twice)
+    with pytest.raises(FleetError, match="'24cores' is none of 24cpu, 500GB"):
         Site.parse("3x8xV100@24cores")
     with pytest.raises(FleetError, match="'' is none of"):
         Site.parse("3x8@")

@@ -93,7 +93,7 @@ def test_no_placement_uses_what_is_away() -> None:
     assert (free.total, free.by_node.tolist()) == (8, [4, 0, 4])
     none = np.zeros(0, np.int64)
     _, given = free.place(np.array([8]), none, np.array([-1]), none, 0, True)
-    assert given == [(0, 1, 2, 3, 8, 9, 10, 11)]
+    assert given.each() == [(0, 1, 2, 3, 8, 9, 10, 11)]
     assert keeping(left, [{0: 1, 2: 4}], [None]) == [(0, 8, 9, 10, 11)]
     assert buddies(left, [4, 4], [None, None]) == [(0, 1, 2, 3), (8, 9, 10, 11)]
 

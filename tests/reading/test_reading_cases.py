@@ -182,7 +182,7 @@ def test_a_plan_is_read_before_pytorch_is_loaded() -> None:
 )
 def test_traces(name: str, said: str) -> None:
     with pytest.raises(FleetError) as error:
-        list(read_workload(CASES / f"{name}.csv"))
+        list(read_workload(CASES / f"{name}.csv", strict=True))
     assert said in str(error.value)
 
 

@@ -98,6 +98,10 @@ def _dispatch(given: list[str]) -> int:
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 
+    if VERBS[name].has_ranks:
+        from trainyard.job.run.slurm_step import join_slurm_step
+
+        join_slurm_step()
     screen = Screen(options.json, is_silent())
     outcome = module.act(options, screen)
     screen.show(outcome)

@@ -16,20 +16,24 @@ class Verb:
     ----------
     module : holds its ``Options`` and ``act``; imported only when the verb is used.
     line : what it does, in one line of help.
+    has_ranks : whether processes that a launcher started are together one act.
     """
 
     module: str
     line: str
+    has_ranks: bool = False
 
 
 VERBS = MappingProxyType(
     {
         "train": Verb(
-            "trainyard.cli.train", "plan for this machine, then train: a model's name or your Python file"
+            "trainyard.cli.train",
+            "plan for this machine, then train: a model's name or your Python file",
+            has_ranks=True,
         ),
         "plan": Verb("trainyard.cli.plan", "find a plan for a model on a cluster, and say why"),
         "simulate": Verb("trainyard.cli.simulate", "predict what one step of a plan takes"),
-        "run": Verb("trainyard.cli.run", "train with a saved plan"),
+        "run": Verb("trainyard.cli.run", "train with a saved plan", has_ranks=True),
         "compare": Verb("trainyard.cli.compare", "rank strategies on the same model and cluster"),
         "hardware": Verb("trainyard.cli.hardware", "describe a cluster; measure this machine"),
         "papers": Verb("trainyard.cli.papers", "list the published systems, or tell about one"),

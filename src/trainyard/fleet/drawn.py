@@ -115,7 +115,9 @@ def resampled(jobs: Sequence[Job], seed: int) -> Iterator[Job]:
     for number, (there, pick) in enumerate(zip(jobs, picks, strict=True)):
         job = jobs[pick]
         deadline_s = None if job.deadline_s is None else job.deadline_s + there.arrival_s - job.arrival_s
-        yield replace(job, name=f"{number}~{job.name}", arrival_s=there.arrival_s, deadline_s=deadline_s)
+        yield replace(
+            job, name=f"{number}~{job.name}", arrival_s=there.arrival_s, deadline_s=deadline_s, started_s=None
+        )
 
 
 def with_deadlines(

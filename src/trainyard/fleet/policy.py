@@ -15,7 +15,7 @@ import numpy as np
 
 from trainyard.fleet.quick import Quick, in_order
 from trainyard.fleet.site import Site
-from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
+from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish
 
 
@@ -58,8 +58,8 @@ class Targets(NamedTuple):
     num_devices : of each of them; by default what it asks for.
     device_type : index into ``site.device_types`` of each; -1, the default, is any one type.
     devices : the very devices of each, where the policy places for itself.
-    consolidate : whether each must lie on as few nodes as it can, or may lie anywhere; by default the placement of the
-        run decides.
+    consolidate : 1 for each that must lie on as few nodes as it can, 0 for one that may lie anywhere, -1, the default,
+        for one of which the placement of the run decides.
     fraction : of the time that each entry should have its device type. A job may have an entry for every type, of which
         at most one runs at a time; only rounds take fractions.
     partner : number of the job that has the same devices at the same time as each entry of fractions; -1 is none.
@@ -82,7 +82,7 @@ class Targets(NamedTuple):
     num_devices: Ints | None = None
     device_type: Ints | None = None
     devices: Sequence[tuple[int, ...]] | None = None
-    consolidate: Bools | None = None
+    consolidate: Ints | None = None
     fraction: Floats | None = None
     partner: Ints | None = None
     until_s: Floats | None = None

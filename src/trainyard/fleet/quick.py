@@ -53,8 +53,8 @@ class Quick(NamedTuple):
     Attributes
     ----------
     decide : from ``rules``, the policy's state and a `Seen` to the numbers of the jobs that may run, most urgent first;
-        whether each is to be consolidated, empty where the placement of the run decides; when the policy wants to decide
-        next; and the state then.
+        ``Targets.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
+        the state then.
     rules : what is fixed in it.
     backfill, stands, blocks : as in `Targets`, of all its decisions.
     mark : a number that the policy makes of every job when it comes, which compiled code cannot; see `mark_of`.
@@ -93,6 +93,12 @@ def arrival_s(seen, number):  # type: ignore[no-untyped-def]
 def num_held(seen, number):  # type: ignore[no-untyped-def]
     """Devices that a job has."""
     return seen.whole[HELD, seen.rows[number]]
+
+
+@compiled
+def all_held(seen):  # type: ignore[no-untyped-def]
+    """Devices that every job has."""
+    return seen.whole[HELD][seen.rows]
 
 
 @compiled

@@ -15,7 +15,7 @@ from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.traits import places_jobs, round_length_s, shares_devices
+from trainyard.fleet.traits import PlacingSome, places_jobs, round_length_s, shares_devices
 from trainyard.fleet.workload.job import Job
 
 
@@ -68,6 +68,8 @@ class Setting:
 def setting_of(text: str, place: str | None = None, round_s: float | None = None) -> Setting:
     """A policy by its name, placed and timed as its paper or its own options have it where nothing else is said.
 
+    A placement that is given is that of all jobs, also under a policy that would place some of them in its own way.
+
     Parameters
     ----------
     text : as `parse_policy` reads it.
@@ -82,6 +84,8 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
     if place is not None and places_jobs(policy):
         raise FleetError(f"{text} chooses the devices of its jobs itself; leave the placement {place!r} out")
+    if place is not None and isinstance(policy, PlacingSome):
+        policy = policy.without_placing()
     place = place or entry.place
     placement(place)
     if round_s is None:

@@ -304,6 +304,8 @@ class _Simulator:
             self._expect(self.turns.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
         blocked = targets.blocks and self.holdings.num_waiting and not self.holdings.paces.adaptive
+        # Of several types others may have room still, for jobs that come.
+        blocked = blocked and len(self.holdings.site.device_types) == 1
         self.clock.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
 
     def _ask(self, rows: Ints) -> Targets:

@@ -19,8 +19,9 @@ _POOL = re.compile(r"([1-9]\d{0,17})x([1-9]\d{0,17})(?:x([A-Za-z][\w.-]*))?(?:@(
 _NUMBER = r"(\d{1,15}(?:\.\d{1,15})?)"
 # What may follow the @ of a pool.
 _CPUS, _MEMORY, _RACK = (
-    re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "GB", r"([1-9]\d{0,17})/rack")
+    re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "(GB|GiB)", r"([1-9]\d{0,17})/rack")
 )
+_BYTES = {"GB": 1e9, "GiB": 2.0**30}
 _FORM = "NODESxDEVICES or NODESxDEVICESxTYPE, and what more a node has: NODESxDEVICES@24cpu,500GB,4/rack"
 
 
@@ -84,7 +85,7 @@ class Site:
         """Read ``NODESxDEVICES`` or ``NODESxDEVICESxTYPE``, several of them joined by ``+``.
 
         Each may be followed by ``@`` and some of ``24cpu``, ``500GB`` and ``4/rack``, with commas between: processors and
-        memory of a node, and how many nodes are in a rack.
+        memory of a node, and how many nodes are in a rack. GB are 10^9 bytes, and GiB, as Slurm counts, 2^30.
 
         Raises
         ------
@@ -225,17 +226,22 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
         )
     cpus = memory_bytes = 0.0
     per_rack = 0
-    for more in [] if found[4] is None else found[4].split(","):
+    parts = [] if found[4] is None else found[4].split(",")
+    for more in parts:
         if number := _CPUS.fullmatch(more):
             cpus = float(number[1])
         elif number := _MEMORY.fullmatch(more):
-            memory_bytes = float(number[1]) * 1e9
+            memory_bytes = float(number[1]) * _BYTES[number[2]]
         elif number := _RACK.fullmatch(more):
             per_rack = int(number[1])
         else:
             raise FleetError(
-                f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB and 4/rack; a pool is {_FORM}"
+                f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB (or 466GiB) and 4/rack; a pool is {_FORM}"
             )
+    if len({part.lstrip("0123456789.").replace("GiB", "GB") for part in parts}) < len(parts):
+        raise FleetError(
+            f"cluster {whole!r}: {part!r} says something twice; keep one of each; a pool is {_FORM}"
+        )
     if int(found[1]) * int(found[2]) > MOST_DEVICES:
         raise FleetError(
             f"cluster {whole!r}: a cluster has at most {MOST_DEVICES:,} devices, got {found[1]} nodes of {found[2]}"

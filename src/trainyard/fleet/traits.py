@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 
 @runtime_checkable
@@ -48,6 +48,25 @@ class Placing(Protocol):
 def places_jobs(policy: object) -> bool:
     """Whether a policy chooses the devices of all its jobs itself."""
     return isinstance(policy, Placing) and policy.places
+
+
+@runtime_checkable
+class PlacingSome(Protocol):
+    """A policy that may say of some jobs how they are to be placed."""
+
+    @property
+    def places_some(self) -> bool:
+        """Whether it does with its present options."""
+        ...
+
+    def without_placing(self) -> Any:
+        """The same policy, which leaves that to the run."""
+        ...
+
+
+def places_some_jobs(policy: object) -> bool:
+    """Whether a policy says of some jobs how they are to be placed."""
+    return isinstance(policy, PlacingSome) and policy.places_some
 
 
 Wish = Literal["gang", "equal workers", "pinned cell"]

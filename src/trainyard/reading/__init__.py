@@ -5,8 +5,9 @@ What is refused is refused before work is done for it, and the error says where,
 
 from trainyard.reading.errors import ReadingError, at_line, listed, raised_as, shortened, shown
 from trainyard.reading.json_text import parse_json, unique_keys
+from trainyard.reading.plain import open_plain, plain_beginning
 from trainyard.reading.section import Items, Section
-from trainyard.reading.text import check_text, decoded, not_utf8, read_text, undecodable
+from trainyard.reading.text import check_text, read_text, undecodable
 from trainyard.reading.yaml_text import parse_yaml
 
 __all__ = [
@@ -15,11 +16,11 @@ __all__ = [
     "Section",
     "at_line",
     "check_text",
-    "decoded",
     "listed",
-    "not_utf8",
+    "open_plain",
     "parse_json",
     "parse_yaml",
+    "plain_beginning",
     "raised_as",
     "read_text",
     "shortened",

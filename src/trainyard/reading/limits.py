@@ -5,6 +5,9 @@ from __future__ import annotations
 MOST_BYTES = 16 * 2**20
 """Of a file that is held as a whole. The largest that is known, speeds of pairs of jobs, has about 2 MiB."""
 
+MOST_UNPACKED_BYTES = 4 * 2**30
+"""Of a compressed file when it is unpacked. The largest public trace, Philly's, has about 100 MiB."""
+
 MOST_DEPTH = 64
 """Lists and mappings in each other. Nothing that is read nests more than eight."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.reading.errors import ReadingError, at_line
 from trainyard.reading.limits import MOST_BYTES
+from trainyard.reading.plain import open_plain
 
 # Halves of surrogate pairs come from escapes in JSON; nothing can write them.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -30,12 +31,12 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
         raise ReadingError(
             f"{path} has more than {most_bytes:,} bytes, which is the most for such a file; give a smaller one"
         )
-    text = decoded(data.removeprefix(codecs.BOM_UTF8), path)
+    text = _decoded(data.removeprefix(codecs.BOM_UTF8), path)
     check_text(text, path)
     return text
 
 
-def decoded(data: bytes, source: str | Path, line: int = 1) -> str:
+def _decoded(data: bytes, source: str | Path, line: int = 1) -> str:
     """Bytes as text.
 
     Parameters
@@ -50,24 +51,19 @@ def decoded(data: bytes, source: str | Path, line: int = 1) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise not_utf8(data, source, line, error) from error
-
-
-def not_utf8(data: bytes, source: str | Path, line: int, error: UnicodeDecodeError) -> ReadingError:
-    """What to raise about bytes that begin on a line and are not in UTF-8."""
-    return at_line(
-        source,
-        line + data.count(b"\n", 0, error.start),
-        f"byte {data[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8",
-    )
+        raise at_line(
+            source,
+            line + data.count(b"\n", 0, error.start),
+            f"byte {data[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8",
+        ) from error
 
 
 def undecodable(path: Path) -> ReadingError:
     """What to raise about a file that is read piece by piece and is not in UTF-8; it names the line."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         for line, data in enumerate(file, 1):
             try:
-                decoded(data, path, line)
+                _decoded(data, path, line)
             except ReadingError as error:
                 return error
     return ReadingError(f"{path}: not in UTF-8; give a text file, saved in UTF-8")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Span
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.report.fleet_league import by_virtual_cluster, league, ranked_runs
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 from trainyard.report.units import percent_text
@@ -23,13 +24,16 @@ _MAX_DEVICES = 64
 _UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
-def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -> str:
+def fleet_page(
+    title: str, runs: Sequence[FleetRun], facts: Mapping[str, str], left_out: LeftOut | None = None
+) -> str:
     """Draw how long jobs take and wait, how fair that is, devices in use, and what ran where under every policy.
 
     Parameters
     ----------
     runs : of different policies on the same workload and site.
     facts : shown at the top, by name.
+    left_out : rows of the trace that gave no job.
     """
     order = ranked_runs(runs)
     figures = [_completions(order), _queueing(order), _unfairness(order), _in_use(order)]
@@ -40,6 +44,10 @@ def fleet_page(title: str, runs: Sequence[FleetRun], facts: Mapping[str, str]) -
     columns, rows = by_virtual_cluster(order)
     if rows:
         tables.append(Table("By virtual cluster", columns, rows))
+    if left_out is not None and left_out.reasons:
+        heading = f"Left out: {left_out.num_left_out:,} of {left_out.num_rows:,} rows of the trace"
+        reasons = tuple((f"{each.count:,}", each.text, each.where) for each in left_out.reasons)
+        tables.append(Table(heading, ("rows", "why", "where"), reasons))
     return html_page(title, facts, figures, tables, interactive=True)
 
 

@@ -20,23 +20,31 @@ SITE, TAKEN = Site("two types", (Host("a", 4), Host("a", 4), Host("b", 4))), (0,
     [
         # It lies on b, and leaves a to the next one.
         ([4, 2], [A | B, A], {0: (8, 9, 10, 11), 1: (2, 3)}),
-        # It has enough devices of a and cannot lie there: they are kept for it.
-        ([4, 2], [A, A], {}),
+        # It has enough devices of a and cannot lie there: they are for whoever can.
+        ([4, 2], [A, A], {1: (2, 3)}),
         ([4, 2], [A, B], {1: (8, 9)}),
-        # The first keeps all of a, so the second finds nothing where it is not allowed on b.
-        ([4, 1, 4], [A, A, B], {2: (8, 9, 10, 11)}),
-        # More than there are keep nothing.
+        ([4, 1, 4], [A, A, B], {1: (2,), 2: (8, 9, 10, 11)}),
         ([5, 2], [A, A], {1: (2, 3)}),
+        # What finds no place is not looked for again, but smaller ones are.
+        ([3, 3, 2, 2, 2], [A, A, A, A, A], {2: (2, 3), 3: (6, 7)}),
     ],
 )
-def test_what_is_kept_from_those_after_it(
+def test_who_has_no_place_keeps_nothing_from_those_after_it(
     wanted: list[int], allowed: list[int], given: dict[int, tuple[int, ...]]
 ) -> None:
     free = FreeDevices(SITE)
     free.take_these(TAKEN)
     numbers, devices = free.place(np.array(wanted), NONE, np.array(allowed), NONE, CONSOLIDATED, True)
-    assert dict(zip(numbers.tolist(), devices, strict=True)) == given
+    assert dict(zip(numbers.tolist(), devices.each(), strict=True)) == given
     assert free.total == 8 - sum(map(len, given.values()))
+
+
+def test_who_blocks_those_after_it_does_so_on_its_own_types() -> None:
+    free = FreeDevices(SITE)
+    free.take_these(TAKEN)
+    wanted, allowed = np.array([4, 1, 1, 1]), np.array([A, A, B, A | B])
+    numbers, devices = free.place(wanted, NONE, allowed, NONE, CONSOLIDATED, False)
+    assert dict(zip(numbers.tolist(), devices.each(), strict=True)) == {2: (8,), 3: (9,)}
 
 
 @pytest.mark.parametrize("how", [CONSOLIDATED, PACKED])
@@ -53,12 +61,12 @@ def test_a_job_on_several_nodes_lies_in_one_rack_where_there_is_room(
 ) -> None:
     free = FreeDevices(Site.parse("4x4@2/rack"))
     free.take_these((0, 10, 11))
-    _, (devices,) = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, how, True)
-    assert devices == given
+    _, devices = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, how, True)
+    assert devices.each() == [given]
 
 
 def test_racks_do_not_matter_where_devices_are_alike() -> None:
     free = FreeDevices(Site.parse("4x4@2/rack"))
     free.take_these((0, 1, 2))
-    _, (devices,) = free.place(np.array([8]), NONE, np.array([-1]), NONE, ANYWHERE, True)
-    assert devices == (3, 4, 5, 6, 7, 8, 9, 10)
+    _, devices = free.place(np.array([8]), NONE, np.array([-1]), NONE, ANYWHERE, True)
+    assert devices.each() == [(3, 4, 5, 6, 7, 8, 9, 10)]

@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
-from trainyard.fleet.serve.limits import ConcurrencyLimit, protocol
+from trainyard.fleet.serve.limits import ConcurrencyLimit, body_of, protocol
 from trainyard.fleet.serve.refusal import Refusal
 
 ASK = b"GET /here HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -33,6 +35,7 @@ def address() -> Iterator[tuple[str, int]]:
     app = FastAPI()
     app.add_api_route("/here", lambda: "yes")
     app.add_api_route("/wait", wait)
+    app.add_api_route("/much", lambda: "much " * 1_000_000)
     WAITING.clear()
     speaks = protocol(max_connections=3, header_s=0.5)
     server = uvicorn.Server(uvicorn.Config(app, http=speaks, lifespan="off", log_level="error"))
@@ -83,6 +86,34 @@ def test_who_does_not_finish_a_request_is_let_go(begun: bytes, address: tuple[st
     with socket.create_connection(address) as connection:
         connection.sendall(begun)
         assert answer_of(connection).count(b"200 OK") == begun.count(b"/here")
+
+
+def test_who_does_not_read_the_answer_is_let_go(address: tuple[str, int]) -> None:
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.connect(address)
+        with pytest.raises(ConnectionError):
+            ask_on(deaf)
+
+
+def ask_on(connection: socket.socket) -> None:
+    """Ask for a minute, and read nothing."""
+    for _ in range(6000):
+        with suppress(BlockingIOError):
+            connection.send(ASK.replace(b"here", b"much"), socket.MSG_DONTWAIT)
+        time.sleep(0.01)
+
+
+def test_a_client_that_goes_away_amid_a_job_is_no_fault_of_the_daemon() -> None:
+    parts = iter(
+        [{"type": "http.request", "body": b"name: x", "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive() -> Any:
+        return next(parts)
+
+    with pytest.raises(Refusal, match="closed after 7 bytes"):
+        asyncio.run(body_of(Request({"type": "http"}, receive), 100))
 
 
 def test_only_some_may_pass_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve.refusal import Refusal
-from trainyard.fleet.serve.store import Store, state_address
+from trainyard.fleet.serve.store import StateError, Store, state_address
 from trainyard.fleet.serve.tables import State
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Timing
@@ -148,6 +148,24 @@ def test_a_state_is_of_one_folder_and_cluster(url: str) -> None:
 def test_a_database_that_is_not_there(url: str) -> None:
     with pytest.raises(FleetError, match=r"the state cannot be kept in .* give --state as"):
         Store(url)
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["deleted", "replaced"])
+def test_nothing_is_promised_where_the_file_is_not_the_one_that_was_opened(
+    replace: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "state.sqlite"
+    store = Store(f"sqlite:///{file}")
+    added(store, "a", 100.0)
+    kept = file.rename(tmp_path / "elsewhere.sqlite")
+    if replace:
+        file.write_bytes(kept.read_bytes())
+    for ask in (lambda: added(store, "b", 101.0), store.jobs):
+        with pytest.raises(StateError, match=r"state\.sqlite was deleted or replaced"):
+            ask()
+    kept.replace(file)
+    added(store, "b", 102.0)
+    assert [record.name for record in store.jobs()] == ["a", "b"]
 
 
 def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:

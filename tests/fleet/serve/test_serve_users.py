@@ -114,6 +114,14 @@ def test_without_tokens_nobody_gets_in_under_another_name(tmp_path: Path, host: 
             api.user(request)
 
 
+@pytest.mark.parametrize("host", ["[", "]", "[::1", "[nothing]"])
+def test_a_host_that_cannot_be_read_is_refused(host: str) -> None:
+    request = Request({"type": "http", "headers": [(b"host", host.encode())]})
+    with pytest.raises(Refusal, match="header Host is") as refused:
+        Api(None, Users()).user(request)  # type: ignore[arg-type]
+    assert refused.value.status == 400
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -124,20 +124,26 @@ def test_drawn_workloads_are_the_same_run(seed: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
-@pytest.mark.parametrize("change", [{"gang": (1,)}, {"cpus": 3.0}], ids=["gang", "cpus"])
-def test_it_gives_back_where_a_job_needs_python(
-    policy: str, change: dict[str, Any], rides: list[int]
-) -> None:
+def test_it_gives_back_where_a_job_needs_python(policy: str, rides: list[int]) -> None:
     """Also one that comes together with others, of which some came by the express."""
-    site = Site.parse("4x8@32cpu")
+    site = Site.parse("4x8")
     for special in (160, 161, 162):
         jobs = crowded()
         jobs = [replace(job, device_types=()) for job in jobs]
-        jobs[special] = replace(jobs[special], num_devices=1, **change)
+        jobs[special] = replace(jobs[special], num_devices=1, gang=(1,))
         rides.clear()
         run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
         assert 20 < rides[-1] < run.num_decisions
         check_same(run, by_steps(jobs, site, parse_policy(policy)))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "tiresias"])
+def test_processors_and_memory_are_counted_on_the_way(policy: str, rides: list[int]) -> None:
+    site, jobs = Site.parse("4x8@32cpu,64GB"), [replace(job, device_types=()) for job in crowded()]
+    jobs = [replace(job, cpus=5.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(jobs)]
+    run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+    assert rides[-1] >= run.num_decisions  # moments, of which some need no decision
+    check_same(run, by_steps(jobs, site, parse_policy(policy)))
 
 
 def test_a_policy_that_decides_in_python_takes_every_step(rides: list[int]) -> None:

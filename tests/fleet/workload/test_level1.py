@@ -106,6 +106,28 @@ def test_a_process_that_takes_too_long_is_ended_and_the_next_one_answers() -> No
     limited._end()
 
 
+@pytest.mark.parametrize("num_killed", [1, 2])
+def test_what_a_process_was_killed_at_is_asked_again(
+    num_killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, started = Level1Process(limit_s=60.0), list[Any]()
+
+    def start() -> None:
+        limited._pipe, theirs = Pipe()
+        started.append(theirs)
+        if len(started) <= num_killed:
+            theirs.close()
+        else:
+            theirs.send((0.5, "", False))
+
+    monkeypatch.setattr(limited, "_start", start)
+    if num_killed == 1:
+        assert limited("skew", ("gpt-tiny",)) == 0.5
+    else:
+        with pytest.raises(UnansweredError, match="short of memory"):
+            limited("skew", ("gpt-tiny",))
+
+
 @pytest.mark.parametrize(
     ("error", "problem", "passes"),
     [

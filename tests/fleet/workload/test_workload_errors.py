@@ -58,7 +58,7 @@ SACCT = "JobID|Submit|ElapsedRaw|AllocTRES\n"
         (
             "slurm",
             "JobID|Submit|AllocTRES\n7|2024-05-01T12:00:00|gres/gpu=1\n",
-            "a column Elapsed; add it to --format",
+            "line 1: no column ElapsedRaw or Elapsed; add it to --format",
         ),
         ("swf", "1 2 3\n", "line 1: 3 fields, but 18 columns"),
         ("swf", "; x\n\n1 0 1 soon 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n", "line 3, field 'run_s': got 'soon'"),
@@ -74,7 +74,7 @@ def test_errors_say_where_and_what_is_allowed(tmp_path: Path, format: str, text:
     path = tmp_path / "trace"
     path.write_text(text)
     with pytest.raises(FleetError) as error:
-        list(read_workload(path, format))
+        list(read_workload(path, format, strict=True))
     assert str(path) in str(error.value)
     assert said in str(error.value)
 
@@ -83,7 +83,7 @@ def test_a_philly_log_that_is_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "cluster_job_log"
     path.write_bytes(b'[\n{"attempts": []},\n{"attempts": [], "user": "J\xf6rg"}]')
     with pytest.raises(FleetError, match=f"^{re.escape(str(path))}, line 3: byte 0xf6 is not UTF-8"):
-        list(read_workload(path, "philly"))
+        list(read_workload(path, "philly", strict=True))
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -126,7 +126,7 @@ def test_tables_that_are_damaged_or_huge(tmp_path: Path, data: bytes, said: str)
     path = tmp_path / "jobs.csv"
     path.write_bytes(data)
     with pytest.raises(FleetError) as error:
-        list(read_workload(path, "trainyard"))
+        list(read_workload(path, "trainyard", strict=True))
     assert str(error.value).startswith(f"{path}, line ")
     assert said in str(error.value)
     assert len(str(error.value)) < 1000
@@ -137,14 +137,10 @@ def test_tables_that_are_damaged_or_huge(tmp_path: Path, data: bytes, said: str)
     [
         ('[\n{"attempts": [],\n"attempts": []}]', "line 2: key 'attempts' stands twice"),
         ('[\n{"attempts": ' + "9" * 5000 + "}]", "line 2: Exceeds the limit"),
-        (
-            '[{"attempts": [{"start_time": "2017-10-09T07:01:55Z", "end_time": "2017-10-09 08:01:55"}]}]',
-            "line 1: time '2017-10-09T07:01:55Z' names a zone",
-        ),
     ],
 )
 def test_philly_logs_that_are_damaged(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "cluster_job_log"
     path.write_text(text)
     with pytest.raises(FleetError, match=re.escape(said)):
-        list(read_workload(path, "philly"))
+        list(read_workload(path, "philly", strict=True))

@@ -31,7 +31,7 @@ def test_philly_sums_the_attempts_and_leaves_out_what_never_ran() -> None:
 def test_philly_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(read_workload(FIXTURES / "cluster_job_log.json"))
     monkeypatch.setattr(philly, "_PIECE", 17)
-    assert list(philly.read_philly(FIXTURES / "cluster_job_log.json")) == whole
+    assert list(read_workload(FIXTURES / "cluster_job_log.json")) == whole
 
 
 def test_helios_is_sorted_and_without_cpu_jobs() -> None:
@@ -132,7 +132,7 @@ def test_profiles_are_asked_for_where_a_trace_needs_them(tmp_path: Path) -> None
     table = tmp_path / "throughputs.json"
     table.write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 2.0}}}))
     with pytest.raises(FleetError, match=r"line 1, field 'job_type': got 'LM \(batch size 5\)'"):
-        list(read_workload(path, profiles=table))
+        list(read_workload(path, profiles=table, strict=True))
     with pytest.raises(FleetError, match="a swf trace has no profiles"):
         read_workload(FIXTURES / "cluster.swf", profiles=table)
 

@@ -23,7 +23,7 @@ FULL = Job(
     "full, with a comma", 12.25, 2, 1e6, Speeds((("V100", 1, 5.5), ("V100", 2, 0.1 + 0.2))),
     min_devices=1, max_devices=8, device_types=("V100", "K80"), user="ann", virtual_cluster='the "red"', weight=2.5,
     deadline_s=99.0, guaranteed=False, cpus=3.5, memory_bytes=2.0**31, busy=0.25, model="ResNet: 50", batch_size=256,
-    priority=3, gang=(1, 1), pinned_cell="mine", yields=True,
+    priority=3, gang=(1, 1), pinned_cell="mine", yields=True, started_s=13.5, limit_s=3600.0, account="vision",
 )  # fmt: skip
 PART = declared_job("123", 12.25, 1, 60.0, busy=0.5, model="no")
 NULL = declared_job("null", 13.0, 1, 60.0, user="~")
@@ -131,7 +131,7 @@ def test_errors_in_csv(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(FleetError) as error:
-        list(read_workload(path))
+        list(read_workload(path, strict=True))
     assert str(error.value).startswith(f"{path}, line ")
     assert said in str(error.value)
 
@@ -163,7 +163,7 @@ def test_errors_in_yaml(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(FleetError) as error:
-        list(read_workload(path, "trainyard"))
+        list(read_workload(path, "trainyard", strict=True))
     assert str(error.value).startswith(f"{path}, line ")
     assert said in str(error.value)
 
@@ -179,7 +179,7 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
     path.write_bytes(b"jobs:\n- {name: a,\n   user: J\xf6rg, arrival_s: 0, num_devices: 1, length_s: 1}\n")
     said = f"{path}, line 3: byte 0xf6 is not UTF-8; give a text file, saved in UTF-8"
     with pytest.raises(FleetError, match=f"^{re.escape(said)}$"):
-        list(read_workload(path))
+        list(read_workload(path, strict=True))
 
 
 def test_what_is_not_a_table_is_not_written(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_gavel_weights_are_above_0(tmp_path: Path, weight: str) -> None:
     trace.write_text(f"{LM}\tc\td\t--steps\t1\t1800\t2\t{weight}\t-1\t30\n")
     said = f"{trace}, line 1, field 'priority_weight': got '{weight}', allowed is a finite number above 0"
     with pytest.raises(FleetError, match=re.escape(said)):
-        list(read_workload(trace, profiles=table))
+        list(read_workload(trace, profiles=table, strict=True))
 
 
 @needs_data
@@ -180,7 +180,7 @@ def test_synergy_names_the_models_it_knows(tmp_path: Path) -> None:
     sensitivities, trace = tmp_path / "s.json", tmp_path / "trace"
     sensitivities.write_text(json.dumps({"lstm_1": table}))
     trace.write_text("0,lstm,0.0,10,2\n1,vae,0.5,10,1\n")
-    jobs = read_workload(trace, profiles=sensitivities)
+    jobs = read_workload(trace, profiles=sensitivities, strict=True)
     first = next(jobs)
     assert (on(first.profile, 2), on(first.profile, 2, nodes=2)) == (1.0, 0.5)
     with pytest.raises(FleetError, match="line 2, field 'model': got 'vae', allowed is lstm"):

@@ -152,7 +152,7 @@ def test_what_other_traces_lack_is_said() -> None:
         FleetError,
         match="line 2, field 'model_name': got 'bert', allowed is a model that was measured at batch",
     ):
-        list(read_workload(trace, profiles=DATA / "elasticflow/throughputs_T4"))
+        list(read_workload(trace, profiles=DATA / "elasticflow/throughputs_T4", strict=True))
 
 
 def test_step_times() -> None:

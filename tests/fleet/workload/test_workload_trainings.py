@@ -101,7 +101,7 @@ def test_errors_in_trainings(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(f"{HEAD}\n{text}\n")
     with pytest.raises(FleetError) as error:
-        list(read_workload(path))
+        list(read_workload(path, strict=True))
     assert str(error.value).startswith(f"{path}, ")
     assert said in str(error.value)
 

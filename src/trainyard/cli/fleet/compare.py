@@ -16,6 +16,7 @@ from trainyard.cli.screen import Outcome, Screen
 if TYPE_CHECKING:
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.job import Job
+    from trainyard.fleet.workload.left_out import LeftOut
 
 Draw = Callable[[int], "list[Job]"]
 """Jobs of a seed."""
@@ -58,7 +59,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.seeds < 2:
         raise FleetError(f"an interval needs at least 2 seeds, got {options.seeds}")
     site = Site.parse(options.cluster)
-    drawn, facts = _workload(options, site)
+    drawn, facts, left_out = _workload(options, site)
     drawn, slack = _with_deadlines(options, site, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
     with screen.waiting("simulating") as change:
@@ -82,31 +83,39 @@ def act(options: Options, screen: Screen) -> Outcome:
         "num_seeds": options.seeds,
         "policies": [standing_document(standing) for standing in standings],
     }
-    return Outcome(document, study_tables(title, standings))
+    if left_out is None:
+        return Outcome(document, study_tables(title, standings))
+    if left_out.warning:
+        screen.say(left_out.warning)
+    return Outcome(
+        document | {"rows": left_out.document()}, (*study_tables(title, standings), *left_out.lines())
+    )
 
 
-def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any]]:
-    """Jobs of a seed, and what they are."""
+def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftOut | None]:
+    """Jobs of a seed, what they are, and the rows of the trace that gave none, if there is one."""
     from trainyard.fleet.drawn import drawn_jobs, resampled
     from trainyard.fleet.site import FleetError
 
     if options.trace is None:
-        if options.format is not None or options.limit is not None:
-            raise FleetError("--format and --limit are about a trace; give --trace, or leave them out")
+        if (options.format, options.limit, options.strict, options.timezone) != (None, None, False, None):
+            raise FleetError(
+                "--format, --limit, --strict and --timezone are about a trace; give --trace, or leave them out"
+            )
         name = _WORKLOAD if options.workload is None else options.workload
         count = _JOBS if options.jobs is None else options.jobs
         load = _LOAD if options.load is None else options.load
         return (
             lambda seed: drawn_jobs(name, count, load, site, seed, options.profiles),
             {"workload": name, "num_jobs": count, "load": load},
+            None,
         )
     if (options.workload, options.jobs, options.load) != (None, None, None):
         raise FleetError("--trace brings its jobs; leave --workload, --jobs and --load out, or --trace")
-    jobs = list(options.read(options.trace, site))
-    if not jobs:
-        raise FleetError(f"{options.trace} has no jobs to draw from")
+    workload = options.read(options.trace, site)
+    jobs = list(workload)
     facts = {"workload": str(options.trace), "num_jobs": len(jobs), "load": None}
-    return lambda seed: list(resampled(jobs, seed)), facts
+    return lambda seed: list(resampled(jobs, seed)), facts, workload.left_out
 
 
 def _with_deadlines(options: Options, site: Site, drawn: Draw) -> tuple[Draw, tuple[float, float] | None]:

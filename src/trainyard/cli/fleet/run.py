@@ -52,7 +52,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     site = Site.parse(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
     costs = _costs(options)
-    jobs = tuple(read_workload(options.trace, limit=options.limit))
+    jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
     check_runnable(jobs, site, setting.policy, options.limits)
     with only_for_user():
         engine = make_engine(

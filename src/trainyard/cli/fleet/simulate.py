@@ -50,11 +50,14 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.report.fleet_page import fleet_page
 
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        screen.keep(fleet_page(title, runs, facts), options.html)
+        screen.keep(fleet_page(title, runs, facts, jobs.left_out), options.html)
     document = {
         "trace": str(options.trace),
         "cluster": site.name,
         "num_devices": site.num_devices,
+        "rows": jobs.left_out.document(),
         "runs": [run_document(run) for run in ranked_runs(runs)],
     }
-    return Outcome(document, (fleet_table(title, runs), *refusals(runs)))
+    if jobs.left_out.warning:
+        screen.say(jobs.left_out.warning)
+    return Outcome(document, (fleet_table(title, runs), *refusals(runs), *jobs.left_out.lines()))

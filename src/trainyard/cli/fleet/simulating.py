@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
     from trainyard.fleet.site import Site
-    from trainyard.fleet.workload.job import Job
+    from trainyard.fleet.workload.read import Workload
 
 __all__ = ["SimulatingOptions"]
 
@@ -25,7 +24,7 @@ class SimulatingOptions(Common):
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
-    16x4@24cpu,500GB,4/rack."""
+    16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
@@ -33,6 +32,10 @@ class SimulatingOptions(Common):
     Pollux and Sia, which need it, and for those of ElasticFlow. Sia's are by device type, as the cluster names them."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs of the trace."""
+    strict: bool = False
+    """Stop at the first row of the trace that cannot be read; by default such rows are left out, and counted."""
+    timezone: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Of a trace with dates that name none, such as Europe/Berlin; by default UTC, for Philly that of its cluster."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does. Not for policies that choose them themselves."""
@@ -53,11 +56,19 @@ class SimulatingOptions(Common):
     crowding: Annotated[float, tyro.conf.arg(metavar="N")] = float("inf")
     """Devices of a node that work at full speed beside each other; more of them share what the node has."""
 
-    def read(self, trace: Path, site: Site) -> Iterator[Job]:
+    def read(self, trace: Path, site: Site) -> Workload:
         """The jobs of a trace."""
         from trainyard.fleet.workload.read import read_workload
 
-        return read_workload(trace, self.format, self.profiles, self.limit, site.device_types)
+        return read_workload(
+            trace,
+            self.format,
+            self.profiles,
+            self.limit,
+            site.device_types,
+            strict=self.strict,
+            timezone=self.timezone,
+        )
 
     def conditions(self, seed: int) -> dict[str, Any]:
         """What things cost and what goes wrong, as a simulation takes it."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism import columns
 from trainyard.fleet.mechanism.columns import REAL, WHOLE
+from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants, Laid
 from trainyard.fleet.workload.job import Job, Pace, rate_anywhere
 
@@ -53,6 +54,8 @@ class Books:
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     taken_over : 1 for a job that a scheduler before this one had admitted.
     first_device : where in the array of ``grants`` its devices begin.
+    cpus_each, memory_each : processors and bytes that it needs with each device; 0 for a share of its node.
+    has_share : 1 if what it has of these is counted.
     mark : what the policy made of the job when it came, where it decides in compiled code; see `Quick`.
     """
 
@@ -114,6 +117,9 @@ class Books:
     gang_rate: Floats
     best_rate: Floats
     mark: Floats
+    cpus_each: Floats
+    memory_each: Floats
+    has_share: Ints
     first_device: Ints
 
     def job(self, row: int) -> Job:
@@ -126,6 +132,11 @@ class Books:
     def blocks(self) -> tuple[Floats, Ints]:
         """All columns, of real and of whole numbers, as compiled functions take them."""
         return self._real, self._whole
+
+    @property
+    def needs(self) -> Floats:
+        """Processors and bytes that every job needs with each device; two rows."""
+        return self._real[columns.NEEDS]
 
     @property
     def active(self) -> Ints:
@@ -152,7 +163,7 @@ class Books:
         row = self.unused.pop()
         self.jobs[row] = job
         whole = (self.num_entered, allowed, job.num_devices)
-        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job))
+        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job), *needs_of(job))
         columns.enter(self._real, self._whole, row, now_s, reals, whole)
         self.num_entered += 1
         self.rows[self.num_active] = row

@@ -12,10 +12,11 @@ from trainyard.compiling import compiled
 REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "began_s", "finish_s", "attained_s", "attained_device_s",
     "attained_until_s", "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
-    "mark",
+    "mark", "cpus_each", "memory_each",
 )  # fmt: skip
 WHOLE = (
     "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
+    "has_share",
 )  # fmt: skip
 # Where compiled functions find them in the block of their kind.
 LEFT = REAL.index("left")
@@ -36,6 +37,7 @@ GANG_RATE = REAL.index("gang_rate")
 BEST_RATE = REAL.index("best_rate")
 JOB_S = REAL.index("job_s")
 MARK = REAL.index("mark")
+NEEDS = slice(REAL.index("cpus_each"), REAL.index("memory_each") + 1)
 SERIAL = WHOLE.index("serial")
 ALLOWED = WHOLE.index("allowed")
 NUM_DEVICES = WHOLE.index("num_devices")
@@ -44,6 +46,7 @@ HELD_TYPE = WHOLE.index("held_type")
 NUM_PREEMPTED = WHOLE.index("num_preempted")
 NUM_STARTS = WHOLE.index("num_starts")
 FIRST_DEVICE = WHOLE.index("first_device")
+HAS_SHARE = WHOLE.index("has_share")
 
 # Rows of what `facts` finds.
 (
@@ -55,7 +58,8 @@ NUM_FACTS = FACT_FIRST_START_S + 1
 @compiled
 def enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-def]
     real[:, row], whole[:, row] = 0.0, 0
-    real[ARRIVAL_S, row], real[WEIGHT, row], real[LEFT, row], real[GANG_RATE, row] = reals
+    real[ARRIVAL_S, row], real[WEIGHT, row], real[LEFT, row], real[GANG_RATE, row] = reals[:4]
+    real[NEEDS, row] = reals[4:]
     real[BEST_RATE, row] = real[GANG_RATE, row]
     whole[SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
     real[WAITING_SINCE_S, row], real[FIRST_START_S, row], real[FINISH_S, row] = now_s, np.nan, np.inf

@@ -8,15 +8,15 @@ import numpy as np
 
 from trainyard.fleet.mechanism.books import Books, Bools, Ints
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.exchange import Asked, exchange, give_back, walk
+from trainyard.fleet.mechanism.exchange import Asked, assigned, exchange, give_back
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.paces import Paces
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.reach import Reach
-from trainyard.fleet.place.auxiliary import Auxiliary, as_asked
-from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, check_there_is, needs_of
+from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.policy import Policy, Targets
@@ -58,14 +58,13 @@ class Holdings:
         self.fate = fate or Fate(Hazards())
         self.paces = paces(site, self.books, self.fate, crowding or Crowding())
         self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
-        self._auxiliary: Auxiliary | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
         self.num_waiting = 0
         self._starting: list[int] = []
-        self._reach, self._has_gangs = Reach(site, heeds_of(policy)), False
+        self._reach, self._has_gangs, self._has_askers = Reach(site, heeds_of(policy)), False, False
 
     def enter(self, job: Job, now_s: float) -> None:
         """A job is submitted.
@@ -77,8 +76,9 @@ class Holdings:
         """
         bits = self.allowed(job)
         self._has_gangs = self._has_gangs or bool(job.gang)
-        if Auxiliary.is_asked(job, self.site):
-            self._count_auxiliary().check(job, bits)
+        if asks_for_more(job, self.site):
+            self._has_askers = True
+            check_there_is(job, bits, self.site.whole)
         before_s = self.fair.count(now_s)
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
@@ -88,24 +88,11 @@ class Holdings:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
         return self._reach.of(job)
 
-    def asks_for_devices_only(self, job: Job) -> bool:
-        """Whether a job asks for a number of devices, and neither for a shape nor for processors or memory."""
-        return not (job.gang or Auxiliary.is_asked(job, self.site))
-
     @property
     def is_plain(self) -> bool:
-        """Whether jobs ask for devices only, run as fast as their profiles say, and what ran where is not noted."""
-        asked = self._has_gangs or self._auxiliary is not None or self.notes.spans is not None
-        return not (asked or self.costs.together_s or self.paces.are_uneven or self.paces.adaptive)
-
-    def _count_auxiliary(self) -> Auxiliary:
-        """From the first job on that asks for processors or memory these are counted: what others hold is known."""
-        if self._auxiliary is None:
-            self._auxiliary, books = Auxiliary(self.site.whole), self.books
-            for row in books.active.tolist():
-                if (grant := books.grants[row]) is not None:
-                    self._auxiliary.take(row, books.job(row), grant.devices)
-        return self._auxiliary
+        """Whether jobs have no shape, run as fast as their profiles say, and what ran where is not noted."""
+        noted = self._has_gangs or self.notes.spans is not None
+        return not (noted or self.costs.together_s or self.paces.are_uneven or self.paces.adaptive)
 
     def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
@@ -134,8 +121,7 @@ class Holdings:
     def _can_exchange(self, targets: Targets) -> bool:
         """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
         by_policy = not self.preempts or targets.devices is not None
-        counted = self._auxiliary is not None or self.notes.spans is not None or self._has_gangs
-        return not (by_policy or counted or self.costs.together_s)
+        return not (by_policy or self.notes.spans is not None or self._has_gangs or self.costs.together_s)
 
     def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """The same as `_step_by_step`, at once."""
@@ -148,80 +134,82 @@ class Holdings:
 
     def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
-        self._changed, most = [], self._most_that_start(targets)
+        self._changed = []
         if targets.devices is not None:
-            starting, stopping = changes(self.books, self.site, rows, targets, self._taken())
+            self._as_placed(rows, targets, targets.devices, now_s)
         elif self.preempts:
-            room = self.site.devices_of_type
-            starting, stopping = walk(self.books, rows, Asked.of(targets), room, targets.backfill)
+            asked, room = self._asked(rows, targets), self.site.devices_of_type
+            done = assigned(self.books, self.free, rows, asked, self.how, room, targets.backfill)
+            self._note_left(done.leaving, now_s)
+            self._wait(done.stopping, now_s)
+            self._begin(rows[targets.order[done.places]], done.places, done.given, targets, now_s)
         else:
-            starting, stopping = np.arange(most), _NONE
-        wanted = rows[targets.order[:most]]
-        if self.preempts and len(stopping):
+            self._fill(rows, targets, now_s)
+        return np.array(list(dict.fromkeys(self._changed)), np.int64)
+
+    def _as_placed(
+        self, rows: Ints, targets: Targets, devices: Sequence[tuple[int, ...]], now_s: float
+    ) -> None:
+        """Give jobs the devices that the policy names."""
+        starting, stopping = changes(self.books, self.site, rows, targets, self._taken())
+        wanted = rows[targets.order]
+        if self.preempts:
             self._pause(stopping, now_s)
             self._wait(stopping, now_s)
-        if len(starting):
-            self._begin(wanted[starting], starting, targets, now_s)
-        if targets.devices is not None:
-            whole = are_whole(targets)
-            if not (whole and self.whole):
-                self._share(wanted, targets, now_s)
-            self.whole = whole
-        return np.array(list(dict.fromkeys(self._changed)), np.int64)
+            self._pause(wanted[starting][self.books.held[wanted[starting]] > 0], now_s)
+        given = laid([devices[place] for place in starting.tolist()])
+        self.free.take_these(given.devices)
+        self._begin(wanted[starting], starting, given, targets, now_s)
+        whole = are_whole(targets)
+        if not (whole and self.whole):
+            self._share(wanted, targets, now_s)
+        self.whole = whole
 
     def _taken(self) -> Bools:
         """Devices that the policy cannot give: it takes nothing away, and who has them is not in its snapshots."""
         taken = self.free.taken()
         return np.zeros_like(taken) if self.preempts else taken
 
-    def _most_that_start(self, targets: Targets) -> int:
-        """Jobs, most urgent first, among which are all that can start: to look at all of a long queue would take long."""
+    def _fill(self, rows: Ints, targets: Targets, now_s: float) -> None:
+        """Give jobs that wait what is free, most urgent first; one that finds no place waits."""
         count = len(targets.order)
-        chosen = targets.num_devices is not None or targets.devices is not None
-        if self.preempts or targets.backfill or chosen:
-            return count
-        # Every job takes a device at least, and who comes after one that finds no place is not tried.
-        return min(count, self.free.total + 1)
+        if not targets.backfill and targets.num_devices is None and len(self.site.device_types) == 1:
+            # Every job takes a device at least, and who comes after one that finds no place is not tried.
+            count = min(count, self.free.total + 1)
+        own = rows[targets.order[:count]]
+        _, counts, kinds, hows = (each[:count] for each in self._asked(rows, targets))
+        numbers, given = self.free.place(
+            counts if len(counts) else self.books.num_devices[own],
+            kinds,
+            self.books.allowed[own],
+            hows,
+            self.how,
+            targets.backfill,
+            self.books.needs[:, own] if self.free.counts_shares else NO_NEEDS,
+        )
+        self._begin(own[numbers], numbers, given, targets, now_s)
 
-    def _begin(self, wanted: Ints, places: Ints, targets: Targets, now_s: float) -> None:
-        """Give jobs devices, most urgent first, or others than they have; one that finds no place waits."""
-        moving = wanted[self.books.held[wanted] > 0] if self.preempts else _NONE
-        self._pause(moving, now_s)
-        if targets.devices is not None:
-            given = laid([targets.devices[place] for place in places.tolist()])
-            self.free.take_these(given.devices)
-        else:
-            numbers, given = self._places(wanted, places, targets)
-            wanted, places = wanted[numbers], places[numbers]
-        if len(moving):
-            self._wait(np.setdiff1d(moving, wanted), now_s)
-        if len(wanted):
-            known = self._start(wanted, given, now_s)
-            self._set_going(wanted, places, targets, known)
+    def _asked(self, rows: Ints, targets: Targets) -> Asked:
+        """What the policy wants; jobs of several workers have a placement of their own."""
+        asked = Asked.of(targets)
+        if not self._has_gangs:
+            return asked
+        gangs = [self.books.job(row).gang for row in rows[asked.order].tolist()]
+        return asked._replace(hows=of_workers(gangs, asked.hows, self.how))
 
-    def _places(self, rows: Ints, places: Ints, targets: Targets) -> tuple[Ints, Laid]:
-        """Which jobs that the policy does not place itself find a place, and the devices of each."""
-        books = self.books
-        _, counts, kinds, hows = Asked.of(targets)
-        wanted = counts[places] if len(counts) else books.num_devices[rows]
-        kinds, hows = (each[places] if len(each) else each for each in (kinds, hows))
-        if self._has_gangs:
-            hows = of_workers([books.job(row).gang for row in rows.tolist()], hows, self.how)
-        allowed = books.allowed[rows]
-        if self._auxiliary is None:
-            return self.free.lay(wanted, kinds, allowed, hows, self.how, targets.backfill)
-        jobs = [(row, books.job(row)) for row in rows.tolist()]
-        asked = wanted, kinds, allowed, hows
-        numbers, given = self._auxiliary.place(self.free, jobs, asked, self.how, targets.backfill)
-        return numbers, laid(given)
+    def _begin(self, started: Ints, places: Ints, given: Laid, targets: Targets, now_s: float) -> None:
+        """Jobs, at these places in the order, have got devices, or others than they had."""
+        if len(started):
+            known = self._start(started, given, now_s)
+            self.books.has_share[started] = targets.devices is None and self.free.counts_shares
+            self._set_going(started, places, targets, known)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
-        self.free.take_these(grant.devices)
-        if self._auxiliary is not None:
-            self._auxiliary.take(row, self.books.job(row), grant.devices)
+        self.free.take_these(grant.devices, needs_of(self.books.job(row)))
         started = np.array([row])
         self._start(started, laid([grant.devices]), now_s)
+        self.books.has_share[row] = self.free.counts_shares
         self.books.grants[row] = grant
         self.paces.started(started, whole=False)
         self._note_use(now_s)
@@ -238,7 +226,7 @@ class Holdings:
 
     def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
         """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
-        extras, asks = extras_of(targets), self._auxiliary is not None and targets.devices is None
+        extras, asks = extras_of(targets), self._has_askers and targets.devices is None
         if not (extras or asks or not known or self.paces.are_uneven):
             return
         grants = self.books.grants
@@ -299,17 +287,17 @@ class Holdings:
 
     def _pause(self, rows: Ints, now_s: float) -> None:
         """Devices are free again; on the books the jobs are as they were until they have others."""
-        if not len(rows):
-            return
-        if self._auxiliary is not None:
-            for row in rows.tolist():
-                self._auxiliary.give(row)
+        if len(rows):
+            self._note_left(rows, now_s)
+            give_back(self.books, self.free, rows)
+
+    def _note_left(self, rows: Ints, now_s: float) -> None:
+        """Jobs leave the devices that they have on the books."""
         if self.notes.spans is not None:
             for row in rows.tolist():
                 grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
                 if grant is not None and now_s > placed_s:
                     self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
-        give_back(self.books, self.free, rows)
         self.paces.left(rows)
 
     def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
@@ -327,7 +315,8 @@ class Holdings:
         self.free = FreeDevices(self.site)
         for row in self.books.active.tolist():
             if (grant := self.books.grants[row]) is not None:
-                self.free.take_these(grant.devices)
+                needs = needs_of(self.books.job(row)) if self.books.has_share[row] else None
+                self.free.take_these(grant.devices, needs)
         self._note_use(now_s)
 
     def fail(self, row: int, now_s: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.fleet.mechanism.exchange import Asked
 from trainyard.fleet.mechanism.holdings import Holdings
-from trainyard.fleet.place.auxiliary import Auxiliary
+from trainyard.fleet.place.auxiliary import asks_for_more
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.snapshot import Ints
 
@@ -58,7 +58,7 @@ class _Seen:
         if turn > 1:
             return f"{text}; {its_turn}, and they are kept for one before it, or are not where it is to lie"
         job = self.holdings.books.job(int(self.rows[number]))
-        if Auxiliary.is_asked(job, self.holdings.site):
+        if asks_for_more(job, self.holdings.site):
             return f"{text}, but not where there are the processors and the memory that it asks for"
         return f"{text}, but not where it is to lie"
 

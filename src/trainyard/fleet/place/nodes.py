@@ -54,10 +54,10 @@ def of_workers(gangs: Sequence[tuple[int, ...]], hows: Ints, how: int) -> Ints:
     Parameters
     ----------
     gangs : devices of the workers of each; empty for one whose devices may lie in any numbers.
-    hows, how : placement of each, of all if the first is empty.
+    hows, how : placement of each; that of all if the first is empty or says -1.
     """
     sizes = np.array([gang[0] if gang else 0 for gang in gangs], np.int64)
-    found: Ints = (hows if len(hows) else how) + WORKER * sizes
+    found: Ints = np.where(hows < 0, how, hows) + WORKER * sizes if len(hows) else how + WORKER * sizes
     return found
 
 

@@ -37,6 +37,6 @@ def seats(
     moves = [place for place, devices in enumerate(found) if not devices]
     anywhere, as_said = np.full(len(moves), -1), np.zeros(0, np.int64)
     numbers, given = free.place(wanted[moves], device_type[moves], anywhere, as_said, how, goes_on=True)
-    for number, devices in zip(numbers.tolist(), given, strict=True):
+    for number, devices in zip(numbers.tolist(), given.each(), strict=True):
         found[moves[number]] = devices
     return found

@@ -64,9 +64,10 @@ class EDF:
             counts[place] = max((n for n in known[serial[i]].num_devices if n <= free), default=0)
             free -= int(counts[place])
         reasons = Reasons(np.sort(order[counts == 0]), _why)
-        return Targets(order[counts > 0], num_devices=counts[counts > 0], reasons=reasons), MappingProxyType(
-            known
-        )
+        # Who does not fit by number may have what is left over where one of the others finds no place.
+        least = np.array([min(known[serial[i]].num_devices) for i in order.tolist()], np.int64)
+        counts = np.where(counts > 0, counts, least)
+        return Targets(order, num_devices=counts, reasons=reasons), MappingProxyType(known)
 
 
 def _why(job: int) -> str:

@@ -17,7 +17,20 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy import arange, argsort, bool_, empty, flatnonzero, full, inf, int64, ones, searchsorted, zeros
+from numpy import (
+    arange,
+    argsort,
+    bool_,
+    concatenate,
+    empty,
+    flatnonzero,
+    full,
+    inf,
+    int64,
+    ones,
+    searchsorted,
+    zeros,
+)
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
@@ -245,7 +258,8 @@ def turn_alone(
 
     Returns
     -------
-    Places of the jobs that run, the type of each, and places of those that wait.
+    Places of the jobs that run, and after them of those that may have what is left over where one of these finds no
+    place; the type of each; and places of all that do not run by number.
     """
     return _turn_alone(  # type: ignore[no-any-return]
         accounts.serial, accounts.fraction, accounts.received_s, accounts.owed_s, now_s - accounts.since_s,
@@ -262,9 +276,16 @@ def _turn_alone(  # type: ignore[no-untyped-def]
     all_wanted[searchsorted(known, serial)] = wanted
     rows, types = _in_turn(fraction, owed_s, priority, all_wanted, zeros(len(room), int64), more_than)
     runs = _greedy(rows, types, all_wanted, room, nobody, nobody)
-    places, waits = searchsorted(serial, known[rows[runs]]), ones(len(serial), bool_)
-    waits[places] = False
-    return places, types[runs], flatnonzero(waits)
+    places, waits = searchsorted(serial, known[rows]), ones(len(serial), bool_)
+    waits[places[runs]] = False
+    order, num = concatenate((flatnonzero(runs), empty(len(serial), int64))), runs.sum()
+    is_named = ~waits
+    for i in range(len(rows) if more_than < 0 else 0):
+        if not is_named[places[i]]:
+            is_named[places[i]] = True
+            order[num] = i
+            num += 1
+    return places[order[:num]], types[order[:num]], flatnonzero(waits)
 
 
 def priorities(accounts: Accounts, now_s: float) -> Floats:

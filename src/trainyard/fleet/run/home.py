@@ -207,16 +207,26 @@ class JobHome:
             yield file.fileno()
 
     def groups(self) -> list[int]:
-        """Process groups of the job that live on this node."""
-        found = []
-        for path in self.path.glob("lock-*"):
-            with path.open() as file:
-                # Who has just locked it writes next who it is.
-                while _is_locked(file, fcntl.LOCK_SH):
-                    if text := path.read_text():
-                        found.append(int(text))
-                        break
-        return found
+        """Process groups of the job that live on this node.
+
+        Raises
+        ------
+        FleetError
+            If one does not say which it is: it was stopped when it began, or the disk is full.
+        """
+        return [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+
+
+def _holder(path: Path) -> int:
+    """The group that has locked a file; 0 if none has."""
+    with path.open() as file:
+        for _ in range(_TRIES):
+            if not _is_locked(file, fcntl.LOCK_SH):
+                return 0
+            if text := path.read_text():
+                return int(text)
+            time.sleep(_RETRY_S)  # who has just locked it writes next who it is
+    raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

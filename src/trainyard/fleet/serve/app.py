@@ -93,7 +93,11 @@ class Api:
         Refusal
             If that is nobody who may.
         """
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        named = request.headers.get("host", "")
+        try:
+            host = urlsplit(f"//{named}").hostname or ""
+        except ValueError as error:
+            raise Refusal(400, f"header Host is NAME, ADDRESS or [ADDRESS], not {named!r}") from error
         if not self.users.by_token and not is_loopback(host):
             # Somebody else's page, open in a browser here, gets here under a name of its own.
             raise Refusal(403, f"without tokens this daemon answers as localhost only, not as {host!r}")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trainyard.fleet.serve.refusal import Refusal
@@ -39,14 +40,14 @@ def reserve_descriptors() -> int:
 
 
 def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Protocol]:
-    """HTTP as uvicorn speaks it, with limits on how many connections there are and how long one may say nothing.
+    """HTTP as uvicorn speaks it, with limits on how many connections there are and how long one may say and read nothing.
 
     Where there are too many, the one that has been silent for longest makes room; if all are being answered, the new one
     is told to come again.
 
     Parameters
     ----------
-    header_s : that a client may take until it has said what it wants.
+    header_s : that a client may take until it has said what it wants, and without reading anything of the answer.
     """
     silent: dict[Limited, asyncio.TimerHandle] = {}  # the longest first
 
@@ -54,11 +55,12 @@ def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Proto
         """One connection."""
 
         _is_refused = False
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             if len(self.connections) > max_connections and silent:
-                next(iter(silent)).transport.close()
+                next(iter(silent))._leave()
             elif len(self.connections) > max_connections:
                 self._refuse()
                 return
@@ -82,14 +84,48 @@ def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Proto
             super().on_response_complete()
             self._listen()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(header_s, self._look, self._num_unread())
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._is_read()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
+            self._is_read()
             super().connection_lost(exc)
 
         def _listen(self) -> None:
             """Wait for a request, but not for ever."""
             self._forget()
-            silent[self] = self.loop.call_later(header_s, self.transport.close)
+            silent[self] = self.loop.call_later(header_s, self._leave)
+
+        def _look(self, before: int) -> None:
+            """Let a client go that has read nothing of what waits for it; it would wait for ever."""
+            now = self._num_unread()
+            if now >= before:
+                self.transport.abort()
+            else:
+                self._unread = self.loop.call_later(header_s, self._look, now)
+
+        def _is_read(self) -> None:
+            if self._unread:
+                self._unread.cancel()
+            self._unread = None
+
+        def _num_unread(self) -> int:
+            return int(self.transport.get_write_buffer_size())
+
+        def _leave(self) -> None:
+            if self._unread and len(self.connections) <= max_connections:
+                self._listen()  # it reads, if slowly
+                return
+            self._forget()
+            self.transport.close()
+            if self._num_unread():
+                self.transport.abort()
 
         def _forget(self) -> None:
             if timer := silent.pop(self, None):
@@ -104,7 +140,7 @@ async def body_of(request: Request, max_bytes: int, within_s: float = _BODY_S) -
     Raises
     ------
     Refusal
-        If it is larger, or does not come in time.
+        If it is larger, does not come in time, or the client goes away before it has.
     """
     found = bytearray()
     parts: AsyncIterator[bytes] = request.stream()
@@ -116,6 +152,8 @@ async def body_of(request: Request, max_bytes: int, within_s: float = _BODY_S) -
                     raise Refusal(413, f"a job has at most {max_bytes} bytes")
     except TimeoutError as error:
         raise Refusal(408, f"the job did not come within {within_s:g} s; send it at once") from error
+    except ClientDisconnect as error:
+        raise Refusal(400, f"the connection was closed after {len(found)} bytes of the job") from error
     return bytes(found)
 
 

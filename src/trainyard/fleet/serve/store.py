@@ -85,6 +85,9 @@ class Store:
                 f"the state cannot be kept in {shown!r}: {reason}; give --state as "
                 "sqlite:////FOLDER/FILE or postgresql://USER@HOST/DATABASE"
             ) from error
+        is_file = self._engine.dialect.name == "sqlite" and address.database not in (None, "", ":memory:")
+        self._file = Path(str(address.database)) if is_file else None
+        self._inode = self._found_inode()
         if missing:
             raise FleetError(
                 f"this state was made by another version of Trainyard: its {', its '.join(missing)}; give another "
@@ -92,10 +95,32 @@ class Store:
             )
 
     def _begins(self) -> AbstractContextManager[sql.Connection]:
+        self._check_file()
         return _passing(self._engine.begin)
 
     def _reads(self) -> AbstractContextManager[sql.Connection]:
+        self._check_file()
         return _passing(self._engine.connect)
+
+    def _check_file(self) -> None:
+        """Whether the file is still there: SQLite would go on in one that was deleted, and all be lost at the next start.
+
+        Raises
+        ------
+        StateError
+            If not.
+        """
+        if self._found_inode() != self._inode:
+            raise StateError(
+                f"the state cannot be read or written now: {self._file} was deleted or replaced; put it back as it "
+                "was, or start the daemon again, which knows no more than what is there then"
+            )
+
+    def _found_inode(self) -> int | None:
+        try:
+            return None if self._file is None else self._file.stat().st_ino
+        except OSError:
+            return 0
 
     def claim(self, **facts: str) -> None:
         """Note what this state is of, such as the folder and the cluster.

@@ -13,6 +13,7 @@ import numpy as np
 
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.quick import Quick, quick_of
 from trainyard.fleet.simulation import loop
@@ -115,10 +116,10 @@ class Express:
         wholes: list[tuple[int, int]] = []
         while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
             bits, rate = self.holdings.allowed(job), rate_anywhere(job)
-            if np.isnan(rate) or not self.holdings.asks_for_devices_only(job):
+            if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.books.num_entered + len(reals)] = job
-            reals.append((job.arrival_s, job.weight, job.work, rate, self._mark(job)))
+            reals.append((job.arrival_s, job.weight, job.work, rate, *needs_of(job), self._mark(job)))
             wholes.append((bits, job.num_devices))
             self.arrivals.read_on()
         self._num_let_in = 0
@@ -134,7 +135,7 @@ class Express:
         unused = np.zeros(len(books.jobs), np.int64)
         unused[: len(books.unused)] = books.unused
         tables = loop.Tables(
-            *books.blocks, books.rows, unused, books.grants.devices, free.kind_of, *free.tables,
+            *books.blocks, books.rows, unused, books.grants.devices, free.kind_of, free.tables,
             ends.when_s, ends.heap, ends.place, self._reals, self._wholes, self._ended, *self._used,
         )  # fmt: skip
         quick, costs = self.quick, holdings.costs

@@ -17,11 +17,12 @@ from trainyard.fleet.mechanism.columns import (
     ALLOWED,
     ATTAINED_DEVICE_S,
     FINISH_S,
-    FIRST_DEVICE,
     FIRST_START_S,
+    HAS_SHARE,
     HELD,
     JOB_S,
     MARK,
+    NEEDS,
     NUM_DEVICES,
     NUM_PREEMPTED,
     NUM_STARTS,
@@ -33,7 +34,8 @@ from trainyard.fleet.mechanism.columns import (
     waiting_rows,
 )
 from trainyard.fleet.mechanism.exchange import exchanged
-from trainyard.fleet.place.free import change_tenants, place_jobs
+from trainyard.fleet.mechanism.preempt import change_holding
+from trainyard.fleet.place.free import place_jobs
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.quick import Seen
 from trainyard.fleet.simulation.ends import next_end
@@ -44,7 +46,7 @@ from trainyard.fleet.simulation.ends import next_end
 COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
 
 # Rows of the jobs that come: as `columns.enter` takes them, and the mark.
-NUM_REALS, NUM_WHOLES = 4, 2
+NUM_REALS, NUM_WHOLES = 6, 2
 ARRIVES_S = 0
 # Rows of the notes of ends.
 (
@@ -61,7 +63,7 @@ class Tables(NamedTuple):
     real, whole : the columns of the books.
     rows, unused : rows of the jobs that are there, in the order of their arrival; rows that nobody has, the last is next.
     written : devices of all jobs, and some that jobs had before.
-    kind_of, per_device, per_node, by_type : of devices; see `FreeDevices`.
+    kind_of, free : of devices; ``free`` are the tables of `FreeDevices`.
     when_s, heap, place : the agenda of ends.
     reals, wholes : jobs that come, a column each.
     ended, used_s, used : notes of jobs that ended, a column each, and of devices in use.
@@ -73,9 +75,7 @@ class Tables(NamedTuple):
     unused: Ints
     written: Ints
     kind_of: Ints
-    per_device: Ints
-    per_node: Ints
-    by_type: Ints
+    free: tuple[Ints, Ints, Ints, Floats]
     when_s: Floats
     heap: Ints
     place: Ints
@@ -264,7 +264,7 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     job_s = _count(now_s, counts, clock)
     enter(
         tables.real, tables.whole, row, now_s,
-        (reals[0], reals[1], reals[2], reals[3]), (counts[ENTERED], wholes[0], wholes[1]),
+        (reals[0], reals[1], reals[2], reals[3], reals[4], reals[5]), (counts[ENTERED], wholes[0], wholes[1]),
     )  # fmt: skip
     tables.real[JOB_S, row], tables.real[MARK, row] = job_s, reals[NUM_REALS]
     tables.rows[counts[ACTIVE]] = row
@@ -278,9 +278,7 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
 def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     """A job has done its work."""
     real, whole = tables.real, tables.whole
-    first = whole[FIRST_DEVICE, row]
-    devices = tables.written[first : first + whole[HELD, row]]
-    counts[FREE] += change_tenants(devices, -1, tables.per_device, tables.per_node, tables.by_type)
+    counts[FREE] += change_holding(row, -1, real, whole, tables.written, tables.free)
     release_jobs(real, whole, np.array([row]), now_s, False)
     _note_use(now_s, tables, counts)
     note = tables.ended[:, counts[ENDED]]
@@ -328,7 +326,7 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
     counts[DECISIONS] += 1
     hows = np.empty(len(consolidate), np.int64)
     for i in range(len(hows)):
-        hows[i] = CONSOLIDATED if consolidate[i] else ANYWHERE
+        hows[i] = -1 if consolidate[i] < 0 else (CONSOLIDATED if consolidate[i] else ANYWHERE)
     if terms.preempts:
         started = _exchange(order, hows, rows, terms, tables, counts, now_s)
     else:
@@ -338,7 +336,9 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
             tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.real[FINISH_S, row]
         )
     _note_use(now_s, tables, counts)
-    counts[FREE_WHEN_BLOCKED] = counts[FREE] if terms.blocks and counts[WAITING] else -1
+    counts[FREE_WHEN_BLOCKED] = (
+        counts[FREE] if terms.blocks and counts[WAITING] and len(terms.room) == 1 else -1
+    )
     return state
 
 
@@ -347,8 +347,8 @@ def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[
     """Devices are taken away and given to others; returns the rows of those that got some."""
     none = np.zeros(0, np.int64)
     started, _, _, num_given, num_freed, num_stopped, _ = exchanged(
-        order, none, none, hows, rows, tables.real, tables.whole, tables.written, tables.kind_of, tables.per_device,
-        tables.per_node, tables.by_type, terms.room, terms.how, terms.backfill, counts[WRITTEN], now_s, terms.pauses_s,
+        order, none, none, hows, rows, tables.real, tables.whole, tables.written, tables.kind_of, tables.free, terms.room,
+        terms.how, terms.backfill, counts[WRITTEN], now_s, terms.pauses_s,
     )  # fmt: skip
     counts[WRITTEN] += num_given
     counts[FREE] += num_freed
@@ -359,14 +359,18 @@ def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[
 @compiled
 def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-untyped-def]
     """Jobs that wait get devices that are free; returns the rows of those that do."""
-    # Every job takes a device at least, and who comes after one that finds no place is not tried.
-    most = len(order) if terms.backfill else min(len(order), counts[FREE] + 1)
-    wanted, none = rows[order[:most]], np.zeros(0, np.int64)
+    most = len(order)
+    if not terms.backfill and len(terms.room) == 1:
+        # Every job takes a device at least, and who comes after one that finds no place is not tried.
+        most = min(most, counts[FREE] + 1)
+    wanted, none, has_share = rows[order[:most]], np.zeros(0, np.int64), tables.free[3].shape[1] > 0
+    needs = tables.real[NEEDS][:, wanted] if has_share else np.empty((2, 0))
     numbers, given, sizes = place_jobs(
-        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill,
-        tables.per_device, tables.per_node, tables.by_type,
+        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill, False,
+        needs, *tables.free,
     )  # fmt: skip
     started = wanted[numbers]
+    tables.whole[HAS_SHARE][started] = has_share
     waited, _ = start_jobs(
         tables.real, tables.whole, started, given, sizes, tables.kind_of, tables.written, counts[WRITTEN], now_s,
         terms.pauses_s,

@@ -21,8 +21,8 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.between import Tetrahedra, between
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divided, gain
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
-from trainyard.fleet.workload.readers.rows import Table
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading.limits import MOST_ROWS
 
 Floats = NDArray[np.float64]

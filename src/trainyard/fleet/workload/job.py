@@ -170,9 +170,11 @@ class Job:
     profile : how fast it runs.
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
-    user, virtual_cluster : whose it is.
+    user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
     weight : of its share in weighted fairness, above 0.
     deadline_s : time by which it should end, counted as ``arrival_s``.
+    started_s : when it first had devices where it was recorded, counted as ``arrival_s``; None where that is not known.
+    limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
@@ -207,6 +209,9 @@ class Job:
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
     yields: bool = False
+    started_s: float | None = None
+    limit_s: float | None = None
+    account: str = ""
 
     @property
     def least_devices(self) -> int:

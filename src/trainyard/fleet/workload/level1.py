@@ -170,23 +170,32 @@ class Level1Process:
         return found
 
     def _answer(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
+        """The answer, and why there is none."""
         try:
-            self._start()
-            self._pipe.send((question, arguments))
-            if self._pipe.poll(self.limit_s):
-                self._num_answers += 1
-                found, problem, passes = self._pipe.recv()
-                if passes:
-                    raise UnansweredError(f"looking at it failed: {problem}")
-                return found, problem
+            return self._asked(question, arguments)
+        except (EOFError, OSError):
+            # Somebody may have killed the process, which says nothing of what it looked at.
+            self._end()
+        try:
+            return self._asked(question, arguments)
         except (EOFError, OSError) as error:
             self._end()
             raise UnansweredError(
                 f"looking at it ended with {type(error).__name__}: this machine may be short of memory, of which it may "
                 f"take {self.memory_bytes / _GIB:.3g} GiB"
             ) from error
-        self._end()
-        raise UnansweredError(f"looking at it took more than {self.limit_s:g} s")
+
+    def _asked(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
+        self._start()
+        self._pipe.send((question, arguments))
+        if not self._pipe.poll(self.limit_s):
+            self._end()
+            raise UnansweredError(f"looking at it took more than {self.limit_s:g} s")
+        self._num_answers += 1
+        found, problem, passes = self._pipe.recv()
+        if passes:
+            raise UnansweredError(f"looking at it failed: {problem}")
+        return found, problem
 
     def _start(self) -> None:
         from trainyard.job.run.processes import context

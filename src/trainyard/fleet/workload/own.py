@@ -21,10 +21,12 @@ checkpoint_every    steps between checkpoints; 0 is one at the end              
 min_devices         the fewest and the most devices that it can run on                               num_devices
 max_devices
 device_types        that it can run on, separated by spaces                                          all
-user                whose it is
+user, account       whose it is
 virtual_cluster     to which it belongs
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
+started_s           when it really started, where that is known, counted as arrival_s                not known
+limit_s             seconds that it was allowed to run                                               none
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
 gang                devices of each of its workers, separated by spaces, each on one node; a policy  as few as can be
@@ -45,14 +47,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.job import Declared, Job, Profile
+from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
+from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.own_training import (
     OPTIONS,
     check_names,
@@ -61,51 +63,53 @@ from trainyard.fleet.workload.own_training import (
     training_values,
 )
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.fleet.workload.speeds import Speeds
 from trainyard.fleet.workload.training import Predicted
-from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text
+from trainyard.reading import Items, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_DEVICES, MOST_FIELD_BYTES, MOST_NAME, MOST_VALUES_OF_TABLES
 
 _MOST_VALUES_OF_A_JOB = 1_000
 _NEEDED = ("name", "arrival_s", "num_devices")
 _LENGTHS = ("length_s", "work", "speeds", "steps", *OPTIONS)
 COLUMNS = (
-    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "virtual_cluster",
-    "weight", "deadline_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus", "memory_bytes", "busy",
-    "model", "batch_size",
+    *_NEEDED, *_LENGTHS, "min_devices", "max_devices", "device_types", "user", "account", "virtual_cluster", "weight",
+    "deadline_s", "started_s", "limit_s", "guaranteed", "priority", "gang", "pinned_cell", "yields", "cpus",
+    "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
-_TEXTS = ("name", "user", "virtual_cluster", "pinned_cell", "model")
+_TEXTS = ("name", "user", "account", "virtual_cluster", "pinned_cell", "model")
+_NUMBERS = ("deadline_s", "started_s", "limit_s", "cpus", "memory_bytes")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 
-def read_own(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_own(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs of a CSV or YAML file in this form."""
-    names: set[str] = set()
-    for arrival_s, row in _by_arrival(path):
-        job = _checked(arrival_s, row)
-        if job.name in names:
-            raise row.error("name", "a name that no other job has")
-        names.add(job.name)
-        yield job
-
-
-def _by_arrival(path: Path) -> Iterable[tuple[float, Row]]:
     if path.suffix in (".yaml", ".yml"):
-        rows = [(row.number("arrival_s"), row) for row in _yaml_rows(path)]
-        return sorted(rows, key=itemgetter(0))
-    return Table(path, _NEEDED).by_arrival(lambda row: row.number("arrival_s"))
+        return _yaml_jobs(path, left_out or LeftOut(strict=True))
+    return Table(path, _NEEDED, left_out=left_out).jobs(lambda row: row.number("arrival_s"), _checked, "name")
 
 
-def _checked(arrival_s: float, row: Row) -> Job:
-    job = _job(arrival_s, row)
+def _yaml_jobs(path: Path, left_out: LeftOut) -> Iterator[Job]:
+    jobs: dict[str, Job] = {}
+    for row in _yaml_rows(path, left_out):
+        with left_out.faults():
+            job = _checked(row, row.number("arrival_s"))
+            if job.name in jobs:
+                raise row.error("name", "a name that no other job has")
+            jobs[job.name] = job
+    return iter(by_arrival(tuple(jobs.values())))
+
+
+def _checked(row: Row, arrival_s: float) -> Job:
+    job = _job(row, arrival_s)
     if row.fields.get("steps"):
         check_names(row)
     return job
 
 
-def _job(arrival_s: float, row: Row) -> Job:
+def _job(row: Row, arrival_s: float) -> Job:
     unknown = sorted(row.fields.keys() - set(COLUMNS))
     if unknown:
         raise row.error(unknown[0], f"no such field; there are {', '.join(COLUMNS)}")
@@ -129,7 +133,7 @@ def _job(arrival_s: float, row: Row) -> Job:
         name: row.count(name, 0, MOST_DEVICES) for name in ("min_devices", "max_devices") if name in given
     }
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
-    rest |= {name: row.number(name) for name in ("deadline_s", "cpus", "memory_bytes") if name in given}
+    rest |= {name: row.number(name) for name in _NUMBERS if name in given}
     if "weight" in given:
         rest["weight"] = row.positive("weight")
     kinds = tuple(given.get("device_types", "").split())
@@ -199,13 +203,13 @@ def read_form(text: str, source: Path) -> Job:
         If it is no job; the message says where in the text, and what is allowed.
     """
     row = _form_row(text, source)
-    return _checked(row.number("arrival_s"), row)
+    return _checked(row, row.number("arrival_s"))
 
 
 def reread_form(text: str, source: Path) -> Job:
     """As `read_form`, of a text that it has read before; that needs no PyTorch, and so no seconds."""
     row = _form_row(text, source)
-    return _job(row.number("arrival_s"), row)
+    return _job(row, row.number("arrival_s"))
 
 
 def _form_row(text: str, source: Path) -> Row:
@@ -218,7 +222,7 @@ def _form_row(text: str, source: Path) -> Row:
     return row
 
 
-def _yaml_rows(path: Path) -> Iterator[Row]:
+def _yaml_rows(path: Path, left_out: LeftOut) -> Iterator[Row]:
     with raised_as(FleetError):
         root = parse_yaml(read_text(path), path, texts=True, most_values=MOST_VALUES_OF_TABLES)
     jobs = root.get("jobs") if isinstance(root, Section) else None
@@ -230,19 +234,19 @@ def _yaml_rows(path: Path) -> Iterator[Row]:
             f"{root.place(others[0])}: no such field; a workload is 'jobs:' and a list of mappings"
         )
     for line, job in zip(jobs.lines, jobs, strict=True):
-        yield _yaml_row(job, path, line)
+        left_out.num_rows += 1
+        with left_out.faults():
+            yield _yaml_row(job, path, line)
 
 
 def _yaml_row(job: Any, path: Path, line: int = 1) -> Row:
     if not isinstance(job, Section) or not all(isinstance(value, str) for value in job.values()):
-        raise FleetError(
-            f"{path}, line {line}: a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
-        )
+        said = f"a job is a mapping of {', '.join(COLUMNS)}, each to one number or text"
+        raise RowError(path, line, "no mapping of names to numbers and texts", said)
     long = next((name for name, value in job.items() if len(value) > MOST_FIELD_BYTES), None)
     if long is not None:
-        raise FleetError(
-            f"{job.place(long)}: {len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
-        )
+        said = f"{len(job[long]):,} characters; allowed are {MOST_FIELD_BYTES:,}, as in a table"
+        raise RowError(path, job.lines[long], "a field that is too long", said, f", field {shown(long)}")
     return Row(path, job.line, dict.fromkeys(_NEEDED, "") | job)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import zoneinfo
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import own
 from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers import (
     alibaba,
     elasticflow,
@@ -37,6 +38,52 @@ FORMATS: dict[str, Format] = {
 """All formats, by name."""
 
 
+class Workload:
+    """The jobs of a trace in the order of their arrival; read when they are asked for, once, one after the other.
+
+    Attributes
+    ----------
+    left_out : rows that gave no job, and why; whole when all jobs were taken.
+    zero_s : seconds since 1970 at time 0, where the trace says when it was; from the first job on.
+    """
+
+    def __init__(
+        self, jobs: Iterator[Job], left_out: LeftOut, path: Path, limit: int | None, is_dated: bool
+    ) -> None:
+        self.left_out = left_out
+        self.zero_s: float | None = None
+        self._jobs = self._counted(jobs, path, limit, is_dated)
+
+    def __iter__(self) -> Iterator[Job]:
+        return self._jobs
+
+    def __next__(self) -> Job:
+        return next(self._jobs)
+
+    def _counted(self, jobs: Iterator[Job], path: Path, limit: int | None, is_dated: bool) -> Iterator[Job]:
+        for job in jobs:
+            if is_dated:
+                if self.zero_s is None:
+                    self.zero_s = job.arrival_s
+                job = _counted_from(job, self.zero_s)
+            if job.started_s is not None and job.started_s < job.arrival_s:
+                job = replace(job, started_s=None)  # clocks that went wrong, or back
+            self.left_out.num_jobs += 1
+            yield job
+            if self.left_out.num_jobs == limit:
+                self.left_out.add_rest(f"after the first {limit:,} jobs, which is the limit that was given")
+                return
+        if not self.left_out.num_jobs:
+            why = "; ".join(str(reason) for reason in self.left_out.reasons) or "it has no rows"
+            raise FleetError(f"{path} gives no job to replay: {why}")
+
+
+def _counted_from(job: Job, zero_s: float) -> Job:
+    """The same job with its times counted from another moment."""
+    started_s = None if job.started_s is None else job.started_s - zero_s
+    return replace(job, arrival_s=job.arrival_s - zero_s, started_s=started_s)
+
+
 def recognise(path: Path) -> Format:
     """The format of a file.
 
@@ -46,6 +93,8 @@ def recognise(path: Path) -> Format:
         If it is of none.
     """
     head = Head.of(path)
+    if not head.text.strip():
+        raise FleetError(f"trace {path} is empty; a trace has a line for each job")
     found = [entry for entry in FORMATS.values() if entry.matches(head)]
     if len(found) != 1:
         what = f"could be {', '.join(f.name for f in found)}" if found else "is of no known format"
@@ -61,11 +110,15 @@ def read_workload(
     profiles: Path | None = None,
     limit: int | None = None,
     device_types: Sequence[str] = (),
-) -> Iterator[Job]:
+    *,
+    strict: bool = False,
+    timezone: str | None = None,
+) -> Workload:
     """The jobs of a trace, in the order of their arrival; read when asked for, one after the other.
 
-    Jobs that ask for no device and jobs that never ran are left out. A folder is read as one workload: its files are
-    virtual clusters, unless they name some, and their names come before those of the jobs.
+    Rows that are no jobs to replay (no device, never ran, a part of another row's job) and rows that cannot be read are
+    left out and counted. A folder is read as one workload: its files are virtual clusters, unless they name some, and
+    their names come before those of the jobs. Files may be compressed (gzip, bzip2, xz) and in UTF-16.
 
     Parameters
     ----------
@@ -74,11 +127,13 @@ def read_workload(
     profiles : where the measured speeds of the jobs are, for formats that have them in a file of their own.
     limit : take only so many jobs, the first ones; by default all.
     device_types : of the cluster, where profiles may have tables by type: those of Sia.
+    strict : the first row that cannot be read is an error.
+    timezone : of a trace in local time, such as ``"Europe/Berlin"``; by default as its format says, else UTC.
 
     Raises
     ------
     FleetError
-        If it cannot be read; the message says where in the file, and what is allowed.
+        If the file cannot be read, or no row of it gives a job; the message says where, and what is allowed.
     """
     if format is not None and format not in FORMATS:
         raise FleetError(f"no trace format {format!r}; there are {', '.join(FORMATS)}")
@@ -86,7 +141,7 @@ def read_workload(
         raise FleetError(
             f"limit {limit}: it is the number of jobs to take, at least 1; leave it out to take all"
         )
-    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    files = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".") if path.is_dir() else [path]
     if not files:
         raise FleetError(f"folder {path} has no files; give a trace, or a folder of traces")
     entries = {FORMATS[format] if format else recognise(file) for file in files}
@@ -95,17 +150,47 @@ def read_workload(
             f"folder {path} has traces of {', '.join(sorted(e.name for e in entries))}; give one format"
         )
     entry = entries.pop()
+    left_out = LeftOut(strict=strict, names_files=path.is_dir())
+    read = _reading(entry, left_out, profiles, device_types, timezone)
+    if path.is_dir():
+        parts = (_part(file, read(file)) for file in files)
+        jobs: Iterator[Job] = heapq.merge(*parts, key=lambda job: job.arrival_s)
+    else:
+        jobs = read(path)
+    return Workload(jobs, left_out, path, limit, entry.is_dated)
+
+
+def _reading(
+    entry: Format,
+    left_out: LeftOut,
+    profiles: Path | None,
+    device_types: Sequence[str],
+    timezone: str | None,
+) -> Callable[[Path], Iterator[Job]]:
+    """What reads a file of a format, with all that is given for it."""
     if profiles is not None and not entry.profiles:
         raise FleetError(f"a {entry.name} trace has no profiles; leave {profiles} out")
     if profiles is None and entry.needs_profiles:
         raise FleetError(f"a {entry.name} trace gives work, not time; give `profiles`: {entry.profiles}")
-    read = partial(entry.read, profiles=profiles)
+    if timezone is not None and not entry.is_dated:
+        raise FleetError(f"a {entry.name} trace has seconds, no dates; leave the time zone {timezone!r} out")
+    read = partial(entry.read, left_out=left_out, profiles=profiles)
     if entry.by_type:
         read = partial(read, device_types=device_types)
-    if not path.is_dir():
-        return islice(read(path), limit)
-    parts = (_part(file, read(file)) for file in files)
-    return islice(heapq.merge(*parts, key=lambda job: job.arrival_s), limit)
+    if entry.is_dated:
+        name = timezone or entry.timezone
+        read = partial(read, zone=_zone(name) if name else None)
+    return read
+
+
+def _zone(name: str) -> zoneinfo.ZoneInfo:
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise FleetError(
+            f"unknown time zone {name!r}; give a name such as Europe/Berlin (a machine that knows none gets them with "
+            "`pip install tzdata`)"
+        ) from error
 
 
 def _part(file: Path, jobs: Iterator[Job]) -> Iterator[Job]:

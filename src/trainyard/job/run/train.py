@@ -39,6 +39,7 @@ from trainyard.job.run.saved import (
     saved_steps,
     started_again,
 )
+from trainyard.job.run.slurm_step import join_slurm_step
 from trainyard.job.run.supervisor import Watcher, supervise
 from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
 from trainyard.private import only_for_user
@@ -58,7 +59,8 @@ def train(
 
     Starts one process per rank on this machine. Under ``torchrun`` (or any launcher that sets ``RANK``,
     ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``) the calling process is one of the ranks instead, and
-    ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``.
+    ``torchrun --max-restarts`` with ``resume`` takes the place of ``max_restarts``. Each task of a step of Slurm that
+    has several is a rank, too.
 
     Parameters
     ----------
@@ -81,6 +83,7 @@ def train(
     DataError
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
+    join_slurm_step()
     work = Work(model, plan, repeatable(data, config.steps), config)
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)

@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.compiling import compiled
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
-from trainyard.fleet.quick import facts, mark_of, serials
+from trainyard.fleet.quick import all_held, facts, mark_of, serials
 from trainyard.fleet.snapshot import (
     ALLOWED,
     ATTAINED_DEVICE_S,
@@ -27,10 +27,10 @@ _NEAR_S = 1e-4
 _LEAST_WAIT_S = 1e-3
 
 # What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
-# Then the devices that it asks for, the types that it can run on, as bits, whether it is to be consolidated, and the
-# service that it attained since it last began anew. Where jobs may move that do not run, also the time that it ran since,
-# both until then, and when after that it first had devices, NaN before.
-QUEUE, INDEX, TURN, _GANG, _ALLOWED, SKEWED, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
+# Then the devices that it asks for, the types that it can run on, as bits, `Targets.consolidate`, and the service that it
+# attained since it last began anew. Where jobs may move that do not run, also the time that it ran since, both until
+# then, and when after that it first had devices, NaN before.
+QUEUE, INDEX, TURN, _GANG, _ALLOWED, CONSOLIDATE, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
 
 
 class Line(NamedTuple):
@@ -41,7 +41,7 @@ class Line(NamedTuple):
     serial : which they are.
     jobs : what is known of them, a row for each thing.
     order : their numbers, most urgent first.
-    first : numbers of those that were to run.
+    first : numbers of those that were to run, and fit by number.
     """
 
     serial: Ints
@@ -61,26 +61,32 @@ def nobody(all_may_move: bool) -> Floats:
 
 
 @compiled
-def continued(before, known, first, serial, all_may_move):  # type: ignore[no-untyped-def]
+def continued(before, known, first, serial, held, all_may_move):  # type: ignore[no-untyped-def]
     """What is known of the jobs that are there now, from the last decision.
+
+    Parameters
+    ----------
+    held : devices of every job now.
 
     Returns
     -------
     What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move,
-    because they were to run or are new; and how many are not new, which are the first.
+    because they run, were to run or are new; and how many are not new, which are the first.
     """
     jobs, renumbered, num_known = carried_over(before, known, serial)
     jobs[:, num_known:] = 0.0
     jobs[TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
-    ran = renumbered[first]
-    numbers = np.concatenate((ran[ran >= 0], np.arange(num_known, len(serial))))
-    if all_may_move or len(numbers) == len(serial):
-        numbers = np.arange(len(serial))
+    may_move = held > 0
+    may_move[num_known:] = True
+    for number in renumbered[first]:
+        if number >= 0:
+            may_move[number] = True
+    numbers = np.arange(len(serial)) if all_may_move else np.flatnonzero(may_move)
     return jobs, renumbered, numbers, num_known
 
 
 @compiled
-def decided(jobs, numbers, renumbered, order, room, now_s, seen, *rules):  # type: ignore[no-untyped-def]
+def decided(jobs, numbers, renumbered, order, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
     """All that follows from there where turns make the order: to call each function takes longer than what it does.
 
     Parameters
@@ -94,7 +100,7 @@ def decided(jobs, numbers, renumbered, order, room, now_s, seen, *rules):  # typ
     """
     moved = requeued(jobs, numbers, now_s, seen, *rules)
     order = repaired(order, renumbered, moved, jobs[QUEUE : TURN + 1])
-    return order, *looked_ahead(order, jobs, room, now_s, *rules)
+    return order, *looked_ahead(order, jobs, room, now_s, held, *rules)
 
 
 @compiled
@@ -154,17 +160,19 @@ def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: 
 
 @compiled
 def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
-    """All of a decision where turns make the order, as `Quick.decide`; the mark of a job is whether it is skewed."""
+    """All of a decision where turns make the order, as `Quick.decide`; the mark of a job says whether to consolidate."""
     all_may_move, places, rules = all_rules
-    serial = serials(seen)
-    jobs, renumbered, numbers, num_known = continued(line.serial, line.jobs, line.first, serial, all_may_move)
-    for number in range(num_known, len(serial)):
-        jobs[SKEWED, number] = mark_of(seen, number)
-    order, first, _, wait_s = decided(
-        jobs, numbers, renumbered, line.order, seen.room, seen.now_s, facts(seen, numbers), *rules
+    serial, held = serials(seen), all_held(seen)
+    jobs, renumbered, numbers, num_known = continued(
+        line.serial, line.jobs, line.first, serial, held, all_may_move
     )
-    consolidate = jobs[SKEWED][first] > 0 if places else np.zeros(0, np.bool_)
-    return first, consolidate, seen.now_s + wait_s, Line(serial, jobs, order, first)
+    for number in range(num_known, len(serial)):
+        jobs[CONSOLIDATE, number] = mark_of(seen, number)
+    order, first, _, wait_s = decided(
+        jobs, numbers, renumbered, line.order, seen.room, seen.now_s, facts(seen, numbers), held, *rules
+    )
+    consolidate = jobs[CONSOLIDATE][order] if places else np.zeros(0)
+    return order, consolidate, seen.now_s + wait_s, Line(serial, jobs, order, first)
 
 
 @compiled
@@ -180,18 +188,20 @@ def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-unt
 
 
 @compiled
-def looked_ahead(order, jobs, room, now_s, limits, knob, two_dimensional, as_published, _):  # type: ignore[no-untyped-def]
-    """Who runs; whether each job waits; and the time until this is to be looked at again.
+def looked_ahead(order, jobs, room, now_s, held, limits, knob, two_dimensional, as_published, _):  # type: ignore[no-untyped-def]
+    """Who fits by number; whether each job waits; and the time until this is to be looked at again.
 
     Parameters
     ----------
     room : devices of every type.
+    held : devices of every job.
     """
     first, waits = _fit(order, jobs, room)
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
-    if as_published or len(first) < len(order):
-        wait_s = _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, as_published)
+    if as_published or len(first) < len(order) or (held == 0).any():
+        runs = first if as_published else _may_run(first, jobs, held)
+        wait_s = _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_published)
     return first, waits, wait_s
 
 
@@ -215,10 +225,23 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
-    """Time until a job goes to another queue, if what runs now runs on."""
-    best_s = np.inf
+def _may_run(first, jobs, held):  # type: ignore[no-untyped-def]
+    """Who may run: those that fit; those that do now; and who may get the devices of one of the first without a place."""
+    runs, most = held > 0, 0
     for number in first:
+        runs[number] = True
+        if held[number] == 0:
+            most += int(jobs[_GANG, number])
+    if most:
+        runs |= jobs[_GANG] <= most
+    return np.flatnonzero(runs)
+
+
+@compiled
+def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
+    """Time until a job goes to another queue, if these run on."""
+    best_s = np.inf
+    for number in runs:
         limit, rate = limits[int(jobs[QUEUE, number])], jobs[_GANG, number] if two_dimensional else 1.0
         if as_published:
             wait_s = max(1.0, np.floor((limit - jobs[_RAN_S, number]) / rate))

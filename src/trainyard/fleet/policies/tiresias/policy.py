@@ -11,8 +11,8 @@ within a queue, first the job of largest index
     G(a) = P(S - a <= D | S > a) / E[min(S - a, D) | S > a],    D the upper threshold of its queue
 
 A job that has waited ``promote_knob`` (PromoteKnob) times as long as it ran begins anew at the top, as if it had neither
-run nor waited. Placement (section 3.3): a job whose model is skewed, one tensor being most of it, is consolidated; any
-other lies wherever devices are free.
+run nor waited. Placement (section 3.3): a job whose model is skewed, one tensor being most of it, is consolidated; one
+of which it is known that it is not lies wherever devices are free.
 
 The authors' simulator (SymbioticLab/Tiresias, ``run_sim.py``) departs from this, and ``as_published`` does as it does:
 
@@ -23,14 +23,14 @@ The authors' simulator (SymbioticLab/Tiresias, ``run_sim.py``) departs from this
 - Nothing is said of placement.
 
 Fidelity: simplified. Left out: measuring skew by watching a job's network traffic, and learning PackLimit from jobs that
-have ended. The skew of a training is computed from its tensors, that of a job of a trace goes by the name of its model;
-the limit is given.
+have ended. The skew of a training is computed from its tensors, that of a job of a trace goes by the name of its model,
+and where that is unknown, the placement of the run decides; the limit is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,10 +38,10 @@ import numpy as np
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.tiresias.gittins import gittins_index, published_index
 from trainyard.fleet.policies.tiresias.moves import (
+    CONSOLIDATE,
     INDEX,
     QUEUE,
     SERVICE,
-    SKEWED,
     TURN,
     Line,
     continued,
@@ -79,7 +79,8 @@ class Tiresias:
     promote_knob : waiting over running at which a job begins anew; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
     as_in_pollux : within a queue by when they came into it instead of by start; nothing is said of placement.
-    skews, pack_limit : skew by model, and from which on a job is consolidated, as one of unknown skew is.
+    skews, pack_limit : skew by model, and from which on a job is consolidated.
+    by_skew : whether it is; if not, the placement of the run is that of all jobs.
     """
 
     thresholds: tuple[float, ...]
@@ -90,6 +91,7 @@ class Tiresias:
     as_in_pollux: bool
     as_published: bool
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
+    by_skew: bool = True
     preempts: bool = field(default=True, init=False)
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
@@ -130,12 +132,16 @@ class Tiresias:
         """The same in compiled code, where turns make the order."""
         if self.as_published or self.samples:
             return None
-        return Quick(decide, (self._all_may_move, self._places, self._rules), mark=self._is_skewed)
+        return Quick(decide, (self._all_may_move, self.places_some, self._rules), mark=self._consolidate)
 
     @property
-    def _places(self) -> bool:
-        """Whether it says who is to be consolidated."""
-        return not (self.as_published or self.as_in_pollux)
+    def places_some(self) -> bool:
+        """Whether it says of some jobs where they are to lie."""
+        return self.by_skew and not (self.as_published or self.as_in_pollux)
+
+    def without_placing(self) -> Tiresias:
+        """The same, which leaves that to the run."""
+        return replace(self, by_skew=False)
 
     def start(self, site: Site) -> Line:
         """Nobody is queued."""
@@ -145,10 +151,10 @@ class Tiresias:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
         now_s, room, serial = snapshot.now_s, snapshot.site.devices_of_type, snapshot.serial
         jobs, renumbered, numbers, num_known = continued(
-            state.serial, state.jobs, state.first, serial, self._all_may_move
+            state.serial, state.jobs, state.first, serial, snapshot.held, self._all_may_move
         )
         for number in range(num_known, len(serial)):
-            jobs[SKEWED, number] = self._is_skewed(snapshot.job(number))
+            jobs[CONSOLIDATE, number] = self._consolidate(snapshot.job(number))
         # Thousands may wait, of whom nothing can have changed: they are not looked at.
         seen = snapshot.facts(numbers)
         if self.as_published or self.samples:
@@ -158,23 +164,25 @@ class Tiresias:
             else:
                 jobs[INDEX, numbers] = self._index(jobs[:, numbers])
                 order = repaired(state.order, renumbered, numbers, jobs[QUEUE : TURN + 1])
-            first, waits, wait_s = looked_ahead(order, jobs, room, now_s, *self._rules)
+            first, waits, wait_s = looked_ahead(order, jobs, room, now_s, snapshot.held, *self._rules)
         else:
             order, first, waits, wait_s = decided(
-                jobs, numbers, renumbered, state.order, room, now_s, seen, *self._rules
+                jobs, numbers, renumbered, state.order, room, now_s, seen, snapshot.held, *self._rules
             )
+        # Who does not fit by number may have what is left over where one of the others finds no place.
+        may_run = first if self.as_published else order
         return Targets(
-            first,
-            consolidate=jobs[SKEWED][first] > 0 if self._places else None,
+            may_run,
+            consolidate=jobs[CONSOLIDATE][may_run] if self.places_some else None,
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
         ), Line(serial, jobs, order, first)
 
-    def _is_skewed(self, job: KnownJob) -> bool:
-        """By what is known of its tensors, else by the name of its model."""
-        known = job.skew
-        return (self.skews.get(job.model, 1.0) if known is None else known) > self.pack_limit
+    def _consolidate(self, job: KnownJob) -> int:
+        """By what is known of its tensors, else by the name of its model; as `Targets.consolidate`."""
+        skew = self.skews.get(job.model) if job.skew is None else job.skew
+        return -1 if skew is None else int(skew > self.pack_limit)
 
     def _index(self, jobs: Floats) -> Floats:
         return -gittins_index(jobs[SERVICE], self._limits[jobs[QUEUE].astype(np.int64)], self._samples)

@@ -32,7 +32,7 @@ from trainyard.fleet.workload.application import Application, SelfTuned, elastic
 from trainyard.fleet.workload.goodput import Batch, divided
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.published import Files, PaperTable, Row
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job, declared_job
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.published import Files, PaperTable, Row
 
 Printed = Mapping[str, tuple[Policy, float, float]]

@@ -4,9 +4,9 @@ Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fra
 ATC 2023; alibaba/clusterdata. Columns: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase,
 creation_time, deletion_time, scheduled_time; seconds, thousandths, and mebibytes.
 
-A pod runs from when it was scheduled until it was deleted. Pods without a device, pods that were never scheduled, and
-those that ran for no time are left out. What a pod asks of its devices is what it keeps busy of them. Best-effort pods
-(``BE``) are opportunistic.
+A pod is submitted when it was created, and runs from when it was scheduled until it was deleted. Pods without a device,
+pods that were never scheduled or not deleted yet, and those that ran for no time are left out. What a pod asks of its
+devices is what it keeps busy of them. Best-effort pods (``BE``) are opportunistic.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 _NEEDED = (
     "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time", "deletion_time",
@@ -24,29 +26,37 @@ _NEEDED = (
 )  # fmt: skip
 
 
-def read_alibaba(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_alibaba(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Pods with devices that ran."""
-    for arrival_s, row in Table(path, _NEEDED).by_arrival(_created):
-        milli = row.count("gpu_milli", 1)
-        if milli > 1000:
-            raise row.error("gpu_milli", "a whole number from 1 to 1000")
-        yield declared_job(
-            row.fields["name"],
-            arrival_s,
-            row.count("num_gpu"),
-            _length_s(row),
-            busy=milli / 1000,
-            device_types=tuple(filter(None, row.fields["gpu_spec"].split("|"))),
-            guaranteed=row.fields["qos"] != "BE",
-            cpus=row.number("cpu_milli") / 1000,
-            memory_bytes=row.number("memory_mib") * 2**20,
-        )
+    return Table(path, _NEEDED, left_out=left_out).jobs(_created, _pod, "name")
 
 
-def _created(row: Row) -> float | None:
-    if not row.count("num_gpu") or not row.fields["scheduled_time"] or _length_s(row) <= 0:
-        return None
-    return row.number("creation_time")
+def _created(row: Row) -> float | str:
+    if not row.count("num_gpu"):
+        return "asks for no device"
+    if not row.fields["scheduled_time"]:
+        return "never ran"
+    if not row.fields["deletion_time"]:
+        return "not over yet: it is not known how long it runs"
+    return row.number("creation_time") if _length_s(row) > 0 else "ran for no time"
+
+
+def _pod(row: Row, arrival_s: float) -> Job:
+    milli = row.count("gpu_milli", 1)
+    if milli > 1000:
+        raise row.error("gpu_milli", "a whole number from 1 to 1000")
+    return declared_job(
+        row.fields["name"],
+        arrival_s,
+        row.count("num_gpu"),
+        _length_s(row),
+        busy=milli / 1000,
+        device_types=tuple(filter(None, row.fields["gpu_spec"].split("|"))),
+        guaranteed=row.fields["qos"] != "BE",
+        cpus=row.number("cpu_milli") / 1000,
+        memory_bytes=row.number("memory_mib") * 2**20,
+        started_s=row.number("scheduled_time"),
+    )
 
 
 def _length_s(row: Row) -> float:

@@ -21,8 +21,10 @@ from pathlib import Path
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 Scaling = Mapping[int, Mapping[int, float]]
 """Iterations per second by global batch size and number of devices."""
@@ -76,7 +78,9 @@ def _scaling(path: Path) -> Scaling:
     return scaling
 
 
-def read_elasticflow(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_elasticflow(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None
+) -> Iterator[Job]:
     """Jobs of any of the three layouts.
 
     Parameters
@@ -86,11 +90,13 @@ def read_elasticflow(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     raw = "submission_time" in Head.of(path).columns()
     submitted = "submission_time" if raw else "submit_time"
     tables = read_scalings(profiles) if profiles else {}
-    for arrival_s, row in Table(path, _RAW if raw else _SIMULATED).by_arrival(
-        lambda row: row.number(submitted)
-    ):
+
+    def job(row: Row, arrival_s: float) -> Job:
         fields = {_NAMES.get(name, name): value for name, value in row.fields.items()}
-        yield _job(arrival_s, Row(row.path, row.line, fields), tables)
+        return _job(arrival_s, Row(row.path, row.line, fields), tables)
+
+    table = Table(path, _RAW if raw else _SIMULATED, left_out=left_out)
+    return table.jobs(lambda row: row.number(submitted), job, "job_id")
 
 
 def _job(arrival_s: float, row: Row, tables: Mapping[str, Mapping[str, Scaling]]) -> Job:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
+from trainyard.reading import plain_beginning, raised_as
 
 _HEAD_BYTES = 65536
 
@@ -34,14 +35,11 @@ class Head:
         Raises
         ------
         FleetError
-            If there is no such file.
+            If there is no such file, or it is of a kind that is refused.
         """
-        try:
-            with path.open("rb") as file:
-                begins = file.read(_HEAD_BYTES)
-                return cls(path, begins.decode("utf-8-sig", "replace"), is_cut=bool(file.read(1)))
-        except OSError as error:
-            raise FleetError(f"cannot read trace {path}: {error.strerror}") from error
+        with raised_as(FleetError):
+            begins = plain_beginning(path, _HEAD_BYTES + 1)
+        return cls(path, begins[:_HEAD_BYTES].decode("utf-8", "replace"), is_cut=len(begins) > _HEAD_BYTES)
 
     @property
     def first(self) -> str:
@@ -68,10 +66,14 @@ class Format:
     name : for ``read_workload`` and the command line.
     about : one line.
     matches : whether a file that begins so is of it.
-    read : the jobs of a file in the order of arrival; the second argument is where the profiles are.
-    profiles : what the second argument is, where there is one; empty where a trace says all.
+    read : the jobs of a file in the order of arrival; ``left_out`` gets the rows that give none, and ``profiles`` is
+        where these are.
+    profiles : what that is, where there are such; empty where a trace says all.
     needs_profiles : whether it cannot do without.
     by_type : whether profiles are files by device type; then ``read`` takes ``device_types`` of the cluster, too.
+    is_dated : whether times are dates; then ``read`` takes the ``zone`` of those that name none, too, and gives jobs
+        with seconds since 1970.
+    timezone : of those, where the format fixes it.
     """
 
     name: str
@@ -81,6 +83,8 @@ class Format:
     profiles: str = ""
     needs_profiles: bool = False
     by_type: bool = False
+    is_dated: bool = False
+    timezone: str = ""
 
 
 def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:

@@ -26,8 +26,10 @@ from typing import Any
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened, shown
 
 Kind = tuple[str, int]
@@ -148,7 +150,7 @@ def split_type(job_type: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (job_type, 0)
 
 
-def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_gavel(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs of a trace of either layout.
 
     Parameters
@@ -158,7 +160,8 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     assert profiles is not None
     throughputs = read_throughputs(profiles)
     columns = _SHORT if Head.of(path).first.count("\t") == len(_SHORT) - 1 else _LONG
-    for arrival_s, row in Table(path, columns, columns, "\t").by_arrival(lambda row: row.number("arrival")):
+
+    def job(row: Row, arrival_s: float) -> Job:
         job_type, size = row.fields["job_type"], row.count("scale_factor", 1)
         steps = row.number("total_steps", 1)
         reference = throughputs.of_gang(REFERENCE, job_type, size)
@@ -166,7 +169,7 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             raise row.error("job_type", f"a job type of {profiles}, and it has no {shown(job_type)}")
         slo = row.number("SLO", -1) if "SLO" in row.fields else -1.0
         model, batch_size = split_type(job_type)
-        yield Job(
+        return Job(
             f"{row.line - 1}:{job_type}",
             arrival_s,
             size,
@@ -178,6 +181,9 @@ def read_gavel(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             model=model,
             batch_size=batch_size,
         )
+
+    table = Table(path, columns, columns, "\t", left_out=left_out)
+    return table.jobs(lambda row: row.number("arrival"), job)
 
 
 def _matches(head: Head) -> bool:

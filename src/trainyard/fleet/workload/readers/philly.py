@@ -4,77 +4,129 @@ Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
 msr-fiddle/philly-traces. One JSON list of jobs: status, vc, jobid, submitted_time, user, and attempts, each with
 start_time, end_time and detail, a list of servers with the GPUs that it had there.
 
-A job asks for the GPUs of its first attempt, and runs as long as all of its attempts did; jobs without a finished attempt
-are left out. Time 0 is the first submission. The list is read piece by piece, and since it is not sorted, one short
-record of every job is held.
+What is read of it: a job asks for the GPUs of its last attempt that ended, and takes the time of all its attempts that
+ended, added up; it was started when the first was. An attempt without a start or an end was not recorded rightly, as the
+authors say, and counts for nothing; but if the last has no end, the job was not over, and is left out, as are jobs that
+never ran. Times are local and name no zone; the telemetry that was published with the log has that of
+the Pacific (PDT, PST), and clocks were put back on 5 November 2017, so they are read in that zone. Time 0 is the first
+submission. The list is read piece by piece, and since it is not sorted, one short record of every job is held.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Collection, Iterator
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut, RowError
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.reading import shortened, shown, undecodable, unique_keys
+from trainyard.fleet.workload.readers.rows import moment_s
+from trainyard.reading import open_plain, raised_as, shortened, shown, undecodable, unique_keys
 
 _PIECE = 1 << 20
 _LARGEST_JOB = 1 << 24
 _SPACE = " \t\r\n,"
 
 
-def read_philly(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs that ran."""
+def read_philly(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None, zone: ZoneInfo | None = None
+) -> Iterator[Job]:
+    """Jobs that ran and are over; their times are seconds since 1970."""
     try:
-        records = [record for line, job in _objects(path) if (record := _record(path, line, job)) is not None]
+        records = _records(path, left_out or LeftOut(strict=True), zone)
     except UnicodeDecodeError as error:
         raise FleetError(str(undecodable(path))) from error
-    records.sort(key=lambda record: record[0])
-    for moment, size, length_s, name, user, virtual_cluster in records:
-        arrival_s = (moment - records[0][0]).total_seconds()
-        yield declared_job(name, arrival_s, size, length_s, user=user, virtual_cluster=virtual_cluster)
+    for record in sorted(records, key=lambda record: record.arrival_s):
+        yield declared_job(
+            record.name,
+            record.arrival_s,
+            record.num_devices,
+            record.length_s,
+            user=record.user,
+            virtual_cluster=record.virtual_cluster,
+            started_s=record.started_s,
+        )
 
 
-def _record(path: Path, line: int, job: Any) -> tuple[datetime, int, float, str, str, str] | None:
-    """Submission, devices, length, name, user, and virtual cluster."""
+def _records(path: Path, left_out: LeftOut, zone: ZoneInfo | None) -> Collection[_Record]:
+    records: dict[str, _Record] = {}
+    for line, job in _objects(path):
+        left_out.num_rows += 1
+        with left_out.faults():
+            found = _record(path, line, job, zone)
+            if isinstance(found, str):
+                left_out.add(found, path, line)
+            elif found.name in records:
+                raise RowError(path, line, "a job that was there before", f"a second job {shown(found.name)}")
+            else:
+                records[found.name] = found
+    return records.values()
+
+
+class _Record(NamedTuple):
+    """A job of the log that ran."""
+
+    arrival_s: float
+    num_devices: int
+    length_s: float
+    started_s: float
+    name: str
+    user: str
+    virtual_cluster: str
+
+
+def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record | str:
+    """A job, or why it is none to replay."""
     try:
-        attempts = [a for a in job["attempts"] if _given(a["start_time"]) and _given(a["end_time"])]
-        length_s = sum((_moment(a["end_time"]) - _moment(a["start_time"])).total_seconds() for a in attempts)
-        size = sum(len(server["gpus"]) for server in attempts[0]["detail"]) if attempts else 0
-        if not size or length_s <= 0:
-            return None
-        return _moment(job["submitted_time"]), size, length_s, job["jobid"], job.get("user") or "", job["vc"]
+        started = [attempt for attempt in job["attempts"] if _given(attempt["start_time"])]
+        ended = [attempt for attempt in started if _given(attempt["end_time"])]
+        if started and not _given(started[-1]["end_time"]):
+            return "not over yet: it is not known how long it runs"
+        spans = [_span(attempt, zone) for attempt in ended]
+        sizes = [sum(len(server["gpus"]) for server in attempt["detail"]) for attempt in ended]
+        length_s = sum(end_s - start_s for start_s, end_s in spans)
+        if length_s <= 0:
+            return "never ran"
+        if not any(sizes):
+            return "had no GPU"
+        texts = job["jobid"], job.get("user") or "", job["vc"]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"jobid, user and vc are texts, and got {shown(texts)}")
+        size = next(size for size in reversed(sizes) if size)
+        arrival_s = moment_s(job["submitted_time"], zone)
+        return _Record(arrival_s, size, length_s, spans[0][0], *texts)
     except KeyError as error:
-        raise FleetError(
-            f"{path}, line {line}: a job without field {error}; every job of a Philly log has it"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise FleetError(
-            f"{path}, line {line}: {shortened(str(error))}; a job has attempts, with start_time and "
-            "end_time such as 2017-10-07 01:12:09 or null, and detail, a list of servers with gpus"
-        ) from error
+        said = f"a job without field {error}; every job of a Philly log has it"
+        raise RowError(path, line, "a field is missing", said) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        said = (
+            f"{shortened(str(error))}; a job has attempts, with start_time and end_time such as 2017-10-07 01:12:09 or "
+            "null, and detail, a list of servers with gpus"
+        )
+        raise RowError(path, line, "not the fields of a job", said) from error
+
+
+def _span(attempt: Any, zone: ZoneInfo | None) -> tuple[float, float]:
+    start_s = moment_s(attempt["start_time"], zone)
+    end_s = moment_s(attempt["end_time"], zone, start_s)
+    if end_s < start_s:
+        raise ValueError(f"an attempt ends at {attempt['end_time']}, before it starts")
+    return start_s, end_s
 
 
 def _given(time: str | None) -> bool:
     return time not in (None, "", "None")
 
 
-def _moment(time: str) -> datetime:
-    # The log names no zone, and in autumn 2017 the clocks of Redmond changed; the offsets are not in it.
-    moment = datetime.fromisoformat(time)
-    if moment.tzinfo is not None:
-        raise ValueError(f"time {shown(time)} names a zone")
-    return moment
-
-
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:
     """The members of a JSON list, each with the line on which it begins."""
     decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
-    with path.open(encoding="utf-8") as file:
+    with raised_as(FleetError), TextIOWrapper(open_plain(path), encoding="utf-8") as file:
         text = file.read(_PIECE)
         place = len(text) - len(text.lstrip())
         line = 1 + text.count("\n", 0, place)
@@ -112,4 +164,11 @@ def _matches(head: Head) -> bool:
     )
 
 
-FORMAT = Format("philly", "Philly: cluster_job_log of Microsoft's cluster, JSON", _matches, read_philly)
+FORMAT = Format(
+    "philly",
+    "Philly: cluster_job_log of Microsoft's cluster, JSON",
+    _matches,
+    read_philly,
+    is_dated=True,
+    timezone="America/Los_Angeles",
+)

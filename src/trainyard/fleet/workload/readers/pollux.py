@@ -16,17 +16,20 @@ Jayaram Subramanya et al., "Sia: Heterogeneity-aware, Goodput-optimized ML-clust
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from zoneinfo import ZoneInfo
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.application import Application, adaptive, read_application
 from trainyard.fleet.workload.job import Grant, Job, Spot, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 _WORKLOAD = ("name", "time", "application", "num_replicas", "batch_size")
 _PHILLY = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
@@ -82,7 +85,12 @@ def read_applications(folder: Path, device_type: str = "") -> Mapping[str, Appli
     )
 
 
-def read_pollux(path: Path, profiles: Path | None = None, device_types: Sequence[str] = ()) -> Iterator[Job]:
+def read_pollux(
+    path: Path,
+    profiles: Path | None = None,
+    left_out: LeftOut | None = None,
+    device_types: Sequence[str] = (),
+) -> Iterator[Job]:
     """Jobs of a workload of Pollux' or Sia's; ``model`` is the application.
 
     Parameters
@@ -95,13 +103,11 @@ def read_pollux(path: Path, profiles: Path | None = None, device_types: Sequence
     FleetError
         If some types were measured and others not.
     """
-    jobs = _unmeasured(path)
     if profiles is None:
-        yield from jobs
-        return
+        return _unmeasured(path, left_out)
     first, *others = (read_applications(profiles, kind) for kind in _measured(profiles, device_types))
     elsewhere = {name: tuple(other[name] for other in others) for name in first}
-    yield from adaptive(jobs, first, _FIXED_BATCH, elsewhere)
+    return adaptive(_unmeasured(path, left_out, first), first, _FIXED_BATCH, elsewhere)
 
 
 def _measured(folder: Path, device_types: Sequence[str]) -> Sequence[str]:
@@ -118,31 +124,47 @@ def _measured(folder: Path, device_types: Sequence[str]) -> Sequence[str]:
     return device_types
 
 
-def _unmeasured(path: Path) -> Iterator[Job]:
-    for arrival_s, row in Table(path, _WORKLOAD).by_arrival(lambda row: row.number("time")):
-        yield Job(
+def _unmeasured(
+    path: Path, left_out: LeftOut | None, measured: Collection[str] | None = None
+) -> Iterator[Job]:
+    """Jobs of applications that are to be measured, or of these, which were."""
+
+    def job(row: Row, arrival_s: float) -> Job:
+        application = row.fields["application"]
+        if measured is not None and application not in measured:
+            raise row.error("application", f"one that was measured: {', '.join(measured)}")
+        return Job(
             row.fields["name"],
             arrival_s,
             row.count("num_replicas", 1),
             0.0,
-            Unmeasured(row.fields["application"]),
-            model=row.fields["application"],
+            Unmeasured(application),
+            model=application,
             batch_size=row.count("batch_size", 1),
         )
 
+    return Table(path, _WORKLOAD, left_out=left_out).jobs(lambda row: row.number("time"), job, "name")
 
-def read_philly_csv(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs of ``philly.csv``, named by their line."""
-    start_s = None
-    for moment_s, row in Table(path, _PHILLY).by_arrival(lambda row: row.moment_s("timestamp")):
-        start_s = moment_s if start_s is None else start_s
-        yield declared_job(
+
+def read_philly_csv(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None, zone: ZoneInfo | None = None
+) -> Iterator[Job]:
+    """Jobs of ``philly.csv``, named by their line.
+
+    A job ran ``duration`` seconds on ``num_gpus`` devices. Its time is taken as it stands, as the authors' simulators do,
+    though it is of Redmond, where clocks were put back on 5 November 2017.
+    """
+
+    def job(row: Row, arrival_s: float) -> Job:
+        return declared_job(
             str(row.line),
-            moment_s - start_s,
+            arrival_s,
             row.count("num_gpus", 1),
             row.number("duration"),
             virtual_cluster=row.fields["cluster"],
         )
+
+    return Table(path, _PHILLY, left_out=left_out).jobs(lambda row: row.moment_s("timestamp", zone), job)
 
 
 FORMAT = Format(
@@ -154,5 +176,9 @@ FORMAT = Format(
     by_type=True,
 )
 PHILLY = Format(
-    "pollux-philly", "Pollux: philly.csv, cut from the Philly trace", has_columns(*_PHILLY), read_philly_csv
+    "pollux-philly",
+    "Pollux: philly.csv, cut from the Philly trace",
+    has_columns(*_PHILLY),
+    read_philly_csv,
+    is_dated=True,
 )

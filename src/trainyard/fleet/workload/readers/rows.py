@@ -1,34 +1,23 @@
-"""Lines of a trace that know where they stand, and come in the order of arrival without being held.
-
-Traces are read twice: once for the moments of arrival, of which a line needs 24 bytes, and once line by line in their
-order. So a trace need not be sorted, and a run over it needs memory for the jobs that are there.
-"""
+"""One line of a trace: what it says, and what to raise where it cannot be used."""
 
 from __future__ import annotations
 
-import codecs
-import csv
 import math
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
-import numpy as np
-
-from trainyard.fleet.site import FleetError
-from trainyard.reading import decoded, listed, not_utf8, raised_as, shown
-from trainyard.reading.limits import LARGEST_NUMBER, MOST_FIELD_BYTES, MOST_LINE_BYTES
+from trainyard.fleet.workload.left_out import RowError
+from trainyard.reading import shown
+from trainyard.reading.limits import LARGEST_NUMBER
 
 _LARGEST_WHOLE = 2**53  # beyond, not every whole number is one of 64 bits with a point
+_FEWEST_DIGITS = 9  # of seconds since 1970; dates are written with eight
 
 
 class Row(NamedTuple):
-    """One line.
+    """One line, or several of one job that a line break divides.
 
     Attributes
     ----------
@@ -40,11 +29,16 @@ class Row(NamedTuple):
     line: int
     fields: dict[str, str]
 
-    def error(self, name: str, allowed: str) -> FleetError:
+    def error(self, name: str, allowed: str) -> RowError:
         """What to raise about a field."""
         given = self.fields.get(name, "")
-        return FleetError(
-            f"{self.path}, line {self.line}, field {shown(name)}: got {shown(given)}, allowed is {allowed}"
+        field = f"field {shown(name)}"
+        return RowError(
+            self.path,
+            self.line,
+            f"{field} cannot be used",
+            f"got {shown(given)}, allowed is {allowed}",
+            f", {field}",
         )
 
     def number(self, name: str, least: float = 0.0) -> float:
@@ -75,141 +69,45 @@ class Row(NamedTuple):
         except ValueError:
             return math.nan
 
-    def moment_s(self, name: str) -> float:
-        """Seconds since 1970 of a date and time, taken as UTC where it names no zone."""
+    def moment_s(self, name: str, zone: ZoneInfo | None = None, not_before_s: float = -math.inf) -> float:
+        """Seconds since 1970 of a date and time, as `moment_s` has it."""
         try:
-            value = datetime.fromisoformat(self.fields[name])
+            return moment_s(self.fields[name], zone, not_before_s)
         except ValueError:
-            raise self.error(name, "a date and time such as 2017-10-09 07:01:55") from None
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+            raise self.error(
+                name, "a date and time such as 2017-10-09 07:01:55, or seconds since 1970"
+            ) from None
+
+
+def moment_s(text: str, zone: ZoneInfo | None = None, not_before_s: float = -math.inf) -> float:
+    """Seconds since 1970 of a date and time, or of such seconds.
+
+    Parameters
+    ----------
+    zone : of times that name none. Without, they are taken as UTC: where clocks are put forward or back meanwhile,
+        times before and after that are an hour too far apart or too near.
+    not_before_s : which of two moments it is where clocks were put back, and an hour came twice: the first one if that
+        is not before, else the second one if that is not.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if len(text) >= _FEWEST_DIGITS and text.replace(".", "", 1).isdecimal():
+        seconds = float(text)
+        if seconds > LARGEST_NUMBER:
+            raise ValueError(text)
+        return seconds
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is not None:
+        return value.timestamp()
+    if zone is None:
+        return value.replace(tzinfo=UTC).timestamp()
+    first, second = (value.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    return second if first < not_before_s <= second else first
 
 
 def _and_at_most(value: float, most: float) -> str:
     """The upper end of what is allowed, where it was passed."""
     return f" and at most {most:,}" if value > most else ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A trace of one job per line.
-
-    Attributes
-    ----------
-    path : the file.
-    needed : columns without which it is not such a trace.
-    columns : all of them; where empty, the first line names them.
-    separator : between fields; None for any white space.
-    comment : how lines begin that say nothing.
-    """
-
-    path: Path
-    needed: Sequence[str]
-    columns: Sequence[str] = ()
-    separator: str | None = ","
-    comment: str = ""
-
-    def rows(self) -> Iterator[Row]:
-        """All lines, as they stand."""
-        return (row for _, row in self._placed())
-
-    def by_arrival(self, arrival_s: Callable[[Row], float | None]) -> Iterator[tuple[float, Row]]:
-        """Jobs and when they arrive, the first first; of one moment as they stand.
-
-        Parameters
-        ----------
-        arrival_s : of a line; None for one that is no job.
-        """
-        moments, offsets, lines = array("d"), array("q"), array("q")
-        for offset, row in self._placed():
-            moment = arrival_s(row)
-            if moment is not None:
-                moments.append(moment)
-                offsets.append(offset)
-                lines.append(row.line)
-        order = np.argsort(np.array(moments), kind="stable")
-        with self._open() as file:
-            columns = self._header(file)[0]
-            for place in order:
-                file.seek(offsets[place])
-                yield moments[place], self._row(file.readline(), lines[place], columns)
-
-    def _placed(self) -> Iterator[tuple[int, Row]]:
-        with self._open() as file:
-            columns, line, offset = self._header(file)
-            for text in iter(partial(file.readline, MOST_LINE_BYTES + 1), b""):
-                line += 1
-                if text.strip() and not (self.comment and text.startswith(self.comment.encode())):
-                    yield offset, self._row(text, line, columns)
-                offset += len(text)
-
-    def _open(self) -> BinaryIO:
-        try:
-            return self.path.open("rb")
-        except OSError as error:
-            raise FleetError(f"cannot read table {self.path}: {error.strerror}") from error
-
-    def _header(self, file: BinaryIO) -> tuple[Sequence[str], int, int]:
-        """Columns, number of lines read, and where the next begins."""
-        if self.columns:
-            return self.columns, 0, 0
-        text = file.readline(MOST_LINE_BYTES + 1)
-        columns = [name.strip() for name in self._split(text.removeprefix(codecs.BOM_UTF8), 1)]
-        if len(set(columns)) < len(columns):
-            twice = Counter(columns).most_common(1)[0][0]
-            places = listed(str(place) for place, name in enumerate(columns, 1) if name == twice)
-            raise FleetError(
-                f"{self.path}, line 1: {columns.count(twice)} columns are called {shown(twice)}, columns {places}; "
-                "keep one"
-            )
-        missing = [name for name in self.needed if name not in columns]
-        if missing:
-            raise FleetError(
-                f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
-                f"Such a trace needs {', '.join(self.needed)}"
-            )
-        return columns, 1, len(text)
-
-    def _row(self, text: bytes, line: int, columns: Sequence[str]) -> Row:
-        values = self._split(text, line)
-        if len(values) != len(columns):
-            raise FleetError(
-                f"{self.path}, line {line}: {len(values)} fields, but {len(columns)} columns: {listed(columns)}"
-            )
-        return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
-
-    def _split(self, text: bytes, line: int) -> list[str]:
-        if len(text) > MOST_FIELD_BYTES:
-            return self._split_long(text, line)
-        try:
-            read = text.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise FleetError(str(not_utf8(text, self.path, line, error))) from error
-        return self._fields(read, line)
-
-    def _fields(self, read: str, line: int) -> list[str]:
-        if "\0" in read:
-            raise FleetError(f"{self.path}, line {line}: NUL is no text; give a text file, saved in UTF-8")
-        if self.separator == "," and '"' in read:
-            return self._quoted(read, line)
-        return read.split(self.separator)
-
-    def _quoted(self, read: str, line: int) -> list[str]:
-        try:
-            return next(csv.reader((read,)))
-        except csv.Error as error:
-            raise FleetError(f"{self.path}, line {line}: not CSV: {error}") from error
-
-    def _split_long(self, text: bytes, line: int) -> list[str]:
-        if len(text) > MOST_LINE_BYTES:
-            raise FleetError(
-                f"{self.path}, line {line}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line of a table"
-            )
-        with raised_as(FleetError):
-            fields = self._fields(decoded(text, self.path, line).rstrip("\r\n"), line)
-        longest = max(fields, key=len, default="")
-        if len(longest) > MOST_FIELD_BYTES:
-            raise FleetError(
-                f"{self.path}, line {line}: a field of {len(longest):,} characters, {shown(longest)}; allowed are "
-                f"{MOST_FIELD_BYTES:,}"
-            )
-        return fields

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs, split_type
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.readers.shockwave_batches import regimes, steps_per_epoch
+from trainyard.fleet.workload.readers.table import Table
 
 MODES = ("static", "accordion", "gns")
 # Work that is done at the end of an epoch may be a little less than that.
@@ -63,7 +65,9 @@ class ShockwaveProfile(GavelProfile, Adaptive):
         return Pace(rate, until, None, batch_size)
 
 
-def read_shockwave(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_shockwave(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None
+) -> Iterator[Job]:
     """Jobs of a trace.
 
     Parameters
@@ -72,14 +76,15 @@ def read_shockwave(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     """
     assert profiles is not None
     throughputs = read_throughputs(profiles)
-    for arrival_s, row in Table(path, _COLUMNS, _COLUMNS, "\t").by_arrival(lambda row: row.number("arrival")):
+
+    def job(row: Row, arrival_s: float) -> Job:
         job_type, mode = row.fields["job_type"], row.fields["mode"]
         if mode not in MODES:
             raise row.error("mode", ", ".join(MODES))
         duration_s, size = row.number("duration"), row.count("scale_factor", 1)
         slo = row.number("SLO", -1)
         model, batch_size = split_type(job_type)
-        yield Job(
+        return Job(
             f"{row.line - 1}:{job_type}",
             arrival_s,
             size,
@@ -91,6 +96,9 @@ def read_shockwave(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             model=model,
             batch_size=batch_size,
         )
+
+    table = Table(path, _COLUMNS, _COLUMNS, "\t", left_out=left_out)
+    return table.jobs(lambda row: row.number("arrival"), job)
 
 
 def _matches(head: Head) -> bool:

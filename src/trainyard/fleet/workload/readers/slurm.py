@@ -1,118 +1,146 @@
-"""Accounting records of Slurm, as ``sacct --parsable2`` prints them.
+"""Accounting records of Slurm, as ``sacct --parsable2`` prints them (https://slurm.schedmd.com/sacct.html).
 
 ::
 
-    sacct --allusers --parsable2 --format=JobID,User,Partition,State,Submit,ElapsedRaw,AllocTRES > jobs.sacct
+    export SLURM_TIME_FORMAT=%s   # seconds since 1970, which no change of clocks makes ambiguous
+    columns=JobID,User,Account,Partition,State,Submit,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,ReqTRES
+    sacct --allusers --duplicates --parsable2 --starttime=2025-03-01 --endtime=2025-04-01 --format=$columns > jobs.sacct
 
-JobID, Submit, ElapsedRaw (or Elapsed) and AllocTRES (or ReqTRES) are needed; User, Partition and JobName are used where
-they are there. Lines of job steps, jobs without a GPU, and jobs that never ran are left out. Devices of one type
-(``gres/gpu:a100=4``) bind the job to it. Time 0 is the first submission.
+What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTRES or ReqTRES are needed:
+
+- *JobID* (and Cluster, if it is there): lines with the same one are attempts of a job that was preempted or lost a node
+  and was requeued (``--duplicates`` prints them all). They are one job: submitted when the first attempt was, with the
+  devices of the last that ran; it takes the time of all that ran, added up. ``123+0``, ``123+1`` are components of a
+  heterogeneous job, which is one gang: their devices are added up, and it takes the time of the longest. ``123_4`` of
+  an array are jobs of their own. Steps, ``123.0`` or ``123.batch``, are parts of their jobs.
+- *ElapsedRaw* or *Elapsed* is how long it ran; that is never computed from dates.
+- *AllocTRES* or, where that names no GPUs, *ReqTRES*: a job with GPUs of one type (``gres/gpu:a100=4``) is bound to the
+  type that it had; one with several types, or with GPUs of which the type is not said, to none. Memory counts in powers
+  of 1024; ``mem=0`` is all that a node has, of which the record says no more: a proportional share.
+- *Submit* and *Start* (of the first attempt that ran), as dates or seconds since 1970. sacct prints dates in local time
+  without saying so: they are taken as UTC unless a time zone is given. With it, those of an hour that came twice are put
+  in the order of the lines. Time 0 is the first submission.
+- *TimelimitRaw* or *Timelimit*: UNLIMITED and Partition_Limit are none.
+- *State* or *End* of the last attempt tell jobs that are not over.
+- *User*, *Account* and *Partition*, which is the virtual cluster. A JobName is no model, and is not read.
+
+Texts with ``|`` or line breaks in them (JobName, Comment and the like) are read where it is clear which column they are
+in. Left out are jobs without a GPU, jobs that never ran, jobs that are not over (it is not known how long they run), and
+jobs with parts of GPUs (shards, shares by MPS, slices by MIG), which are no whole devices.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, limit_s, resources
+from trainyard.fleet.workload.readers.table import Table
 
-_ELAPSED = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d\d):(\d\d)(?:\.\d+)?", re.ASCII)
-_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII)
-_MOST_DIGITS = 9
-_SUFFIXES = " KMGTP"
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
-
-
-def read_slurm(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs with GPUs that ran."""
-    start_s = None
-    for moment_s, row in Table(path, ("JobID", "Submit"), separator="|").by_arrival(_submitted):
-        start_s = moment_s if start_s is None else start_s
-        resources = _resources(row)
-        size, device_type = _gpus(row, resources)
-        yield declared_job(
-            row.fields["JobID"],
-            moment_s - start_s,
-            size,
-            _length_s(row),
-            device_types=(device_type,) if device_type else (),
-            user=row.fields.get("User", ""),
-            virtual_cluster=row.fields.get("Partition", ""),
-            cpus=_cpus(row, resources.get("cpu", "0")),
-            memory_bytes=_memory_bytes(row, resources.get("mem", "0")),
-            model=row.fields.get("JobName", ""),
-        )
+_FREE_TEXTS = ("JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir")
+_NUMBER = re.compile(r"\d+", re.ASCII)
+_NOT_OVER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "CONFIGURING", "STOPPED", "SIGNALING"})
 
 
-def _submitted(row: Row) -> float | None:
-    if "." in row.fields["JobID"] or not _gpus(row, _resources(row))[0] or not _length_s(row):
-        return None
-    return row.moment_s("Submit")
+def read_slurm(
+    path: Path, profiles: Path | None = None, left_out: LeftOut | None = None, zone: ZoneInfo | None = None
+) -> Iterator[Job]:
+    """Jobs with GPUs that ran and are over; their times are seconds since 1970."""
+    latest_s = -math.inf
+
+    def submitted(row: Row) -> float | str:
+        nonlocal latest_s
+        if _NUMBER.match(row.fields["JobID"]) is None:
+            raise row.error("JobID", "a number such as 123, 123_4 or 123+0")
+        if "." in row.fields["JobID"]:
+            return "a step of a job"
+        moment_s = row.moment_s("Submit", zone, latest_s)
+        latest_s = max(latest_s, moment_s)
+        had = resources(row)
+        if had.num_parts:
+            return "asks for slices or shards of GPUs, which are no whole devices"
+        # Here, so that jobs that are only read over need no memory.
+        return moment_s if had.num_devices else "asks for no GPU"
+
+    def job(rows: Sequence[Row], arrival_s: float) -> Job | str:
+        return _job(rows, arrival_s, zone)
+
+    table = Table(path, ("JobID", "Submit"), separator="|", free_texts=_FREE_TEXTS, left_out=left_out)
+    return table.merged_jobs(
+        submitted, job, _key, "another attempt, or component, of a job that has a line before it"
+    )
 
 
-def _column(row: Row, *names: str) -> str:
-    """The first of these columns that there is."""
-    for name in names:
-        if name in row.fields:
-            return name
-    raise row.error(names[0], f"a column {' or '.join(names)}; add it to --format")
+def _key(row: Row) -> str:
+    """What all lines of a job have in common."""
+    number = row.fields["JobID"].partition("+")[0]
+    return f"{row.fields['Cluster']}/{number}" if row.fields.get("Cluster") else number
 
 
-def _length_s(row: Row) -> float:
-    if "ElapsedRaw" in row.fields:
-        return row.number("ElapsedRaw")
-    name = _column(row, "Elapsed")
-    found = _ELAPSED.fullmatch(row.fields[name])
-    if found is None:
-        raise row.error(name, "a time such as 1-02:30:00")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+class _Component(NamedTuple):
+    """A component of a job; most jobs have one.
+
+    Attributes
+    ----------
+    length_s : of all attempts.
+    had : in the last attempt that ran.
+    """
+
+    length_s: float
+    had: Resources
 
 
-def _resources(row: Row) -> dict[str, str]:
-    """What the job got, ``cpu=16,gres/gpu=2,mem=64G``, by name; before it got anything, what it asked for."""
-    name = _tres(row)
-    parts = [part.partition("=") for part in row.fields[name].split(",") if part]
-    if not all(equals for _, equals, _ in parts):
-        raise row.error(name, "a list such as cpu=16,gres/gpu=2,mem=64G")
-    return {key: value for key, _, value in parts}
+def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | str:
+    first = next((row for row in rows if elapsed_s(row)), None)
+    if first is None:
+        return "never ran"
+    by_component: dict[str, list[Row]] = {}
+    for row in rows:
+        by_component.setdefault(row.fields["JobID"], []).append(row)
+    if any(_is_not_over(attempts[-1]) for attempts in by_component.values()):
+        return "not over yet: it is not known how long it runs"
+    parts = [part for each in by_component.values() if (part := _component(each)) is not None]
+    types = {name for part in parts for name in part.had.devices}
+    return declared_job(
+        _key(first),
+        arrival_s,
+        sum(part.had.num_devices for part in parts),
+        max(part.length_s for part in parts),
+        device_types=tuple(types) if len(types) == 1 and "" not in types else (),
+        user=first.fields.get("User", ""),
+        account=first.fields.get("Account", ""),
+        virtual_cluster=first.fields.get("Partition", ""),
+        cpus=sum(part.had.cpus for part in parts),
+        memory_bytes=sum(part.had.memory_bytes for part in parts),
+        started_s=first.moment_s("Start", zone, arrival_s) if _is_known(first, "Start") else None,
+        limit_s=limit_s(first),
+    )
 
 
-def _tres(row: Row) -> str:
-    """The column that says what the job got or, where that is empty, asked for."""
-    name = _column(row, "AllocTRES", "ReqTRES")
-    return name if row.fields[name] or "ReqTRES" not in row.fields else "ReqTRES"
+def _component(attempts: Sequence[Row]) -> _Component | None:
+    ran = [row for row in attempts if elapsed_s(row)]
+    return _Component(sum(map(elapsed_s, ran)), resources(ran[-1])) if ran else None
 
 
-def _gpus(row: Row, resources: dict[str, str]) -> tuple[int, str]:
-    """Number and type; types are listed beside the total."""
-    typed = {key.removeprefix("gres/gpu:"): n for key, n in resources.items() if key.startswith("gres/gpu:")}
-    total = resources.get("gres/gpu") or next(iter(typed.values()), "0")
-    if not total.isdecimal() or len(total) > _MOST_DIGITS:
-        raise row.error(_tres(row), f"gres/gpu= and a whole number of at most {_MOST_DIGITS} digits")
-    return int(total), next(iter(typed)) if len(typed) == 1 else ""
+def _is_not_over(row: Row) -> bool:
+    state = row.fields.get("State", "").partition(" ")[0]
+    return state in _NOT_OVER or (not state and "End" in row.fields and not _is_known(row, "End"))
 
 
-def _cpus(row: Row, text: str) -> float:
-    if _NUMBER.fullmatch(text) is None:
-        raise row.error(_tres(row), "cpu= and a number such as 16")
-    return float(text)
-
-
-def _memory_bytes(row: Row, text: str) -> float:
-    found = _MEMORY.fullmatch(text)
-    if found is None:
-        raise row.error(_tres(row), "mem= and a size such as 64G")
-    number, suffix = found.groups()
-    # Slurm's sizes without a letter are mebibytes
-    return float(number) * 1024.0 ** _SUFFIXES.index(suffix or "M")
+def _is_known(row: Row, column: str) -> bool:
+    return row.fields.get(column, "") not in ("", "None", "Unknown")
 
 
 def _matches(head: Head) -> bool:
     return head.columns("|").issuperset(("JobID", "Submit"))
 
 
-FORMAT = Format("slurm", "Slurm: output of sacct --parsable2", _matches, read_slurm)
+FORMAT = Format("slurm", "Slurm: output of sacct --parsable2", _matches, read_slurm, is_dated=True)

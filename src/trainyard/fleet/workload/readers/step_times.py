@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading.limits import MOST_DEVICES, MOST_ROWS
 
 

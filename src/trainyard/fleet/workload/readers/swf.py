@@ -1,45 +1,76 @@
-"""The Standard Workload Format of the Parallel Workloads Archive.
+"""The Standard Workload Format of the Parallel Workloads Archive, version 2.2.
 
-Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999. Eighteen numbers a
-line, separated by white space, -1 where unknown; lines that begin with ``;`` are the header.
+Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999; the fields are as
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html defines them. Eighteen numbers a line, separated by white space,
+-1 where unknown; lines that begin with ``;`` are comments. Times are seconds from the beginning of the log, so that
+UnixStartTime and TimeZoneString of the header are not needed.
 
-The processors of the format are our devices. A job asks for what it requested, or, where that is unknown, for what it
-got; jobs that never ran are left out.
+What is read of it, by number of the field: the processors of the format are our devices. A job asks for what it
+requested (8) or, where that is unknown, for what it got (5), and takes the time that it ran (4). It is submitted at 2 and
+started 3 later; 9 is its limit. Memory (10) is per processor. User (12), group (13, our account) and queue (15, our
+virtual cluster) are kept.
+
+A job that was checkpointed and went on has several lines: one of status 0, 1 or 5 for all of it, and one of status 2, 3
+or 4 for each of its parts. The one for all counts; where there is none, the parts together are the job. Jobs that never
+ran are left out, and so are those of which it is unknown how long they ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row, Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 _COLUMNS = (
     "job", "submit_s", "wait_s", "run_s", "allocated", "cpu_s", "used_kib", "requested", "requested_s", "requested_kib",
     "status", "user", "group", "application", "queue", "partition", "preceding_job", "think_s",
 )  # fmt: skip
+_PART_STATUS = (2, 3, 4)
 
 
-def read_swf(path: Path, profiles: Path | None = None) -> Iterator[Job]:
-    """Jobs that ran; memory is given per processor."""
-    table = Table(path, _COLUMNS, _COLUMNS, separator=None, comment=";")
-    for arrival_s, row in table.by_arrival(lambda row: row.number("submit_s") if _ran(row) else None):
-        size = _size(row)
-        yield declared_job(
-            row.fields["job"],
-            arrival_s,
-            size,
-            row.number("run_s"),
-            user=_name(row, "user"),
-            virtual_cluster=_name(row, "queue"),
-            memory_bytes=max(row.number("requested_kib", -1), 0.0) * 1024 * size,
-        )
+def read_swf(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
+    """Jobs that ran."""
+    table = Table(path, _COLUMNS, _COLUMNS, separator=None, comment=";", left_out=left_out)
+    return table.merged_jobs(
+        _submitted, _job, lambda row: row.fields["job"], "a part of a job that has another line"
+    )
 
 
-def _ran(row: Row) -> bool:
-    return row.number("run_s", -1) > 0 and _size(row) > 0
+def _submitted(row: Row) -> float | str:
+    run_s = row.number("run_s", -1)
+    if run_s < 0:
+        return "it is not known how long it ran, if it did"
+    if not run_s:
+        return "ran for no time"
+    if not _size(row):
+        return "no number of processors"
+    return row.number("submit_s")
+
+
+def _job(rows: Sequence[Row], arrival_s: float) -> Job:
+    whole = [row for row in rows if row.count("status", -1) not in _PART_STATUS]
+    if len(whole) > 1:
+        raise whole[1].error("job", "a number that no other job has")
+    rows = whole or rows
+    first, size = rows[0], max(map(_size, rows))
+    wait_s, limit_s = first.number("wait_s", -1), first.number("requested_s", -1)
+    return declared_job(
+        first.fields["job"],
+        arrival_s,
+        size,
+        sum(row.number("run_s") for row in rows),
+        user=_name(first, "user"),
+        account=_name(first, "group"),
+        virtual_cluster=_name(first, "queue"),
+        memory_bytes=max(first.number("requested_kib", -1), 0.0) * 1024 * size,
+        started_s=arrival_s + wait_s if wait_s >= 0 else None,
+        limit_s=limit_s if limit_s > 0 else None,
+    )
 
 
 def _size(row: Row) -> int:

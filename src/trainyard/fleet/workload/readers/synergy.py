@@ -17,8 +17,10 @@ from pathlib import Path
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job, Spot
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading import parse_json, raised_as, read_text, shortened
 
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)
@@ -109,7 +111,7 @@ def _sensitivity(table: Mapping[str, object]) -> Sensitivity:
     return Sensitivity(iteration_s, relative, spread, int(table["batch"]))  # type: ignore[call-overload]
 
 
-def read_synergy(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_synergy(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs of a trace. They ask for devices only: CPUs and memory make them faster, as their profiles say.
 
     Parameters
@@ -118,12 +120,13 @@ def read_synergy(path: Path, profiles: Path | None = None) -> Iterator[Job]:
     """
     assert profiles is not None
     models = read_sensitivities(profiles)
-    for arrival_s, row in Table(path, _COLUMNS, _COLUMNS).by_arrival(lambda row: row.number("arrival")):
+
+    def job(row: Row, arrival_s: float) -> Job:
         name, size = row.fields["model"], row.count("gpus", 1)
         if name not in models:
             raise row.error("model", ", ".join(models))
         model = models[name]
-        yield Job(
+        return Job(
             row.fields["job_id"],
             arrival_s,
             size,
@@ -132,6 +135,9 @@ def read_synergy(path: Path, profiles: Path | None = None) -> Iterator[Job]:
             model=name,
             batch_size=model.batch_size,
         )
+
+    table = Table(path, _COLUMNS, _COLUMNS, left_out=left_out)
+    return table.jobs(lambda row: row.number("arrival"), job, "job_id")
 
 
 def _matches(head: Head) -> bool:

@@ -3,7 +3,8 @@
 Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019; SymbioticLab/Tiresias,
 ``simulator/*_job.csv``. Columns: job_id, num_gpu, submit_time, iterations, model_name, duration, interval; seconds.
 
-A job runs ``duration`` seconds on its gang. The iterations are not used, as the authors' simulator does not use them.
+A job runs ``duration`` seconds on its gang; those without a device are left out. Iterations and intervals are not used,
+as the authors' simulator does not use them.
 """
 
 from __future__ import annotations
@@ -12,25 +13,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.fleet.workload.job import Job, declared_job
+from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, has_columns
-from trainyard.fleet.workload.readers.rows import Table
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.table import Table
 
 _NEEDED = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 
 
-def read_tiresias(path: Path, profiles: Path | None = None) -> Iterator[Job]:
+def read_tiresias(path: Path, profiles: Path | None = None, left_out: LeftOut | None = None) -> Iterator[Job]:
     """Jobs that ask for a device."""
-    table = Table(path, _NEEDED)
-    for arrival_s, row in table.by_arrival(
-        lambda row: row.number("submit_time") if row.count("num_gpu") else None
-    ):
-        yield declared_job(
-            row.fields["job_id"],
-            arrival_s,
-            row.count("num_gpu"),
-            row.number("duration"),
-            model=row.fields["model_name"],
-        )
+    return Table(path, _NEEDED, left_out=left_out).jobs(_submitted, _job, "job_id")
+
+
+def _submitted(row: Row) -> float | str:
+    return row.number("submit_time") if row.count("num_gpu") else "asks for no device"
+
+
+def _job(row: Row, arrival_s: float) -> Job:
+    return declared_job(
+        row.fields["job_id"],
+        arrival_s,
+        row.count("num_gpu"),
+        row.number("duration"),
+        model=row.fields["model_name"],
+    )
 
 
 FORMAT = Format(

@@ -1,0 +1,165 @@
+"""Rows of a trace that give no job, counted by reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.fleet.site import FleetError
+
+_MOST_PLACES = 3
+_TOLERATED_SHARE = 0.03
+
+
+class RowError(FleetError):
+    """A row that cannot be read.
+
+    Attributes
+    ----------
+    path, line : where it stands; lines are counted from 1.
+    reason : of what kind the fault is, in words; rows with the same one are counted together.
+    said : what is wrong with this one.
+    """
+
+    def __init__(self, path: Path, line: int, reason: str, said: str, field: str = "") -> None:
+        super().__init__(f"{path}, line {line}{field}: {said}")
+        self.path, self.line, self.reason, self.said = path, line, reason, f": {said}"
+
+
+@dataclass
+class Reason:
+    """Rows that were left out for one reason.
+
+    Attributes
+    ----------
+    text : the reason, in words.
+    is_fault : whether the rows cannot be read; others can, and are no jobs to replay.
+    count : how many rows.
+    places : where the first of them stand.
+    example : what is wrong with the first one; "" where the reason says all.
+    """
+
+    text: str
+    is_fault: bool
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+    example: str = ""
+
+    @property
+    def where(self) -> str:
+        """Where the first ones stand, and what is wrong with the first one; "" where that is not noted."""
+        if not self.places:
+            return ""
+        more = self.places[1:] + ["..."] * (self.count > len(self.places))
+        between = "; " if self.example and more else ", " if more else ""
+        return f"{self.places[0]}{self.example}{between}{', '.join(more)}"
+
+    def __str__(self) -> str:
+        rows = "1 row" if self.count == 1 else f"{self.count:,} rows"
+        return f"{rows}: {self.text}" + (f" ({self.where})" if self.where else "")
+
+
+class LeftOut:
+    """Rows that give no job, by reason; it fills while a trace is read, and is whole when all its jobs were taken.
+
+    Then the rows that were read are those that gave jobs, and those that were left out.
+
+    Parameters
+    ----------
+    strict : raise the error of the first row that cannot be read, instead of leaving it out.
+    names_files : whether places name the file.
+    """
+
+    def __init__(self, *, strict: bool = False, names_files: bool = False) -> None:
+        self.num_rows = self.num_jobs = 0
+        self._strict, self._names_files = strict, names_files
+        self._reasons: dict[tuple[str, bool], Reason] = {}
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Those that cannot be read come first, then the most frequent."""
+        return tuple(sorted(self._reasons.values(), key=lambda each: (not each.is_fault, -each.count)))
+
+    @property
+    def num_left_out(self) -> int:
+        return sum(each.count for each in self._reasons.values())
+
+    @property
+    def num_faults(self) -> int:
+        """Rows that cannot be read."""
+        return sum(each.count for each in self._reasons.values() if each.is_fault)
+
+    def add(self, text: str, path: Path, *lines: int) -> None:
+        """Leave out rows that are no jobs to replay."""
+        self._count(text, False, path, lines)
+
+    def add_fault(self, error: RowError, *lines: int) -> None:
+        """Leave out rows that cannot be read: one, or all that are parts of the same job.
+
+        Raises
+        ------
+        RowError
+            If that is not to be.
+        """
+        if self._strict:
+            raise error
+        reason = self._count(error.reason, True, error.path, lines or (error.line,))
+        reason.example = reason.example or error.said
+
+    def add_rest(self, text: str) -> None:
+        """Leave out all rows that were read and have not been counted yet."""
+        rest = self.num_rows - self.num_jobs - self.num_left_out
+        if rest:
+            self._reasons.setdefault((text, False), Reason(text, False)).count += rest
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Leave out the row at which a `RowError` is raised."""
+        try:
+            yield
+        except RowError as error:
+            self.add_fault(error)
+
+    def _count(self, text: str, is_fault: bool, path: Path, lines: tuple[int, ...]) -> Reason:
+        reason = self._reasons.setdefault((text, is_fault), Reason(text, is_fault))
+        reason.count += len(lines)
+        for line in lines[: _MOST_PLACES - len(reason.places)]:
+            reason.places.append(f"{path.name}, line {line}" if self._names_files else f"line {line}")
+        return reason
+
+    def lines(self) -> tuple[str, ...]:
+        """What a person reads: how many of how many rows, and a line for each reason; nothing if none was left out."""
+        if not self._reasons:
+            return ()
+        first = f"left out: {self.num_left_out:,} of {self.num_rows:,} rows"
+        return (first, *(f"  {each}" for each in self.reasons))
+
+    @property
+    def warning(self) -> str:
+        """What to say where many rows cannot be read; "" where it is not so."""
+        if self.num_faults <= _TOLERATED_SHARE * self.num_rows:
+            return ""
+        return (
+            f"warning: {self.num_faults:,} of {self.num_rows:,} rows cannot be read; what is simulated may not be what "
+            "ran. --strict stops at the first of them"
+        )
+
+    def document(self) -> Mapping[str, Any]:
+        """The same for programs."""
+        return {
+            "num_rows": self.num_rows,
+            "num_jobs": self.num_jobs,
+            "left_out": [
+                {
+                    "reason": each.text,
+                    "cannot_be_read": each.is_fault,
+                    "num_rows": each.count,
+                    "first": list(each.places),
+                    "example": each.example,
+                }
+                for each in self.reasons
+            ],
+        }

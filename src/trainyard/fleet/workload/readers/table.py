@@ -1,0 +1,325 @@
+"""Tables of jobs, which come in the order of their arrival without being held.
+
+A table is read twice: once for the moments of arrival, of which a row needs 28 bytes, and once job by job in their
+order. So a trace need not be sorted, and a run over it needs memory for the jobs that are there.
+"""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.left_out import LeftOut, RowError
+from trainyard.fleet.workload.readers.rows import Row
+from trainyard.reading import listed, open_plain, raised_as, shown
+from trainyard.reading.limits import MOST_FIELD_BYTES, MOST_LINE_BYTES
+
+_MOST_LINES = 20  # of one row whose texts have line breaks
+
+Moment = Callable[[Row], float | str]
+"""When the job of a row is submitted, in seconds; or why the row is no job to replay, in words."""
+
+
+@dataclass
+class Table:
+    """A trace of one row per job, or of several.
+
+    Attributes
+    ----------
+    path : the file.
+    needed : columns without which it is not such a trace.
+    columns : all of them; where empty, the first line names them.
+    separator : between fields; None for any white space.
+    comment : how lines begin that say nothing.
+    free_texts : columns whose texts may have separators and line breaks in them, without quotes. Line breaks are
+        joined; separators, where only one of these columns is there.
+    left_out : what becomes of rows that cannot be used; by default they are errors.
+    """
+
+    path: Path
+    needed: Sequence[str]
+    columns: Sequence[str] = ()
+    separator: str | None = ","
+    comment: str = ""
+    free_texts: Sequence[str] = ()
+    left_out: LeftOut | None = None
+
+    def __post_init__(self) -> None:
+        self._left_out = self.left_out or LeftOut(strict=True)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, as they stand."""
+        with self._open() as file:
+            lines = _Lines(file)
+            for _, row in self._placed(lines, self._header(lines)):
+                yield row
+
+    def jobs(self, moment: Moment, make: Callable[[Row, float], Job], name: str = "") -> Iterator[Job]:
+        """One job for each row, the first first; those of one moment as they stand.
+
+        Parameters
+        ----------
+        make : the job of a row that is submitted at a moment.
+        name : column that no two jobs may have the same text in; "" for none.
+        """
+        with self._open() as file:
+            lines = _Lines(file)
+            columns = self._header(lines)
+            found = self._index(lines, columns, moment, (lambda row: row.fields[name]) if name else None)
+            order = np.argsort(found.moments, kind="stable")
+            is_again = np.zeros(len(order), np.bool_)
+            if name:
+                is_again[:] = True
+                is_again[np.unique(found.keys[order], return_index=True)[1]] = False
+            for place, again in zip(order, is_again, strict=True):
+                try:
+                    row = self._row_at(lines, columns, found, place)
+                    if again:
+                        raise row.error(name, "a name that no other job has")
+                    job = make(row, float(found.moments[place]))
+                except RowError as error:
+                    self._left_out.add_fault(error)
+                else:
+                    yield job
+
+    def merged_jobs(
+        self,
+        moment: Moment,
+        make: Callable[[Sequence[Row], float], Job | str],
+        key: Callable[[Row], str],
+        part: str,
+    ) -> Iterator[Job]:
+        """One job for all rows with the same key, in the order of their first moments.
+
+        Parameters
+        ----------
+        make : the job of its rows, as they stand, that is first submitted at a moment; or why they are no job to
+            replay, in words.
+        part : why the further rows of a job give no job of their own, in words.
+        """
+        with self._open() as file:
+            lines = _Lines(file)
+            columns = self._header(lines)
+            found = self._index(lines, columns, moment, key)
+            for at_s, places in _groups(found):
+                numbers = [int(found.numbers[place]) for place in places]
+                try:
+                    job = make([self._row_at(lines, columns, found, place) for place in places], at_s)
+                except RowError as error:
+                    self._left_out.add_fault(error, *numbers)
+                    continue
+                if isinstance(job, str):
+                    self._left_out.add(job, self.path, *numbers)
+                    continue
+                if len(numbers) > 1:
+                    self._left_out.add(part, self.path, *numbers[1:])
+                yield job
+
+    def _index(
+        self, lines: _Lines, columns: Sequence[str], moment: Moment, key: Callable[[Row], str] | None
+    ) -> _Index:
+        moments, offsets, numbers, keys = array("d"), array("q"), array("I"), array("q")
+        for offset, row in self._placed(lines, columns):
+            try:
+                at_s = moment(row)
+            except RowError as error:
+                self._left_out.add_fault(error)
+                continue
+            if isinstance(at_s, str):
+                self._left_out.add(at_s, self.path, row.line)
+                continue
+            moments.append(at_s)
+            offsets.append(offset)
+            numbers.append(row.line)
+            if key is not None:
+                keys.append(hash(key(row)))
+        return _Index(_as_numpy(moments), _as_numpy(offsets), _as_numpy(numbers), _as_numpy(keys))
+
+    def _row_at(self, lines: _Lines, columns: Sequence[str], found: _Index, place: int) -> Row:
+        lines.go_to(int(found.offsets[place]), int(found.numbers[place]) - 1)
+        return self._row(lines.read(), lines, columns)
+
+    def _placed(self, lines: _Lines, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
+        """All rows, and where they begin."""
+        comment = self.comment.encode()
+        while True:
+            offset = lines.offset
+            text = lines.read()
+            if not text:
+                return
+            if not text.strip() or (comment and text.lstrip().startswith(comment)):
+                continue
+            begun = lines.offset, lines.number
+            self._left_out.num_rows += 1
+            try:
+                yield offset, self._row(text, lines, columns)
+            except RowError as error:
+                # What was read on for it may be rows by themselves.
+                lines.go_to(*begun)
+                self._left_out.add_fault(error)
+
+    def _open(self) -> BinaryIO:
+        with raised_as(FleetError):
+            return open_plain(self.path)
+
+    def _header(self, lines: _Lines) -> Sequence[str]:
+        if self.columns:
+            return self.columns
+        columns = [name.strip() for name in self._split(lines.read(), lines)]
+        if len(set(columns)) < len(columns):
+            twice = Counter(columns).most_common(1)[0][0]
+            places = listed(str(place) for place, name in enumerate(columns, 1) if name == twice)
+            raise FleetError(
+                f"{self.path}, line 1: {columns.count(twice)} columns are called {shown(twice)}, columns {places}; "
+                "keep one"
+            )
+        missing = [name for name in self.needed if name not in columns]
+        if missing:
+            raise FleetError(
+                f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
+                f"Such a trace needs {', '.join(self.needed)}"
+            )
+        return columns
+
+    def _row(self, text: bytes, lines: _Lines, columns: Sequence[str]) -> Row:
+        """The row that begins with a line that was just read."""
+        line = lines.number
+        values = self._split(text, lines)
+        if len(values) != len(columns):
+            values = self._with_free_text(values, lines, columns)
+        if len(values) != len(columns):
+            raise RowError(
+                self.path,
+                line,
+                "another number of fields than of columns",
+                f"{len(values)} fields, but {len(columns)} columns: {listed(columns)}",
+            )
+        return Row(self.path, line, dict(zip(columns, values)))  # noqa: B905  (counted above)
+
+    def _with_free_text(self, values: list[str], lines: _Lines, columns: Sequence[str]) -> list[str]:
+        """The fields of a row with the separators and line breaks that are in its text, as far as they can be."""
+        texts = [columns.index(name) for name in self.free_texts if name in columns]
+        if not texts:
+            return values
+        for _ in range(_MOST_LINES):
+            if not min(texts) < len(values) < len(columns):
+                break
+            more = self._split(lines.read(), lines)
+            if len(more) >= len(columns):  # a row by itself
+                return values
+            values = [*values[:-1], f"{values[-1]}\n{more[0]}", *more[1:]]
+        if len(texts) == 1 and len(values) > len(columns):
+            at, end = texts[0], texts[0] + 1 + len(values) - len(columns)
+            values = [*values[:at], (self.separator or " ").join(values[at:end]), *values[end:]]
+        return values
+
+    def _split(self, text: bytes, lines: _Lines) -> list[str]:
+        """The fields of a line that was just read, and of those after it in which a text in quotes goes on."""
+        if len(text) > MOST_LINE_BYTES:
+            raise FleetError(
+                f"{self.path}, line {lines.number}: more than {MOST_LINE_BYTES:,} bytes, which is the most for a line "
+                "of a table"
+            )
+        read = self._decoded(text, lines)
+        is_quoted = self.separator == "," and '"' in read
+        fields = self._quoted(read, lines) if is_quoted else read.split(self.separator)
+        if len(text) > MOST_FIELD_BYTES:
+            longest = max(fields, key=len, default="")
+            if len(longest) > MOST_FIELD_BYTES:
+                raise RowError(
+                    self.path,
+                    lines.number,
+                    "a field that is too long",
+                    f"a field of {len(longest):,} characters, {shown(longest)}; allowed are {MOST_FIELD_BYTES:,}",
+                )
+        return fields
+
+    def _decoded(self, text: bytes, lines: _Lines) -> str:
+        try:
+            read = text.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            said = f"byte {text[error.start]:#04x} is not UTF-8; give a text file, saved in UTF-8"
+            raise RowError(self.path, lines.number, "not UTF-8", said) from error
+        if "\0" in read:
+            said = "NUL is no text; give a text file, saved in UTF-8"
+            raise RowError(self.path, lines.number, "not text", said)
+        return read
+
+    def _quoted(self, read: str, lines: _Lines) -> list[str]:
+        line = lines.number
+
+        def parts() -> Iterator[str]:
+            yield f"{read}\n"
+            for _ in range(_MOST_LINES):
+                if not (text := lines.read()):
+                    break
+                yield f"{self._decoded(text, lines)}\n"
+            raise csv.Error("a quote is not closed")
+
+        try:
+            return next(csv.reader(parts()))
+        except csv.Error as error:
+            raise RowError(self.path, line, "not CSV", f"not CSV: {error}") from error
+
+
+class _Lines:
+    """The lines of a file, read one after the other.
+
+    Attributes
+    ----------
+    offset, number : where the next line begins, and how many lines are before it.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.offset = self.number = 0
+
+    def read(self) -> bytes:
+        """The next line; nothing at the end."""
+        text = self._file.readline(MOST_LINE_BYTES + 1)
+        self.offset += len(text)
+        self.number += bool(text)
+        return text
+
+    def go_to(self, offset: int, number: int) -> None:
+        """Read on there."""
+        if offset != self.offset:
+            self._file.seek(offset)
+            self.offset = offset
+        self.number = number
+
+
+class _Index(NamedTuple):
+    """By row: when its job is submitted, where it stands, and what it has in common with others of the same job."""
+
+    moments: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+    numbers: NDArray[Any]
+    keys: NDArray[np.int64]
+
+
+def _as_numpy(values: array[Any]) -> NDArray[Any]:
+    return np.frombuffer(values, values.typecode) if values else np.empty(0, values.typecode)
+
+
+def _groups(found: _Index) -> Iterator[tuple[float, list[int]]]:
+    """Rows with the same key as they stand, and their first moment; in the order of these."""
+    if not len(found.keys):
+        return
+    by_key = np.argsort(found.keys, kind="stable")
+    keys = found.keys[by_key]
+    begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    ends = np.append(begins[1:], len(keys))
+    first_s = np.minimum.reduceat(found.moments[by_key], begins)
+    for group in np.lexsort((by_key[begins], first_s)).tolist():
+        yield float(first_s[group]), by_key[begins[group] : ends[group]].tolist()

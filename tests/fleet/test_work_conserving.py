@@ -1,0 +1,136 @@
+"""No device lies idle beside a job that waits, that the policy would take, and that has a place there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.place.free import are_in_racks, find_place
+from trainyard.fleet.place.nodes import PLACEMENTS
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.workload.job import Job, declared_job
+
+# fifo waits behind the first job of its queue, and has a test of its own.
+POLICIES = ("fifo(backfill=True)", "sjf", "srtf", "las", "edf", "tiresias", "gavel_max_min")
+CLUSTERS = ("2x3", "3x4", "2x4+2x2", "4x2@2/rack", "3x4@8cpu", "2x4xA+3x2xB", "2x3xA@6cpu,12GB+2x2xB")
+
+
+def drawn(seed: int, site: Site) -> list[Job]:
+    """Jobs of all sizes that some type has; some run on one type alone, some ask for more processors than their share."""
+    rng = np.random.default_rng(seed)
+    arrivals_s = np.sort(rng.integers(0, 3000, 25)).astype(float)
+    jobs = []
+    for number, arrival_s in enumerate(arrivals_s.tolist()):
+        kinds = rng.choice(site.device_types, 1) if rng.random() < 0.3 else site.device_types
+        most = max(int(site.devices_of_type[site.type_index(kind)]) for kind in kinds)
+        size = int(min(most, rng.choice([1, 1, 1, 2, 2, 3, 4, 5, 8])))
+        cpus = float(size) * 3.0 if site.says[0] and size <= 2 and rng.random() < 0.3 else 0.0
+        jobs.append(
+            declared_job(
+                f"job{number}",
+                arrival_s,
+                size,
+                float(rng.integers(1, 2000)),
+                device_types=tuple(kinds),
+                cpus=cpus,
+            )
+        )
+    return jobs
+
+
+def looking(see: Callable[[Holdings, Ints, Targets], None]) -> Any:
+    """`Holdings.apply`, after which somebody looks at who has what."""
+    apply = Holdings.apply
+
+    def applied(self: Holdings, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        changed = apply(self, rows, targets, now_s)
+        see(self, rows, targets)
+        return changed
+
+    return applied
+
+
+def has_place(holdings: Holdings, row: int, closed: int = 0) -> bool:
+    """Whether a job could have devices that nobody has."""
+    books = holdings.books
+    bits, need = int(books.allowed[row]) & ~closed, books.needs[:, row]
+    _, *tables = holdings.free.tables
+    return (
+        len(find_place(books.num_devices[row], bits, holdings.how, need, *tables, are_in_racks(tables[0])))
+        > 0
+    )
+
+
+def check_devices(holdings: Holdings) -> None:
+    """Nobody has a device that another has, and those that are free are those that nobody has."""
+    books, held = holdings.books, list[int]()
+    for row in books.active.tolist():
+        if (grant := books.grants[row]) is not None:
+            assert len(grant.devices) == books.num_devices[row]
+            held += grant.devices
+    assert len(set(held)) == len(held)
+    assert sorted(held) == np.flatnonzero(holdings.free.taken()).tolist()
+    assert holdings.free.total == len(holdings.site.node_of) - len(held)
+    free = np.bincount(holdings.site.node_of, ~holdings.free.taken(), len(holdings.site.hosts))
+    np.testing.assert_array_equal(free, holdings.free.by_node)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    cluster=st.sampled_from(CLUSTERS),
+    place=st.sampled_from(sorted(PLACEMENTS)),
+    spans=st.booleans(),
+)
+def test_nobody_waits_beside_devices_that_would_do(
+    policy: str, seed: int, cluster: str, place: str, spans: bool
+) -> None:
+    site = Site.parse(cluster)
+    assume(policy != "edf" or len(site.device_types) == 1)
+    looks = [0]
+
+    def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
+        looks[0] += 1
+        check_devices(holdings)
+        for row in holdings.books.waiting().tolist():
+            # What a fraction of time on one type is for, it does not have on another.
+            if targets.device_type is None or len(site.device_types) == 1:
+                assert not has_place(holdings, row), f"job {row} waits beside {holdings.free.by_node}"
+
+    jobs = drawn(seed, site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Holdings, "apply", looking(see))
+        done = setting_of(policy, place).simulate(jobs, site, keep_spans=spans)
+    assert looks[0] >= 10
+    assert len(done.names) + len(done.refused) == len(jobs)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000), cluster=st.sampled_from(CLUSTERS), place=st.sampled_from(sorted(PLACEMENTS))
+)
+def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
+    seed: int, cluster: str, place: str
+) -> None:
+    site = Site.parse(cluster)
+
+    def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
+        check_devices(holdings)
+        closed = 0
+        for row in holdings.books.waiting().tolist():
+            assert not has_place(holdings, row, closed)
+            closed |= int(holdings.books.allowed[row])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Holdings, "apply", looking(see))
+        setting_of("fifo", place).simulate(drawn(seed, site), site)

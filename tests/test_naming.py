@@ -1,0 +1,42 @@
+"""Names with options, as text."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError
+from trainyard.job.catalog import parse_strategies
+from trainyard.job.plan import PlanError
+
+
+def test_an_option_stands_once() -> None:
+    with pytest.raises(PlanError, match="option stage of zero stands twice"):
+        parse_strategies("zero(stage=3, stage=2)")
+
+
+def test_a_text_that_python_would_warn_of_is_refused_and_no_more() -> None:
+    with warnings.catch_warnings(action="error"), pytest.raises(PlanError, match="option stage of zero"):
+        parse_strategies("zero(stage=1if 1else 2)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "las(quantum_s='x')",
+        "las(quantum_s=None)",
+        "las(quantum_s=True)",
+        "fifo(backfill=1)",
+        "tiresias(promote_knob=(1,))",
+    ],
+)
+def test_an_option_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(FleetError, match=r"option [a-z_]+ of [a-z]+ must be [aT]"):
+        setting_of(text)
+
+
+@pytest.mark.parametrize("text", ["las(quantum_s=60)", "fifo(backfill=True)", "tiresias(promote_knob=None)"])
+def test_an_option_of_its_kind_is_taken(text: str) -> None:
+    assert setting_of(text).text == text
