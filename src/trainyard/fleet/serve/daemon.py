@@ -81,8 +81,6 @@ class Daemon:
             cancelled=self._cancelled,
             notes=NoNotes(),
         )
-        # Whether all jobs that may run are known to the driver.
-        self._is_complete = False
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
         self._progress_s, self._admitted = 0.0, frozenset[str]()
@@ -231,8 +229,6 @@ class Daemon:
             self._news.clear()
             self._take_in()
         self._fail_who_left()
-        if not self._is_complete:
-            return  # whose devices may be in use is not known
         self.driver.step(time.time())
         self._note_progress(time.time())
 
@@ -250,10 +246,8 @@ class Daemon:
         known = {*self.driver.names, *self.driver.ending, *self._failing}
         if self._lookahead is not None:
             self._lookahead.keep([record.name for record in records if record.name not in known])
-        self._is_complete = True
         for record in records:
             if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
-                self._is_complete &= record.grant is None or record.name in self._failing
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
@@ -281,6 +275,8 @@ class Daemon:
             raise
         except Exception as error:
             if is_infrastructure_fault(error):
+                if record.grant is not None:
+                    self.driver.reserve(record.name, record.grant)
                 self._later(error)
             else:
                 self.driver.expel(record.name)
