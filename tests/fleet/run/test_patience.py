@@ -51,3 +51,15 @@ def test_what_follows_from_a_kill_is_no_failure_of_the_job(first: str, tmp_path:
     home.allow()
     home.fail("ValueError: no")
     assert not home.progress(is_over=True).killed
+
+
+def test_the_first_reason_stays_also_where_two_nodes_say_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = JobHome(tmp_path / "a")
+    home.set_up(Training("gpt-tiny", 4, 8))
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # neither sees what the other is about to write
+    home.fail("first")
+    home.fail("second")
+    monkeypatch.undo()
+    assert home.progress(is_over=True).failure == "first"
