@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from trainyard.reading import shown
 
@@ -140,11 +140,15 @@ class Names(Generic[T_]):
 
 def _other_kinds(hint: Any, value: Any) -> str:
     """What a parameter takes, if a value is of another kind; "" where it says more than a kind, or nothing."""
-    kinds = {float if kind is int else kind for kind in (get_args(hint) or (hint,))}
+    parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    named = [text for part in parts if get_origin(part) is Literal for text in get_args(part)]
+    kinds = {float if part is int else part for part in parts if get_origin(part) is not Literal}
     given = float if type(value) is int else type(value)
-    if given in kinds or not kinds <= _KINDS.keys():
+    if given in kinds or value in named or not kinds <= _KINDS.keys():
         return ""
-    return " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
+    return " or ".join(
+        [words for kind, words in _KINDS.items() if kind in kinds] + [repr(text) for text in named]
+    )
 
 
 class _Term(NamedTuple):
