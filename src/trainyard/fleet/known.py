@@ -83,6 +83,10 @@ class KnownJob:
         return self._job.user
 
     @property
+    def account(self) -> str:
+        return self._job.account
+
+    @property
     def virtual_cluster(self) -> str:
         return self._job.virtual_cluster
 
