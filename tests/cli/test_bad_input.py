@@ -194,6 +194,27 @@ def test_plan_of_another_model(folder, capsys):
     check(("simulate", "p", "--model", "other.py"), ("fingerprint", "Plan again"), capsys)
 
 
+@pytest.mark.parametrize("verb", ["simulate", "run"])
+@pytest.mark.parametrize("named", ["./evil.py", "evil.py", "{folder}/evil.py"])
+def test_plan_runs_no_file(verb, named, folder, capsys):
+    (folder / "evil.py").write_text("open('ran', 'w').close()\n" + USER_FILE % 4)
+    command = ("plan", "gpt-tiny", "--cluster", "1x1xT4", "--strategies", "data_parallel", "--save", "p.yaml")
+    assert cli.main(command) == 0
+    plan = (folder / "p.yaml").read_text()
+    assert plan.startswith("model: gpt-tiny")
+    (folder / "p.yaml").write_text(plan.replace("model: gpt-tiny", "model: " + named.format(folder=folder)))
+    capsys.readouterr()
+    check((verb, "p.yaml"), ("evil.py", "runs no code", "--model FILE.py"), capsys)
+    assert not (folder / "ran").exists()
+
+
+def test_plan_of_a_file_that_is_named(folder, capsys):
+    command = ("plan", "good.py", "--cluster", "1x1xT4", "--strategies", "data_parallel", "--save", "p.yaml")
+    assert cli.main(command) == 0
+    assert cli.main(("simulate", "p.yaml", "--model", "good.py")) == 0
+    assert "good.py on 1 ranks" in capsys.readouterr().out
+
+
 def test_cluster_that_is_too_small(folder, capsys):
     assert cli.main(("plan", *TINY, "--strategies", "data_parallel", "--save", "p.yaml")) == 0
     capsys.readouterr()

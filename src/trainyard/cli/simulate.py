@@ -25,7 +25,7 @@ class Options(Common):
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """File that `trainyard plan --save` wrote."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """The model, if it is not the one that the plan names."""
+    """The model, if it is not the one that the plan names, or is a Python file: a plan runs none by itself."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="C")] = None
     """Another cluster."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -36,9 +36,10 @@ class Options(Common):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.job.plan import load_plan
+    from trainyard.job.plan import load_plan, model_for
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    model_for(plan, options.model)
     from trainyard.job.planning import load_model, simulate
     from trainyard.report.prediction import simulation_document, simulation_facts
     from trainyard.report.tables import facts_table
