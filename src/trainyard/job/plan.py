@@ -309,8 +309,8 @@ def model_for(plan: Plan, given: str | None) -> str:
         return given
     if is_file(plan.model):
         raise PlanError(
-            f"the plan was made for the Python file {shown(plan.model)}, and a plan runs no code by itself; if you trust the "
-            "file, name it: --model FILE.py, or in Python load_model"
+            f"the plan was made for the Python file {shown(plan.model)}, and a plan runs no code by itself; if you trust "
+            "that file, name it: --model FILE.py, or in Python load_model"
         )
     return plan.model
 

@@ -27,8 +27,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
@@ -39,6 +39,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.logs import metrics_files, rank_log
 from trainyard.job.run.saved import complete_steps
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener, write_private
 
 _LOGGED_LINES = 5
@@ -209,7 +210,9 @@ class JobHome:
             file.truncate(0)
             file.write(str(os.getpgid(0)))
             file.flush()
-            yield file.fileno()
+            with ExitStack() as held:
+                _patiently(lambda: held.enter_context(locked_folder(self.path, fcntl.LOCK_SH)))
+                yield file.fileno()
 
     def groups(self) -> list[int]:
         """Process groups of the job that live on this node.
@@ -217,9 +220,41 @@ class JobHome:
         Raises
         ------
         FleetError
-            If one does not say which it is: it was stopped when it began, or the disk is full.
+            If one does not say which it is: it was stopped when it began, the disk is full, or its file was deleted.
         """
-        return [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+        found: list[int] = []
+
+        def look() -> None:
+            found[:] = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+            if not found and self.path.is_dir():
+                with locked_folder(self.path):
+                    pass
+
+        try:
+            _patiently(look)
+        except BlockingIOError as error:
+            raise FleetError(
+                f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
+            ) from error
+        return found
+
+
+def _patiently(lock: Callable[[], object]) -> None:
+    """Lock what others who look hold for a moment.
+
+    Raises
+    ------
+    BlockingIOError
+        If they hold it for longer.
+    """
+    for _ in range(_TRIES):
+        try:
+            lock()
+        except BlockingIOError:
+            time.sleep(_RETRY_S)
+        else:
+            return
+    lock()
 
 
 def _holder(path: Path) -> int:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener
 
 _SETTLE_S = 1.0
@@ -308,9 +309,10 @@ def only_daemon(folder: Path) -> Iterator[None]:
         If there is another one.
     """
     make_private(folder)
-    with open(folder / "daemon.lock", "w", opener=opener) as file:
+    with open(folder / "daemon.lock", "w", opener=opener) as file, ExitStack() as held:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked_folder(folder))
         except BlockingIOError as error:
             raise FleetError(
                 f"a daemon runs in {folder} already; stop it, or give another --folder"
