@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.bounds import PERIOD
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class RunningOptions(Common):
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does. Not for policies that choose them themselves."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
     stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
     """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.bounds import PORT
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
@@ -27,7 +28,7 @@ class Options(RunningOptions):
     is not for a command line: keep it in ~/.pgpass, or give the address in the variable TRAINYARD_STATE."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs --token-file."""
-    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8470
+    port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8470
     """Port to listen on; 0 takes one that is free."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on

@@ -11,6 +11,7 @@ Fidelity: exact.
 from __future__ import annotations
 
 from trainyard.fleet import quick
+from trainyard.fleet.periods import check_period
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
@@ -45,6 +46,7 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
+    check_period("a quantum of las", quantum_s, endless=True)
     key, quick_key = (lambda s: s.attained_s), quick.attained_s
     if by_device_time:
         key, quick_key = (lambda s: s.attained_device_s), quick.attained_device_s
