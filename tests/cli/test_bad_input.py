@@ -189,6 +189,38 @@ CASES |= {
 }  # fmt: skip
 
 
+def plan_to(file):
+    return ("plan", *TINY, "--save", file)
+
+
+OUTPUTS = {
+    "page in no folder": (fleet("jobs.csv", "--html", "nowhere/x"), ("--html nowhere/x", "there is no folder nowhere")),
+    "page to a full device": (compared("--html", "/dev/full"), ("--html /dev/full", "it is a device")),
+    "page that is a folder": (("compare", *TINY, "--strategies", "zero", "--html", "."), ("--html .", "a folder; give")),
+    "page where no file can be": (("simulate", "x.yaml", "--html", "/proc/x"), ("/proc/x", "nothing can be written")),
+    "timeline in no folder": (("simulate", "nowhere.yaml", "--trace", "nowhere/x"), ("--trace nowhere/x", "no folder")),
+    "plan in no folder": (plan_to("nowhere/x"), ("--save nowhere/x", "there is no folder nowhere; give another file")),
+    "plan in a file": (plan_to("jobs.csv/x"), ("--save jobs.csv/x", "there is no folder jobs.csv")),
+    "job in no folder": (
+        ("fleet", "profile", "gpt-tiny", "--cluster", "1x1xT4", "--out", "nowhere/x"), ("--out nowhere/x", "no folder"),
+    ),
+    "checkpoints in a device": (
+        ("train", "gpt-tiny", "--checkpoint", "/dev/null"), ("--checkpoint /dev/null", "it is no folder; give another"),
+    ),
+    "daemon in a device": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/dev/null/x"), ("--folder", "/dev/null is no folder"),
+    ),
+    "daemon where no folder can be": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/proc/x"), ("/proc/x", "nothing can be written"),
+    ),
+    "runs in a file": (
+        ("fleet", "run", "--trace", "jobs.csv", "--cluster", "1x1xlocal", "--folder", "jobs.csv"), ("it is no folder",),
+    ),
+    "downloads to a file": (("fleet", "download", "--folder", "jobs.csv"), ("--folder jobs.csv", "it is no folder")),
+}  # fmt: skip
+CASES |= OUTPUTS
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(case, folder, capsys):
     arguments, said = CASES[case]
@@ -259,3 +291,13 @@ def test_cluster_that_is_too_small(folder, capsys):
     assert cli.main(("plan", *TINY, "--strategies", "data_parallel", "--save", "p.yaml")) == 0
     capsys.readouterr()
     check(("simulate", "p.yaml", "--cluster", "1x1xT4"), ("2 devices", "has 1"), capsys)
+
+
+def test_a_page_may_go_where_all_is_thrown_away(folder, capsys):
+    assert cli.main(fleet("jobs.csv", "--html", "/dev/null")) == 0
+
+
+def test_what_cannot_be_written_after_all_is_a_failure(folder, capsys, monkeypatch):
+    monkeypatch.setattr("trainyard.cli.outputs._takes_all", lambda path: True)
+    assert cli.main(fleet("jobs.csv", "--html", "/dev/full")) == 1
+    assert "the page cannot be written to /dev/full: No space left on device" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
 
 __all__ = ["UsageError", "help_text", "main", "run"]
@@ -95,6 +96,7 @@ def _dispatch(given: list[str]) -> int:
     if options is None:
         return 0
     check_bounds(options)
+    check_outputs(options)
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 

@@ -13,6 +13,8 @@ from typing import IO, Any
 
 from rich.console import Console, RenderableType
 
+from trainyard.cli.outputs import writing
+
 __all__ = ["Common", "Outcome", "Screen"]
 
 _WIDTH = 110  # of a line where no terminal says otherwise
@@ -63,7 +65,8 @@ class Screen:
 
     def keep(self, text: str, path: Path, what: str = "page") -> None:
         """Write what was asked for beside the outcome, and say so."""
-        path.write_text(text)
+        with writing(what, path):
+            path.write_text(text)
         self.say(f"{what} written to {path}")
 
     @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ class Options(Common):
     """The model, if it is not the one that the plan names, or is a Python file: a plan runs none by itself."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="C")] = None
     """Another cluster."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with the timeline, memory over time and where the time goes."""
-    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the timeline in the trace format that Perfetto and chrome://tracing open."""
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STEPS
 from trainyard.cli.launcher import agreed
+from trainyard.cli.outputs import Output
 from trainyard.cli.resuming import SavedRun, usual
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
@@ -53,7 +54,7 @@ class TrainingOptions(Common):
     """Of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
     checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
     """Steps between checkpoints; 0 writes one at the end."""

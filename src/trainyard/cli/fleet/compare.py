@@ -11,6 +11,7 @@ import tyro
 
 from trainyard.cli.bounds import JOBS, LOAD, SEEDS
 from trainyard.cli.fleet.simulating import SimulatingOptions
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Options(SimulatingOptions):
     0.5,1.5 in ElasticFlow's paper."""
     seeds: Annotated[int, tyro.conf.arg(metavar="N"), SEEDS] = 10
     """Workloads to draw, each with what goes wrong."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a figure, and tables by virtual cluster."""
 
 

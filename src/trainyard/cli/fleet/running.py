@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from trainyard.cli.bounds import PERIOD
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class RunningOptions(Common):
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER]
     """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
     policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
     """Policy, with options in parentheses. FILE.py:NAME is one of your own."""
