@@ -47,11 +47,11 @@ class TrainingOptions(Common):
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
-    """Decoupled for adamw."""
+    """How fast weights decay; decoupled for adamw."""
     clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
     """Cut the gradient's global norm to this; 0 leaves it."""
     seed: Annotated[int | None, usual("seed", "N"), SEED] = None
-    """Of initial values and dropout."""
+    """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
@@ -139,7 +139,9 @@ def train_and_report(
 
     config = options.config(spec, run)
     data, said = data_of(spec, plan.num_rows, own_data)
-    screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
+    every = config.checkpoint_every
+    when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
+    screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
     with _shown(screen, config.steps) as (on_step, on_restart):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from trainyard.job.run import checkpoint
 from trainyard.job.run.checkpoint import read_whole
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.saved import complete_steps, path_of, read_run, write_run
@@ -225,3 +226,34 @@ def test_a_description_says_all_that_a_resumption_reads(folder: Path) -> None:
         "weight_decay": 0.0, "clip_norm": 0.0, "seed": 0, "rows": 4, "dtype": "float32", "statistics": "batch",
     }  # fmt: skip
     assert said["options"]["steps"] == 4
+
+
+class CrashError(BaseException):
+    """The process is killed."""
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_crash_while_a_step_is_saved_again_leaves_it(
+    moment: int, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, calls = tmp_path / "kept", list[str]()
+    shutil.copytree(kept, folder)
+
+    def crash(source: Path, target: Path) -> None:
+        calls.append(target.name)
+        if len(calls) == moment:
+            raise CrashError
+        replace(source, target)
+
+    replace = os.replace
+    monkeypatch.setattr(
+        checkpoint, "damage", lambda path, *_: f"{path}: no answer" if "4" in path.name else None
+    )
+    monkeypatch.setattr(checkpoint.os, "replace", crash)
+    with pytest.raises(CrashError):
+        one_rank.run(folder, 4, resume=True)
+    assert calls == [".step-00000004.old", "step-00000004"][:moment]
+    monkeypatch.undo()
+    ready, _ = one_rank.run(folder, STEPS, resume=True)
+    assert ready.step == 4
+    assert not list(folder.glob(".step*"))

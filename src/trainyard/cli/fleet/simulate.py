@@ -25,7 +25,7 @@ class Options(SimulatingOptions):
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
-    """Of failures and stragglers."""
+    """Seed of failures and stragglers."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
 

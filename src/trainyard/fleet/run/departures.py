@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.event import Event
-from trainyard.fleet.run.fault import one_line
 from trainyard.fleet.workload.job import Grant
 
 __all__ = ["Departures"]
@@ -37,6 +37,10 @@ class Departures:
     def ending(self) -> frozenset[str]:
         """Jobs that are out for good, and of which something is left."""
         return frozenset(self._final)
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether something is left of a job that was to leave."""
+        return name in self._held
 
     def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
         """Have a job leave.

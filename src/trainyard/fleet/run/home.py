@@ -8,7 +8,7 @@ log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 meeting-*                 in which the processes of the last start found each other
-alive-N                   written again every few seconds as long as the node lives that has rank N as its first
+heartbeat-N               written again every few seconds as long as the node lives that has rank N as its first
 lock-N                    locked as long as any process of the node that has rank N as its first lives; holds the
                           number of their process group
 devices                   numbers of those on which it was started last
@@ -37,16 +37,15 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
-from trainyard.job.run.logs import metrics_files, rank_log
+from trainyard.job.run.logs import end_of, metrics_files
 from trainyard.job.run.saved import complete_steps
 from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener, write_private
 
-_LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
-_MEETING, _ALIVE = "meeting-", "alive-"
+_MEETING, _HEARTBEAT = "meeting-", "heartbeat-"
 
 
 class JobHome:
@@ -88,7 +87,7 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
-        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_ALIVE}*")):
+        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
             left.unlink(missing_ok=True)
 
     def issue(self) -> str:
@@ -115,26 +114,28 @@ class JobHome:
 
     def fail(self, reason: str, *, killed: bool = False) -> None:
         """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
-        file = self.killing if killed else self.failure
-        if not file.exists():
-            write_private(file, reason)
+        with (
+            suppress(FileExistsError),
+            open(self.killing if killed else self.failure, "x", opener=opener) as file,
+        ):
+            file.write(reason)
 
-    def sign(self, first_rank: int) -> None:
+    def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""
         with suppress(OSError):  # it says so again soon
             # Written over, not anew: that needs no room on a disk that is full.
-            handle = opener(str(self.path / f"{_ALIVE}{first_rank}"), os.O_WRONLY | os.O_CREAT)
+            handle = opener(str(self.path / f"{_HEARTBEAT}{first_rank}"), os.O_WRONLY | os.O_CREAT)
             try:
                 os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
             finally:
                 os.close(handle)
 
-    def signs(self) -> dict[str, str]:
+    def heartbeats(self) -> dict[str, str]:
         """What nodes have written last to say that they live, by their first rank."""
         found = {}
-        for file in self.path.glob(f"{_ALIVE}*"):
+        for file in self.path.glob(f"{_HEARTBEAT}*"):
             with suppress(OSError):
-                found[file.name.removeprefix(_ALIVE)] = file.read_text()
+                found[file.name.removeprefix(_HEARTBEAT)] = file.read_text()
         return found
 
     def progress(self, is_over: bool) -> Progress:
@@ -166,7 +167,7 @@ class JobHome:
     def _reported(self) -> Progress:
         """What the running processes say; all of it is in the last lines."""
         # The newer file may just have been begun.
-        lines = list(entries(b"".join(map(_end, metrics_files(self.logs)))))
+        lines = list(entries(b"".join(end_of(file, _LAST_BYTES) for file in metrics_files(self.logs))))
         if not lines:
             return Progress(0)
         # Steps on as many processes as now, without the first, which is slower.
@@ -183,12 +184,6 @@ class JobHome:
     def epochs(self) -> Losses:
         """What reads the losses of the job epoch by epoch while it writes them."""
         return Losses(self.logs, self.training().epoch_steps)
-
-    def last_lines(self, rank: int = 0) -> str:
-        """The end of what a process printed."""
-        log = rank_log(self.logs, rank)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return "\n".join(lines[-_LOGGED_LINES:])
 
     @contextmanager
     def locked(self, first_rank: int) -> Iterator[int]:
@@ -267,16 +262,6 @@ def _holder(path: Path) -> int:
                 return int(text)
             time.sleep(_RETRY_S)  # who has just locked it writes next who it is
     raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
-
-
-def _end(file: Path) -> bytes:
-    """The last lines of a file, of which the first may be a part."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LAST_BYTES))
-            return stream.read()
-    except FileNotFoundError:
-        return b""
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

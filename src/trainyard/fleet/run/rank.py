@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
@@ -68,11 +69,11 @@ def be_rank(
     prepared: Prepared | None,
     ranks: Ranks,
     rank: int,
-    settle: Callable[[], None],
+    begin: Callable[[], None],
     heartbeats: Heartbeats,
 ) -> None:
     """What a process of a job runs; an error is kept in the folder."""
-    settle()
+    begin()
     os.environ |= ranks.environment(rank)
     print_to(rank_log(home.logs, rank))
     heartbeats.alive(rank)
@@ -81,5 +82,5 @@ def be_rank(
         train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()
-        home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+        home.fail(one_line(error))
         sys.exit(1)

@@ -111,10 +111,12 @@ def _opened(folder: Path) -> tuple[int, ...]:
     os.close(file)
     raise CheckpointError(
         f"another run writes checkpoints to {folder}: {said or 'it does not say who'}; wait until it has ended, stop it, "
-        "or give another folder"
+        "or give another folder (--checkpoint)"
     )
 
 
 def _holder() -> str:
-    command = Path(sys.argv[0]).name
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = Path(sys.argv[0]).name if module is None else f"python -m {module.name}"
+    command = " ".join([program, *sys.argv[1:2]])
     return f"process {os.getpid()} on {socket.gethostname()} ({command}), since {datetime.now():%Y-%m-%d %H:%M:%S}\n"
