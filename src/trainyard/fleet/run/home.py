@@ -14,6 +14,7 @@ lock-N                    locked as long as any process of the node that has ran
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 killed.txt                the same, where it was stopped from outside
+repeats.txt               the same, where that would happen again
 ========================= =========================================================================================
 
 Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
@@ -57,6 +58,7 @@ class JobHome:
         self._training, self._ticket = path / "training.json", path / "ticket"
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
+        self.repeating = path / "repeats.txt"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -87,6 +89,7 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
+        self.repeating.unlink(missing_ok=True)
         for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
             left.unlink(missing_ok=True)
 
@@ -112,12 +115,16 @@ class JobHome:
         except FileNotFoundError:
             return False
 
-    def fail(self, reason: str, *, killed: bool = False) -> None:
-        """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
-        with (
-            suppress(FileExistsError),
-            open(self.killing if killed else self.failure, "x", opener=opener) as file,
-        ):
+    def fail(self, reason: str, *, killed: bool = False, repeats: bool = False) -> None:
+        """Note why the job stopped; the first reason stays, others follow from it.
+
+        Parameters
+        ----------
+        killed : whether it was stopped from outside.
+        repeats : whether that would happen again however often it is started.
+        """
+        path = self.killing if killed else self.repeating if repeats else self.failure
+        with suppress(FileExistsError), open(path, "x", opener=opener) as file:
             file.write(reason)
 
     def beat(self, first_rank: int) -> None:
@@ -154,10 +161,15 @@ class JobHome:
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
-        # The others of a job of which one was killed fail.
-        for file, killed in ((self.killing, True), (self.failure, False)):
+        # The others of a job of which one was killed, or ended by itself, fail or are killed.
+        for file in (self.repeating, self.killing, self.failure):
             if file.exists():
-                return Progress(saved, failure=file.read_text(), killed=killed)
+                return Progress(
+                    saved,
+                    failure=file.read_text(),
+                    killed=file == self.killing,
+                    repeats=file == self.repeating,
+                )
         return Progress(saved, failure="its processes are gone", killed=True)
 
     def saved_steps(self) -> int:
