@@ -190,7 +190,7 @@ def test_a_process_that_does_not_begin_is_no_failure_of_its_job(
 @pytest.mark.slow
 def test_a_job_that_cannot_run_is_given_up(tmp_path: Path) -> None:
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8, strategies="gpipe(stages=64)"))
-    with pytest.raises(FleetError, match="'a' failed 2 times, the last time with: .*64"):
+    with pytest.raises(FleetError, match=r"'a' failed 2 times, the last time with: .*64"):
         run_fleet(
             [job], SITE, srtf(), LocalEngine(SITE, tmp_path), patience=Patience(max_failures=1, limit_s=60)
         )

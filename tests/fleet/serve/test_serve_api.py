@@ -65,6 +65,7 @@ def test_a_job_comes_runs_and_ends(daemon: Running, submitted: tuple[int, dict[s
     _, last = daemon.ask("GET", "/jobs/brief/log?lines=1", token=BOB)
     assert re.findall(r"^step (\d+)", last, re.M) == ["3"]
     _, found = daemon.ask("GET", "/events", token=BOB)
+    assert set(found["events"][0]) == {"number", "at_s", "job", "what", "text"}
     said = [event["what"] for event in found["events"] if event["job"] == "brief"]
     assert said == ["ends", "runs", "arrives"]
 

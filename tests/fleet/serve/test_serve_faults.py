@@ -50,6 +50,11 @@ class FaultyWorld(World):
         if self.chance.random() < self.faults:
             raise self.chance.choice(FAULTS)()
 
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        if self.chance.random() < self.faults:
+            raise EngineError("the manager does not answer")
+        return super().adopt(job, grant)
+
 
 FAULTS: tuple[Callable[[], Exception], ...] = (
     lambda: EngineError("the manager does not answer"),

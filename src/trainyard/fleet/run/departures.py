@@ -32,6 +32,8 @@ class Departures:
         # Those that the engine could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
         self._final: dict[str, Event] = {}
+        # Devices of jobs of which it is not known whether they run.
+        self._reserved: dict[str, frozenset[int]] = {}
 
     @property
     def ending(self) -> frozenset[str]:
@@ -50,9 +52,18 @@ class Departures:
         devices : that it has; None where they are not known.
         is_lost : nodes of it may not answer any more.
         """
+        self.release(name)
         self._held[name], self._untold[name] = devices, is_lost
         if self._has_left(name):
             del self._held[name]
+
+    def reserve(self, name: str, devices: frozenset[int]) -> None:
+        """Let nobody have devices that a job may have, until it is known again or leaves."""
+        self._reserved[name] = devices
+
+    def release(self, name: str) -> None:
+        """Nothing is reserved for a job any more."""
+        self._reserved.pop(name, None)
 
     def watch(self, name: str) -> None:
         """Watch a job that an engine knows to be leaving, if any of it is left."""
@@ -72,7 +83,7 @@ class Departures:
 
     def blocks(self, name: str, grant: Grant) -> bool:
         """Whether a job cannot start on devices yet: it or who had them has not left."""
-        every = self._held.values()
+        every = (*self._held.values(), *self._reserved.values())
         return name in self._held or any(d is None or not d.isdisjoint(grant.devices) for d in every)
 
     def _tell_final(self) -> None:

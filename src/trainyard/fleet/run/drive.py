@@ -131,9 +131,7 @@ class Driver:
         One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the
         job, and `expel` stops what may still run of it.
         """
-        grant, num_devices = past.grant, self.site.whole.num_devices
-        if grant is not None and max(grant.devices, default=0) >= num_devices:
-            grant = None  # the cluster was larger
+        grant = past.grant if past.grant is not None and self._can_keep(job.name, past.grant) else None
         # First what may fail, so that nothing is noted of a job that is not restored.
         runs = self.engine.adopt(job, grant or Grant(()))
         goes_on = grant is not None and (runs or self.engine.progress(job.name).ended)
@@ -142,6 +140,7 @@ class Driver:
         elif grant is None:
             self._departures.leave(job.name, self.engine.held(job.name))
         self.holdings.enter(job, now_s)
+        self._departures.release(job.name)
         self._changed = True
         row, books = int(self.books.active[-1]), self.books
         work, books.attained_s[row], books.attained_device_s[row], timings = past.done
@@ -155,6 +154,15 @@ class Driver:
                 self.turns.partners.resumed(row)
             self.running[row] = grant
             self.tell(Event(now_s, job, Happening.STAYS, grant))
+
+    def _can_keep(self, name: str, grant: Grant) -> bool:
+        """Whether a job may go on where it was: there are such devices, and nobody is to have them now."""
+        given = {d for held in self.running.values() if name not in held.partners for d in held.devices}
+        return max(grant.devices, default=0) < self.site.whole.num_devices and given.isdisjoint(grant.devices)
+
+    def reserve(self, name: str, grant: Grant) -> None:
+        """Let nobody have the devices of a job that cannot be restored now, until it is, or is expelled."""
+        self._departures.reserve(name, frozenset(grant.devices))
 
     def expel(self, name: str) -> None:
         """Have a job leave that cannot come back; nobody else gets its devices until it `has_left`."""

@@ -44,7 +44,7 @@ _PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _SILENT_S = 120.0
 _STATE_AGAIN_S = 1.0
-_INTAKE_WAIT_S = 15.0
+_INTAKE_WAIT_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -82,8 +82,6 @@ class Daemon:
             cancelled=self._cancelled,
             notes=NoNotes(),
         )
-        # Whether all jobs that may run are known to the driver.
-        self._is_complete = False
         # Why jobs have failed of which something may run still.
         self._failing: dict[str, str] = {}
         self._progress_s, self._admitted = 0.0, frozenset[str]()
@@ -232,8 +230,6 @@ class Daemon:
             self._news.clear()
             self._take_in()
         self._fail_who_left()
-        if not self._is_complete:
-            return  # whose devices may be in use is not known
         self.driver.step(time.time())
         self._note_progress(time.time())
 
@@ -251,10 +247,8 @@ class Daemon:
         known = {*self.driver.names, *self.driver.ending, *self._failing}
         if self._lookahead is not None:
             self._lookahead.keep([record.name for record in records if record.name not in known])
-        self._is_complete = True
         for record in records:
             if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
-                self._is_complete &= record.grant is None or record.name in self._failing
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
@@ -282,6 +276,8 @@ class Daemon:
             raise
         except Exception as error:
             if is_infrastructure_fault(error):
+                if record.grant is not None:
+                    self.driver.reserve(record.name, record.grant)
                 self._later(error)
             else:
                 self.driver.expel(record.name)
