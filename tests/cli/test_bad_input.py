@@ -165,6 +165,9 @@ CASES |= {
         ("job 'a' takes 100000 s", "100,000,000 rounds of 0.001 s", "10,000,000"),
     ),
     "no speeds": (fleet("speedless.csv"), ("line 2: no speeds given; write",)),
+    "long name of a device": (("hardware", "1x2x" + "A" * 100_000), ("unknown device 'AAA", "...", "known: A100")),
+    "long cluster": (fleet("jobs.csv", "--cluster", "4x4@" + "1cpu," * 1000), ("1cpu,1cpu", "...", "none of 24cpu")),
+    "nodes without processors": (fleet("jobs.csv", "--cluster", "4x4@0cpu"), ("'0cpu'", "24cpu", "numbers above 0")),
     "port": (
         ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
         ("--port 99999999", "0 to 65,535"),
@@ -235,6 +238,7 @@ def check(arguments, said, capsys):
     assert "Traceback" not in err
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
+    assert len(err) < 2000, "what was given is repeated whole"
     for word in said:
         assert word in err
 
@@ -301,3 +305,11 @@ def test_what_cannot_be_written_after_all_is_a_failure(folder, capsys, monkeypat
     monkeypatch.setattr("trainyard.cli.outputs._takes_all", lambda path: True)
     assert cli.main(fleet("jobs.csv", "--html", "/dev/full")) == 1
     assert "the page cannot be written to /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_commands_to_a_terminal_are_written_out(folder, capsys):
+    (folder / "red.csv").write_bytes(JOBS + b"\na\x1b[31m,0,1,10\nb\xc2\x9b31m,0,64,10\n")
+    assert cli.main(fleet("red.csv", "--policy", "fifo")) in (0, 2)
+    told = capsys.readouterr()
+    assert "b\\x9b31m" in told.out + told.err
+    assert not {"\x1b", "\x9b"} & {*told.out, *told.err}

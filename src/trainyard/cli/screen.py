@@ -14,6 +14,7 @@ from typing import IO, Any
 from rich.console import Console, RenderableType
 
 from trainyard.cli.outputs import writing
+from trainyard.reading import visible
 
 __all__ = ["Common", "Outcome", "Screen"]
 
@@ -61,6 +62,7 @@ class Screen:
     def say(self, message: RenderableType) -> None:
         """A message for people, never part of the outcome."""
         wraps = not isinstance(message, str)
+        message = visible(message) if isinstance(message, str) else message
         self.messages.print(message, markup=False, highlight=False, soft_wrap=not wraps)
 
     def keep(self, text: str, path: Path, what: str = "page") -> None:
@@ -90,7 +92,7 @@ class Screen:
             return
         for part in outcome.body:
             if isinstance(part, str):
-                print(part)
+                print(visible(part))
             else:
                 self.out.print(part)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,8 @@ from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
+
+_LAST_WORDS = "no more is scheduled; jobs that run go on, and the same command finds them again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +72,11 @@ def act(options: Options, screen: Screen) -> Outcome:
         store = Store(state)
         store.claim(folder=str(folder), cluster=site.name, engine=options.engine)
         daemon = Daemon(site, setting, engine, store, folder / "jobs")
-        try:
-            serve(
-                daemon,
-                users,
-                options.host,
-                options.port,
-                lambda url: screen.say(f"serving on {url}; it has a page too"),
-            )
-        finally:
-            screen.say("no more is scheduled; jobs that run go on, and the same command finds them again")
+        with ExitStack() as ending:
+
+            def begin(url: str) -> None:
+                screen.say(f"serving on {url}; it has a page too")
+                ending.callback(screen.say, _LAST_WORDS)
+
+            serve(daemon, users, options.host, options.port, begin)
     return Outcome({})

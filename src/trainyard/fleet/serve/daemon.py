@@ -39,6 +39,7 @@ from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener
+from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
@@ -146,7 +147,7 @@ class Daemon:
         record = self.store.job(name)
         if record is None:
             raise Refusal(
-                404, f"there is no job {name!r}; `trainyard fleet status` lists those that there are"
+                404, f"there is no job {shown(name)}; `trainyard fleet status` lists those that there are"
             )
         return record
 
