@@ -266,23 +266,18 @@ def hold(taken, need, sign, beside):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def all_free(per_node, by_type, beside):  # type: ignore[no-untyped-def]
-    """The tables of nodes, of types and of what nodes have beside devices, as if nobody had anything."""
-    nodes, types, more = per_node.copy(), zeros(len(by_type), int64), beside.copy()
-    nodes[_FREE] = nodes[_SIZE]
-    for node in range(nodes.shape[1]):
-        types[nodes[_TYPE, node]] += nodes[_SIZE, node]
-    more[_LEFT] = more[_HAS]
-    return nodes, types, more
+def change_free(device, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """A device counts as free (1), or no longer (-1)."""
+    node = per_device[_NODE, device]
+    per_node[_FREE, node] += sign
+    by_type[per_node[_TYPE, node]] += sign
 
 
 @compiled
 def shift_devices(devices, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """These devices count as free (1), or no longer (-1)."""
     for device in devices:
-        node = per_device[_NODE, device]
-        per_node[_FREE, node] += sign
-        by_type[per_node[_TYPE, node]] += sign
+        change_free(device, sign, per_device, per_node, by_type)
 
 
 @compiled
