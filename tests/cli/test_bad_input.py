@@ -168,6 +168,9 @@ CASES |= {
     "long name of a device": (("hardware", "1x2x" + "A" * 100_000), ("unknown device 'AAA", "...", "known: A100")),
     "long cluster": (fleet("jobs.csv", "--cluster", "4x4@" + "1cpu," * 1000), ("1cpu,1cpu", "...", "none of 24cpu")),
     "nodes without processors": (fleet("jobs.csv", "--cluster", "4x4@0cpu"), ("'0cpu'", "24cpu", "numbers above 0")),
+    "patience of no step": (
+        ("train", "gpt-tiny", "--stall-s", "1e-300"), ("--stall-s 1e-300", "1 to 1e+09, or inf for never"),
+    ),
     "port": (
         ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
         ("--port 99999999", "0 to 65,535"),

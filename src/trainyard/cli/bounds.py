@@ -10,7 +10,7 @@ from trainyard.reading.limits import LARGEST_NUMBER, LEAST_PERIOD_S, LONGEST_S, 
 
 __all__ = [
     "COUNT", "DURATION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT", "PROCESSES", "QUANTITY", "ROWS", "SEED",
-    "SEEDS", "STEPS", "Bounds", "check_bounds",
+    "SEEDS", "STALL", "STEPS", "Bounds", "check_bounds",
 ]  # fmt: skip
 
 
@@ -50,6 +50,7 @@ PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S)
 PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True)
 JOBS = Bounds(1, 1_000_000)
 SEEDS = Bounds(2, 10_000)
+STALL = Bounds(1.0, LONGEST_S, or_never=True)
 LOAD = Bounds(0.001, 1000.0)
 PORT = Bounds(0, 65535)
 

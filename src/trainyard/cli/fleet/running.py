@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from trainyard.cli.bounds import PERIOD
+from trainyard.cli.bounds import PERIOD, STALL
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
 
@@ -35,7 +35,7 @@ class RunningOptions(Common):
     paper does. Not for policies that choose them themselves."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
     """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = 100.0
     """The checkpoints of one job take no more of the disk; a job that would need more is refused."""
