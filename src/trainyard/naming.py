@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from trainyard.reading import shown
 
@@ -150,11 +150,15 @@ def _other_kinds(hint: Any, value: Any) -> str:
         if each not in _KINDS or (type(value) is tuple and not any(_other_kinds(each, one) for one in value)):
             return ""
         return f"a tuple of {_KINDS[each].removeprefix('a ')}s, where one alone has a comma: (1,)"
-    kinds = {float if kind is int else kind for kind in (get_args(hint) or (hint,))}
+    parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    named = [text for part in parts if get_origin(part) is Literal for text in get_args(part)]
+    kinds = {float if part is int else part for part in parts if get_origin(part) is not Literal}
     given = float if type(value) is int else type(value)
-    if given in kinds or not kinds <= _KINDS.keys():
+    if given in kinds or value in named or not kinds <= _KINDS.keys():
         return ""
-    return " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
+    return " or ".join(
+        [words for kind, words in _KINDS.items() if kind in kinds] + [repr(text) for text in named]
+    )
 
 
 class _Term(NamedTuple):

@@ -337,7 +337,10 @@ class _Simulator:
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
+        room = self.holdings.room
+        snapshot = Snapshot(
+            self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books, room
+        )
         targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()
         self.notes.num_decisions += 1

@@ -19,6 +19,7 @@ from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, check_there
 from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
+from trainyard.fleet.place.room import Room
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
@@ -83,6 +84,10 @@ class Holdings:
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
+
+    def room(self) -> Room:
+        """What nobody has, as a policy may play it through."""
+        return Room(self.free, self.how)
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""

@@ -281,6 +281,16 @@ def shift_devices(devices, sign, per_device, per_node, by_type):  # type: ignore
 
 
 @compiled
+def count_as_taken(taken, need, sign, per_node, by_type, beside):  # type: ignore[no-untyped-def]
+    """So many devices of every node, and what comes with them, count as taken (1), or as free again (-1)."""
+    for node in range(len(taken)):
+        per_node[_FREE, node] -= sign * taken[node]
+        by_type[per_node[_TYPE, node]] -= sign * taken[node]
+    if beside.shape[1]:
+        hold(taken, need, -sign, beside)
+
+
+@compiled
 def fits_on(taken, need, per_node, beside):  # type: ignore[no-untyped-def]
     """Whether so many devices of every node are free, with what a job needs with them."""
     free = per_node[_FREE]

@@ -10,16 +10,25 @@ Fidelity: exact.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainyard.fleet import quick
 from trainyard.fleet.periods import check_period
+from trainyard.fleet.policies.easy import Easy
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
-def fifo(backfill: bool = False) -> Priority:
-    """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit")."""
+def fifo(backfill: bool | Literal["easy"] = False) -> Priority | Easy:
+    """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
+
+    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `Easy`. A job that
+    does not fit blocks those only that could have devices of its types.
+    """
+    if backfill == "easy":
+        return Easy()
     return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True, quick_key=quick.arrival_s)
 
 
