@@ -209,6 +209,16 @@ def test_what_cannot_be_is_refused(what: str, folder: Path) -> None:
         one_rank.run(folder, STEPS, resume=True)
 
 
+def test_boxes_that_overlap_leave_no_hole_of_what_was_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = read_run(path_of(folder, 4))
+    changed(WEIGHT, boxes=[[FILE, 0, [0, 0], [4, 3]], [FILE, 0, [0, 0], [1, 3]]])(said)
+    write_run(path_of(folder, 4), said)
+    monkeypatch.setattr(torch, "empty", lambda *size, **how: torch.full(*size, 7, **how))
+    assert read_whole(path_of(folder, 4))["layers.0.weight"][4].tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[]", b"{", b"\xff", b'{"a": ' + b"9" * 5000 + b"}"])
 def test_text_that_is_no_description_is_refused(text: bytes, folder: Path) -> None:
     checkpoint = path_of(folder, 4)

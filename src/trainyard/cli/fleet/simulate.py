@@ -10,6 +10,7 @@ import tyro
 
 from trainyard.cli.bounds import SEED
 from trainyard.cli.fleet.simulating import SimulatingOptions
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -25,7 +26,7 @@ class Options(SimulatingOptions):
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
     """Seed of failures and stragglers."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
 
 

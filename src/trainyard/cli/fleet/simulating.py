@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from trainyard.cli.bounds import PERIOD, PERIOD_OR_NEVER
 from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.screen import Common
 
@@ -39,17 +40,17 @@ class SimulatingOptions(Common):
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does. Not for policies that choose them themselves."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
     start_s: StartS = 0.0
     restart_s: RestartS = 0.0
-    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
-    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
-    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S")] = 3600.0
+    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD] = 3600.0
     """Mean time until such a node is back."""
-    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = 600.0
+    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = 600.0
     """Time between checkpoints of a job."""
     stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
     """Share of all starts of jobs that are half as fast as they should be."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.fleet import quick
+from trainyard.fleet.periods import check_period
 from trainyard.fleet.policies.easy import Easy
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
@@ -54,6 +55,7 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
+    check_period("a quantum of las", quantum_s, endless=True)
     key, quick_key = (lambda s: s.attained_s), quick.attained_s
     if by_device_time:
         key, quick_key = (lambda s: s.attained_device_s), quick.attained_device_s

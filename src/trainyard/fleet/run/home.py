@@ -14,6 +14,7 @@ lock-N                    locked as long as any process of the node that has ran
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 killed.txt                the same, where it was stopped from outside
+repeats.txt               the same, where that would happen again
 ========================= =========================================================================================
 
 Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
@@ -27,8 +28,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
@@ -39,6 +40,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
 from trainyard.job.run.logs import end_of, metrics_files
 from trainyard.job.run.saved import complete_steps
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener, write_private
 
 _TRIES, _RETRY_S = 10, 0.02
@@ -56,6 +58,7 @@ class JobHome:
         self._training, self._ticket = path / "training.json", path / "ticket"
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
+        self.repeating = path / "repeats.txt"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -86,6 +89,7 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
+        self.repeating.unlink(missing_ok=True)
         for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
             left.unlink(missing_ok=True)
 
@@ -111,12 +115,16 @@ class JobHome:
         except FileNotFoundError:
             return False
 
-    def fail(self, reason: str, *, killed: bool = False) -> None:
-        """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
-        with (
-            suppress(FileExistsError),
-            open(self.killing if killed else self.failure, "x", opener=opener) as file,
-        ):
+    def fail(self, reason: str, *, killed: bool = False, repeats: bool = False) -> None:
+        """Note why the job stopped; the first reason stays, others follow from it.
+
+        Parameters
+        ----------
+        killed : whether it was stopped from outside.
+        repeats : whether that would happen again however often it is started.
+        """
+        path = self.killing if killed else self.repeating if repeats else self.failure
+        with suppress(FileExistsError), open(path, "x", opener=opener) as file:
             file.write(reason)
 
     def beat(self, first_rank: int) -> None:
@@ -153,10 +161,15 @@ class JobHome:
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
-        # The others of a job of which one was killed fail.
-        for file, killed in ((self.killing, True), (self.failure, False)):
+        # The others of a job of which one was killed, or ended by itself, fail or are killed.
+        for file in (self.repeating, self.killing, self.failure):
             if file.exists():
-                return Progress(saved, failure=file.read_text(), killed=killed)
+                return Progress(
+                    saved,
+                    failure=file.read_text(),
+                    killed=file == self.killing,
+                    repeats=file == self.repeating,
+                )
         return Progress(saved, failure="its processes are gone", killed=True)
 
     def saved_steps(self) -> int:
@@ -204,7 +217,9 @@ class JobHome:
             file.truncate(0)
             file.write(str(os.getpgid(0)))
             file.flush()
-            yield file.fileno()
+            with ExitStack() as held:
+                _patiently(lambda: held.enter_context(locked_folder(self.path, fcntl.LOCK_SH)))
+                yield file.fileno()
 
     def groups(self) -> list[int]:
         """Process groups of the job that live on this node.
@@ -212,9 +227,41 @@ class JobHome:
         Raises
         ------
         FleetError
-            If one does not say which it is: it was stopped when it began, or the disk is full.
+            If one does not say which it is: it was stopped when it began, the disk is full, or its file was deleted.
         """
-        return [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+        found: list[int] = []
+
+        def look() -> None:
+            found[:] = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+            if not found and self.path.is_dir():
+                with locked_folder(self.path):
+                    pass
+
+        try:
+            _patiently(look)
+        except BlockingIOError as error:
+            raise FleetError(
+                f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
+            ) from error
+        return found
+
+
+def _patiently(lock: Callable[[], object]) -> None:
+    """Lock what others who look hold for a moment.
+
+    Raises
+    ------
+    BlockingIOError
+        If they hold it for longer.
+    """
+    for _ in range(_TRIES):
+        try:
+            lock()
+        except BlockingIOError:
+            time.sleep(_RETRY_S)
+        else:
+            return
+    lock()
 
 
 def _holder(path: Path) -> int:

@@ -18,7 +18,8 @@ from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.run.attempt import print_to
 from trainyard.job.run.config import TrainConfig, Work
-from trainyard.job.run.data import example_data
+from trainyard.job.run.data import DataError, example_data
+from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.heartbeat import Heartbeats
 from trainyard.job.run.logs import rank_log
 from trainyard.job.run.optimizer import OptimizerConfig
@@ -82,5 +83,9 @@ def be_rank(
         train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()
-        home.fail(one_line(error))
+        if isinstance(error, NonFiniteError):
+            error = NonFiniteError(
+                error.said, "Submit the training anew with a lower learning_rate, under another name"
+            )
+        home.fail(one_line(error), repeats=isinstance(error, NonFiniteError | DataError))
         sys.exit(1)

@@ -86,6 +86,8 @@ class Running:
         failures = self._failures.setdefault(name, Failures())
         if not failures.note(progress, now_s, patience):
             return ""
+        if progress.repeats:
+            return f"job {name!r} failed, and would again: {progress.failure}"
         count = failures.own + failures.kills
         return f"job {name!r} failed {count} times, the last time with: {progress.failure}"
 

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,9 @@ from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.level1 import UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener
+from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
@@ -145,7 +147,7 @@ class Daemon:
         record = self.store.job(name)
         if record is None:
             raise Refusal(
-                404, f"there is no job {name!r}; `trainyard fleet status` lists those that there are"
+                404, f"there is no job {shown(name)}; `trainyard fleet status` lists those that there are"
             )
         return record
 
@@ -361,9 +363,10 @@ def only_daemon(folder: Path) -> Iterator[None]:
         If there is another one.
     """
     make_private(folder)
-    with open(folder / "daemon.lock", "w", opener=opener) as file:
+    with open(folder / "daemon.lock", "w", opener=opener) as file, ExitStack() as held:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked_folder(folder))
         except BlockingIOError as error:
             raise FleetError(
                 f"a daemon runs in {folder} already; stop it, or give another --folder"
