@@ -190,6 +190,7 @@ class Holdings:
             hows,
             self.how,
             targets.backfill,
+            targets.one_queue,
             self.books.needs[:, own] if self.free.counts_shares else NO_NEEDS,
         )
         self._begin(own[numbers], numbers, given, targets, now_s)

@@ -66,6 +66,7 @@ class FreeDevices:
         hows: Ints,
         how: int,
         goes_on: bool,
+        one_queue: bool = False,
         needs: Floats = NO_NEEDS,
     ) -> tuple[Ints, Laid]:
         """Take devices for jobs, one after the other; those that have no place get none.
@@ -76,14 +77,17 @@ class FreeDevices:
         kinds : index of the type of each, -1 for the first of those that are ``allowed``, as bits; all are if it is
             empty.
         hows : placement of each; where it is -1 or nothing, ``how`` says it.
-        goes_on : whether jobs after one that has no place are tried. If not, those are that share no type with it.
+        goes_on : whether jobs after one that has no place are tried. If not, those are that share no type with it, or if
+            there is one queue for all types, none.
         needs : processors and memory with each device of each job, 0 for its share; two rows.
 
         Returns
         -------
         Numbers of those that got devices, and the devices of each.
         """
-        numbers, *given = place_jobs(wanted, kinds, allowed, hows, how, goes_on, False, needs, *self.tables)
+        numbers, *given = place_jobs(
+            wanted, kinds, allowed, hows, how, goes_on, one_queue and not goes_on, needs, *self.tables
+        )
         laid = Laid(*given)
         self.total -= len(laid.devices)
         return numbers, laid

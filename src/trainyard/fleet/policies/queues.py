@@ -21,15 +21,18 @@ from trainyard.fleet.snapshot import Need
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
-def fifo(backfill: bool | Literal["easy"] = False) -> Priority | Easy:
+def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> Priority | Easy:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
 
     With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `Easy`. A job that
-    does not fit blocks those only that could have devices of its types.
+    does not fit holds up those that could have devices of its types, as if every type had a queue; with ``one_queue`` all
+    that come after it.
     """
     if backfill == "easy":
         return Easy()
-    return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True, quick_key=quick.arrival_s)
+    return Priority(
+        lambda s: s.arrival_s, backfill=backfill, one_queue=one_queue, in_turn=True, quick_key=quick.arrival_s
+    )
 
 
 def sjf() -> Priority:
