@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainyard.fleet.quick import Quick, in_order
+from trainyard.fleet.quick import Quick, in_known_order, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish
@@ -138,7 +138,7 @@ class Priority:
     steady : of equal jobs, keep the order that they had at the last decision.
     in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
-    quick_key : the same number of one job, as a function of `fleet/quick.py`.
+    quick_key : the same number of one job, one of those of `fleet/quick.py`, or a compiled function.
     """
 
     key: Callable[[Snapshot], Floats]
@@ -149,7 +149,7 @@ class Priority:
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
-    quick_key: Callable[..., Any] | None = None
+    quick_key: int | Callable[..., Any] | None = None
     heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
 
     @property
@@ -157,8 +157,11 @@ class Priority:
         """The same in compiled code."""
         if self.quick_key is None or self.steady:
             return None
-        rules = self.quantum_s, self.quick_key
-        return Quick(in_order, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
+        rules, decide = (
+            (self.quantum_s, self.quick_key),
+            in_order if callable(self.quick_key) else in_known_order,
+        )
+        return Quick(decide, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
 
     @property
     def _blocks(self) -> bool:

@@ -149,19 +149,54 @@ def facts(seen, numbers):  # type: ignore[no-untyped-def]
     return found
 
 
+BY_ARRIVAL, BY_TIME_LEFT, BY_DEVICE_TIME_LEFT, BY_TIME_ATTAINED, BY_DEVICE_TIME_ATTAINED = range(5)
+"""Numbers of a job that `in_known_order` sorts by: for all of them the simulator's loop is compiled once."""
+
+
+@compiled
+def in_known_order(rules, state, seen):  # type: ignore[no-untyped-def]
+    """All jobs by one of the numbers above, smallest first, of equal ones the first to arrive.
+
+    Parameters
+    ----------
+    rules : the time after which to ask again while jobs wait, and which number.
+    """
+    quantum_s, which = rules
+    keys = np.empty(len(seen.rows))
+    for number in range(len(keys)):
+        if which == BY_ARRIVAL:
+            keys[number] = arrival_s(seen, number)
+        elif which == BY_TIME_LEFT:
+            keys[number] = left_s(seen, number)
+        elif which == BY_DEVICE_TIME_LEFT:
+            keys[number] = left_device_s(seen, number)
+        elif which == BY_TIME_ATTAINED:
+            keys[number] = attained_s(seen, number)
+        else:
+            keys[number] = attained_device_s(seen, number)
+    return *_smallest_first(keys, quantum_s, seen), state
+
+
 @compiled
 def in_order(rules, state, seen):  # type: ignore[no-untyped-def]
-    """All jobs by a number of each, smallest first, of equal ones the first to arrive.
+    """The same by a number that the policy finds.
 
     Parameters
     ----------
     rules : the time after which to ask again while jobs wait, and the function that finds the number.
     """
     quantum_s, key = rules
-    keys, waits, is_sorted = np.empty(len(seen.rows)), False, True
+    keys = np.empty(len(seen.rows))
     for number in range(len(keys)):
         keys[number] = key(seen, number)
+    return *_smallest_first(keys, quantum_s, seen), state
+
+
+@compiled
+def _smallest_first(keys, quantum_s, seen):  # type: ignore[no-untyped-def]
+    waits, is_sorted = False, True
+    for number in range(len(keys)):
         waits |= num_held(seen, number) == 0
         is_sorted &= number == 0 or keys[number - 1] <= keys[number]
     order = np.arange(len(keys)) if is_sorted else np.argsort(keys, kind="mergesort")
-    return order, np.zeros(0, np.bool_), seen.now_s + quantum_s if waits else np.inf, state
+    return order, np.zeros(0), seen.now_s + quantum_s if waits else np.inf

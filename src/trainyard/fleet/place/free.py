@@ -126,7 +126,9 @@ def _beside_devices(site: Site) -> Floats:
     share = has / np.maximum(site.devices_per_node, 1)
     # What a node does not say that it has, it has enough of.
     has = np.where(has > 0, has, np.inf)
-    return np.concatenate((has, has, share))
+    return np.ascontiguousarray(
+        np.concatenate((has, has, share))
+    )  # in another order, all would be compiled anew
 
 
 @compiled

@@ -31,7 +31,11 @@ def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> P
     if backfill == "easy":
         return Easy()
     return Priority(
-        lambda s: s.arrival_s, backfill=backfill, one_queue=one_queue, in_turn=True, quick_key=quick.arrival_s
+        lambda s: s.arrival_s,
+        backfill=backfill,
+        one_queue=one_queue,
+        in_turn=True,
+        quick_key=quick.BY_ARRIVAL,
     )
 
 
@@ -40,7 +44,7 @@ def sjf() -> Priority:
 
     That is time on the devices that it asks for, on the type where it is fastest, whatever it gets.
     """
-    return Priority(lambda s: s.left_s, _TIME_LEFT, quick_key=quick.left_s)
+    return Priority(lambda s: s.left_s, _TIME_LEFT, quick_key=quick.BY_TIME_LEFT)
 
 
 def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
@@ -50,16 +54,16 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
     arrive comes first, or with ``steady`` the one that came first at the last decision: the rule of Tiresias' simulator,
     which sorts one list again and again.
     """
-    key, quick_key = (lambda s: s.left_s), quick.left_s
+    key, quick_key = (lambda s: s.left_s), quick.BY_TIME_LEFT
     if by_device_time:
-        key, quick_key = (lambda s: s.left_s * s.num_devices), quick.left_device_s
+        key, quick_key = (lambda s: s.left_s * s.num_devices), quick.BY_DEVICE_TIME_LEFT
     return Priority(key, _TIME_LEFT, preempts=True, steady=steady, quick_key=quick_key)
 
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
     check_period("a quantum of las", quantum_s, endless=True)
-    key, quick_key = (lambda s: s.attained_s), quick.attained_s
+    key, quick_key = (lambda s: s.attained_s), quick.BY_TIME_ATTAINED
     if by_device_time:
-        key, quick_key = (lambda s: s.attained_device_s), quick.attained_device_s
+        key, quick_key = (lambda s: s.attained_device_s), quick.BY_DEVICE_TIME_ATTAINED
     return Priority(key, preempts=True, quantum_s=quantum_s, quick_key=quick_key)
