@@ -43,8 +43,8 @@ def test_a_queue_on_one_device() -> None:
     jobs = [declared_job("a", 0, 1, 10), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 1)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), fifo())
     assert finished(run) == {"a": 10, "b": 15, "c": 16}
-    assert run.queueing_s.tolist() == [0, 9, 13]
-    assert run.utilisation == 1.0
+    assert run.first_wait_s.tolist() == [0, 9, 13]
+    assert run.busy == 1.0
 
 
 def test_restarting_costs_time() -> None:
@@ -189,7 +189,7 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
     ]
     run = setting_of("antman").simulate(jobs, Site.uniform(1, 1))
     assert run.device_s.sum() > run.makespan_s, "they share no device"
-    assert run.utilisation == pytest.approx(1.0)
+    assert run.busy == pytest.approx(1.0)
     assert run.busy_device_s == pytest.approx(run.makespan_s)
 
 

@@ -41,8 +41,9 @@ def test_who_refuses_comes_last_and_misses_deadlines(
     # The long one is late under each that runs it.
     assert some["num_missed_deadlines"] == 1 + 3
     assert everybody["num_missed_deadlines"] == 4
-    assert some["virtual_clusters"]["one"] == {"num_jobs": 0, "num_refused": 4, "num_missed_deadlines": 3}
-    assert some["virtual_clusters"]["two"]["num_missed_deadlines"] == 1
+    counts = {"num_jobs": 0, "num_refused": 4, "num_missed_deadlines": 3}
+    assert some["by"]["virtual_cluster"]["one"] == {**counts, "to_baseline": None}
+    assert some["by"]["virtual_cluster"]["two"]["num_missed_deadlines"] == 1
     assert "mean_completion_s" not in everybody
 
 
@@ -50,10 +51,10 @@ def test_refusals_are_said_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     page = tmp_path / "league.html"
     text = simulated(tmp_path, f"{_SOME},fifo", capsys, "--html", str(page))
     assert "5 jobs, 2 devices" in text
-    heading = next(line for line in text.splitlines() if "policy" in line).split()
-    assert heading[-2:] == ["missed", "refused"]
-    (row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["fifo"])
-    assert row[-1] == "0"
+    times, devices, *_ = (line.split() for line in text.splitlines() if line.split()[:1] == ["policy"])
+    assert (times[-1], devices[-1]) == ("missed", "refused")
+    late, row, *_ = (line.split() for line in text.splitlines() if line.split()[:1] == ["fifo"])
+    assert (late[-1], row[-1]) == ("1", "0")
     why = "asks for {} devices; guaranteed jobs of virtual cluster 'one' may have 0 together"
     assert (
         f"{_SOME} refused 4 of 5 jobs: "
@@ -61,7 +62,7 @@ def test_refusals_are_said_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
         + "; and 1 more"
         in text
     )
-    assert "By virtual cluster" in page.read_text()
+    assert "Whose jobs wait" in page.read_text()
 
 
 def test_nothing_is_said_where_nobody_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
@@ -13,14 +13,18 @@ _INF = float("inf")
 class Arrivals:
     """Jobs of which one is read ahead, so that a workload may be a generator.
 
+    Parameters
+    ----------
+    takes : whether a job is to come at all; the others are passed over.
+
     Attributes
     ----------
     job : the next one; None if there is none.
     next_s : when it comes; infinite if there is none.
     """
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._coming = iter(jobs)
+    def __init__(self, jobs: Iterable[Job], takes: Callable[[Job], bool]) -> None:
+        self._coming = filter(takes, jobs)
         self.job: Job | None = None
         self.next_s = -_INF
         self.read_on()
