@@ -122,7 +122,7 @@ NOTHING = Targets(np.zeros(0, np.int64))
 )
 def test_what_cannot_be_is_refused(jobs: list[Job], policy: Any, message: str) -> None:
     with pytest.raises(FleetError, match=message):
-        simulate_fleet(jobs, Site.uniform(1, 4), policy)
+        simulate_fleet(jobs, Site.uniform(1, 4), policy, strict=True)
 
 
 def test_jobs_run_on_the_types_that_they_can_run_on() -> None:

@@ -14,6 +14,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.study import Interval, study
+from trainyard.report.fleet_groups import parts_of
 from trainyard.report.fleet_league import run_document
 from trainyard.report.fleet_study import standing_document, study_page
 
@@ -64,7 +65,7 @@ def test_every_virtual_cluster_has_its_intervals() -> None:
     for seed in (3, 4):
         wrong = replace(hazards, seed=seed)
         run = setting_of("las").simulate(drawn(seed), SITE, costs=costs, hazards=wrong)
-        documents.append(run_document(run))
+        documents.append(run_document(run, parts=parts_of([run], run)))
     assert found.completion_s.mean == np.mean([each["mean_completion_s"] for each in documents])
     assert found.unfairness.mean == np.mean([each["worst_unfairness"] for each in documents])
     documents = [{**each, **each["by"]} for each in documents]

@@ -35,8 +35,8 @@ class Options(SimulatingOptions):
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page with figures."""
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, the devices
-    in use and the jobs that wait over time."""
+    """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, devices
+    in use and jobs that wait over time."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
