@@ -184,7 +184,7 @@ def test_the_command_draws_from_all_generators(throughputs: Path, capsys: pytest
     [
         (("--trace", str(TRACE), "--workload", "philly"), "leave --workload, --jobs and --load out"),
         (("--trace", str(TRACE), "--jobs", "5"), "leave --workload, --jobs and --load out"),
-        (("--limit", "5"), "--format, --limit, --strict and --timezone are about a trace"),
+        (("--limit", "5"), "--format, --limit and --timezone are about a trace"),
         (("--deadlines", "1"), "is not two numbers separated by a comma"),
         (("--deadlines", "2,1"), "deadlines are between two numbers of lengths"),
         (("--workload", "gavel"), "'gavel' needs `profiles`"),

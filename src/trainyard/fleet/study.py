@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.groups import DIMENSIONS, groups
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import CannotRun, baseline_of, settings_of
+from trainyard.fleet.setting import CannotRun, Setting, baseline_of, settings_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
@@ -165,41 +165,22 @@ def study(
     from trainyard.job.auto.forked import map_forked
 
     settings, refused = settings_of(policies, place, round_s)
-    names = [each.text for each in settings]
     baseline_of(policies, baseline)
     cases = [(number, seed) for seed in seeds for number in range(len(settings))]
 
     def simulated(case: tuple[int, int]) -> _Figures | _Failure:
         number, seed = case
-        wrong, jobs = replace(hazards or Hazards(), seed=seed), workload(seed)
-        try:
-            run = settings[number].simulate(
-                jobs, site, costs=costs, hazards=wrong, crowding=crowding, strict=strict
-            )
-        except FleetError as error:
-            return _Failure(str(error), strict and isinstance(error, UnfitJobError))
-        parts = {
-            (dimension, name): _figures(part, _OF_GROUPS)
-            for dimension in DIMENSIONS
-            for name, part in groups(run, dimension).items()
-        }
-        return _Figures(_figures(run, tuple(_FIGURES)), parts, run.placement)
+        wrong = replace(hazards or Hazards(), seed=seed)
+        conditions = {"costs": costs, "hazards": wrong, "crowding": crowding, "strict": strict}
+        return _simulated(settings[number], workload(seed), site, conditions)
 
     found: list[_Figures | _Failure] = []
     for result in map_forked(simulated, cases):
         found.append(result)
         tell(len(found), len(cases))
-    done: dict[str, list[_Figures]] = {}
-    for number, name in enumerate(names):
-        results = found[number :: len(names)]
-        done[name] = [each for each in results if isinstance(each, _Figures)]
-        if failures := [each for each in results if isinstance(each, _Failure)]:
-            if failures[0].stops:
-                raise FleetError(failures[0].why)
-            refused.append(CannotRun(name, failures[0].why))
-            del done[name]
+    done, failed = _sorted_out(settings, found)
     first = baseline_of(policies, baseline, tuple(done))
-    return Study(_standings(done, first), first, tuple(refused))
+    return Study(_standings(done, first), first, (*refused, *failed))
 
 
 class _Figures(NamedTuple):
@@ -215,6 +196,44 @@ class _Failure(NamedTuple):
 
     why: str
     stops: bool
+
+
+def _simulated(
+    setting: Setting, jobs: Sequence[Job], site: Site, conditions: Mapping[str, Any]
+) -> _Figures | _Failure:
+    """A run of the study; ``conditions`` are options of `Setting.simulate`."""
+    try:
+        run = setting.simulate(jobs, site, **conditions)
+    except FleetError as error:
+        return _Failure(str(error), conditions["strict"] and isinstance(error, UnfitJobError))
+    parts = {
+        (dimension, name): _figures(part, _OF_GROUPS)
+        for dimension in DIMENSIONS
+        for name, part in groups(run, dimension).items()
+    }
+    return _Figures(_figures(run, tuple(_FIGURES)), parts, run.placement)
+
+
+def _sorted_out(
+    settings: Sequence[Setting], found: Sequence[_Figures | _Failure]
+) -> tuple[dict[str, list[_Figures]], list[CannotRun]]:
+    """What was found by policy, of those that ran on all workloads, and the others; policies take turns in ``found``.
+
+    Raises
+    ------
+    FleetError
+        If a failure stops the study.
+    """
+    done, failed = dict[str, list[_Figures]](), list[CannotRun]()
+    for number, setting in enumerate(settings):
+        results = found[number :: len(settings)]
+        if failure := next((each for each in results if isinstance(each, _Failure)), None):
+            if failure.stops:
+                raise FleetError(failure.why)
+            failed.append(CannotRun(setting.text, failure.why))
+        else:
+            done[setting.text] = [each for each in results if isinstance(each, _Figures)]
+    return done, failed
 
 
 def _standings(done: Mapping[str, Sequence[_Figures]], baseline: str) -> tuple[Standing, ...]:

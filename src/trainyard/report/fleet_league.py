@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from rich.table import Table
 from trainyard.fleet.groups import beside
 from trainyard.fleet.records import FleetRun, Unfit
 from trainyard.fleet.setting import CannotRun
+from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
 from trainyard.report.fleet_jobs import job_columns
 from trainyard.report.tables import make_table
@@ -23,6 +24,7 @@ __all__ = [
     "left_out_lines",
     "ranked_runs",
     "refusals",
+    "remarks",
     "run_document",
 ]
 
@@ -135,6 +137,32 @@ def left_out_lines(runs: Sequence[FleetRun]) -> tuple[str, ...]:
             )
             lines.append(f"  {len(unfit):,} job{'s' * (len(unfit) > 1)}: {reason} ({some})")
     return tuple(lines)
+
+
+def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+    """All that is to be said of policies and jobs below the tables."""
+    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs))
+
+
+def _unresized(runs: Sequence[FleetRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+    """Under which policies no job had more devices than it asks for, where some may: one line, or none."""
+    may = {job.name for job in jobs if job.most_devices > job.num_devices}
+    policies = [run.policy for run in runs if may.intersection(run.names) and not _resizes(run, may)]
+    if not policies:
+        return ()
+    count = f"{len(may):,} of {len(jobs):,} jobs"
+    return (
+        f"{', '.join(policies)} gave no job more devices than it asks for, though {count} may have more; policies that "
+        "resize jobs do: elasticflow, optimus, pollux, sia",
+    )
+
+
+def _resizes(run: FleetRun, may: Collection[str]) -> bool:
+    """Whether any of these jobs had more devices than it asks for."""
+    asked = np.array([job.num_devices for job in run.jobs])
+    which = np.array([job.name in may for job in run.jobs], np.bool_)
+    gangs_s = asked * (run.completion_s - run.waiting_s)
+    return bool((run.device_s > gangs_s * (1 + 1e-9) + 1e-6)[which].any())
 
 
 def _by_reason(left_out: Sequence[Unfit]) -> dict[str, list[Unfit]]:

@@ -31,7 +31,9 @@ def _time(interval: Interval) -> str:
 
 def _large(interval: Interval) -> str:
     """A ratio that may be in the thousands."""
-    return f"{number_text(interval.mean, 3)} ± {number_text(interval.half_width, 3)}"
+    # What differs by rounding only is the same.
+    half_width = interval.half_width if interval.half_width > 1e-9 * abs(interval.mean) else 0.0
+    return f"{number_text(interval.mean, 3)} ± {number_text(half_width, 3)}"
 
 
 def _ratio(interval: Interval) -> str:
@@ -41,7 +43,7 @@ def _ratio(interval: Interval) -> str:
 def _rows(study: Study) -> Rows:
     """Refusals and jobs that were left out have a column only where there are any."""
     standings = study.standings
-    columns = ["policy", "mean JCT", "to best", f"to {study.baseline}", "p99", "busy", "useful", "wronged"]
+    columns = ["policy", "mean JCT", "to best", f"to {study.baseline}", "p99", "wronged"]
     more = [
         (heading, name)
         for heading, name in (("refused", "num_refused"), ("left out", "num_left_out"))
@@ -55,8 +57,6 @@ def _rows(study: Study) -> Rows:
             "best" if i == 0 else _ratio(each.to_best),
             "" if each.policy == study.baseline else _ratio(each.to_baseline),
             _time(each.p99_s),
-            _ratio(each.busy),
-            _ratio(each.useful),
             _ratio(each.wronged),
             *(_ratio(getattr(each, name)) for _, name in more),
         )
@@ -70,22 +70,24 @@ def _more_rows(standings: Sequence[Standing]) -> Rows:
     rows = tuple(
         (
             each.policy,
-            each.placement,
             _time(each.median_s),
             _time(each.waiting_s),
             _time(each.first_wait_s),
             _large(each.slowdown),
-            _time(each.makespan_s),
             _large(each.unfairness),
             _ratio(each.num_missed),
         )
         for each in standings
     )
-    columns = (
-        "policy", "placement", "median JCT", "waiting", "first wait", "slowdown", "makespan", "unfair",
-        "missed deadlines",
-    )  # fmt: skip
-    return columns, rows
+    return ("policy", "median JCT", "waiting", "first wait", "slowdown", "unfair", "missed"), rows
+
+
+def _rows_of_devices(standings: Sequence[Standing]) -> Rows:
+    rows = tuple(
+        (each.policy, each.placement, _time(each.makespan_s), _ratio(each.busy), _ratio(each.useful))
+        for each in standings
+    )
+    return ("policy", "placement", "makespan", "busy", "useful"), rows
 
 
 def _rows_by_group(standings: Sequence[Standing]) -> Rows:
@@ -119,10 +121,11 @@ def _rows_by_group(standings: Sequence[Standing]) -> Rows:
 
 
 def study_tables(title: str, study: Study) -> tuple[RichTable | str, ...]:
-    """One row per policy, best first, in two tables; and why policies cannot run."""
+    """One row per policy, best first, in three tables; and why policies cannot run."""
     return (
         make_table(title, *_rows(study)),
-        make_table("", *_more_rows(study.standings), text_columns=2),
+        make_table("", *_more_rows(study.standings)),
+        make_table("", *_rows_of_devices(study.standings), text_columns=2),
         *(f"{each.text} refused: {each.why}" for each in study.refused),
     )
 
@@ -140,7 +143,11 @@ def study_page(title: str, study: Study) -> str:
     layout = {"yaxis": {"title": {"text": "mean completion time (h)"}, "rangemode": "tozero"}}
     figure = Figure("Mean completion time", [bars], layout, _NOTE)
     best = standings[0].policy if standings else ""
-    tables = [Table("Standings", *_rows(study)), Table("More figures", *_more_rows(standings))]
+    tables = [
+        Table("Standings", *_rows(study)),
+        Table("More figures", *_more_rows(standings)),
+        Table("Devices", *_rows_of_devices(standings)),
+    ]
     if study.refused:
         why = tuple((each.text, each.why) for each in study.refused)
         tables.append(Table("Policies that cannot run", ("policy", "why"), why))
