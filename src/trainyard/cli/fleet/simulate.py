@@ -46,9 +46,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.fleet_groups import losers_table, parts_of
     from trainyard.report.fleet_league import (
         fleet_tables,
-        left_out_lines,
         ranked_runs,
         refusals,
+        remarks,
         run_document,
     )
 
@@ -86,7 +86,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         write_series(series_path(options.csv), ranked_runs(runs))
         screen.say(f"jobs written to {options.csv}, and series over time to {series_path(options.csv)}")
     losers = losers_table(parts, base) if base is not None else None
-    lines = (*refusals(runs, cannot), *left_out_lines(runs), *workload.left_out.lines())
+    lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
     return Outcome(
         document
