@@ -16,6 +16,8 @@ from trainyard.fleet.workload.job import Job
 
 Floats = NDArray[np.float64]
 
+_INF = float("inf")
+
 
 class Submitted(NamedTuple):
     """A job as it was submitted, as far as reports group jobs by it.
@@ -37,8 +39,8 @@ class Submitted(NamedTuple):
     @classmethod
     def of(cls, job: Job) -> Submitted:
         """What reports need of a job."""
-        types = "+".join(job.device_types)
-        deadline_s = float("inf") if job.deadline_s is None else job.deadline_s
+        types = "+".join(job.device_types) if job.device_types else ""
+        deadline_s = _INF if job.deadline_s is None else job.deadline_s
         return cls(job.name, job.user, job.account, job.virtual_cluster, job.num_devices, types, deadline_s)
 
 

@@ -121,7 +121,7 @@ class _Simulator:
         self.policy, self.holdings, self.strict = policy, holdings, strict
         self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else clock_of(rounds, self.holdings)
-        self.arrivals = Arrivals(jobs, self._fits)
+        self.arrivals = Arrivals(jobs, self._allowed)
         self.ends = Ends(self.books)
         self.may_crowd = holdings.paces.crowding.is_there
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
@@ -271,20 +271,19 @@ class _Simulator:
                 "less time (restart_s, start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
             )
 
-    def _fits(self, job: Job) -> bool:
-        """Whether a job can ever run here; one that cannot is noted as left out."""
+    def _allowed(self, job: Job) -> int | None:
+        """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
         try:
-            self.holdings.allowed(job)
+            return self.holdings.allowed(job)
         except UnfitJobError as error:
             if self.strict:
                 raise
             self.notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
-            return False
-        return True
+            return None
 
     def _arrive(self) -> None:
         assert self.arrivals.job is not None
-        self.holdings.enter(self.arrivals.job, self.arrivals.next_s)
+        self.holdings.enter(self.arrivals.job, self.arrivals.next_s, self.arrivals.bits)
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:

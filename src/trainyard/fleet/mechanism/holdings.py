@@ -66,15 +66,19 @@ class Holdings:
         self._starting: list[int] = []
         self._reach, self._has_gangs, self._has_askers = Reach(site, heeds_of(policy)), False, False
 
-    def enter(self, job: Job, now_s: float) -> None:
+    def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
         """A job is submitted.
+
+        Parameters
+        ----------
+        bits : what `allowed` says of it, if that was asked.
 
         Raises
         ------
         UnfitJobError
             If it can never run here as it asks to.
         """
-        bits = self.allowed(job)
+        bits = self.allowed(job) if bits is None else bits
         self._has_gangs = self._has_gangs or bool(job.gang)
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
         before_s = self.fair.count(now_s)

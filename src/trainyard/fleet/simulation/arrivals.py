@@ -15,16 +15,18 @@ class Arrivals:
 
     Parameters
     ----------
-    takes : whether a job is to come at all; the others are passed over.
+    allowed : the types of device that a job can run on, as bits; a job for which it is None is passed over.
 
     Attributes
     ----------
     job : the next one; None if there is none.
     next_s : when it comes; infinite if there is none.
+    bits : the types of device that it can run on.
     """
 
-    def __init__(self, jobs: Iterable[Job], takes: Callable[[Job], bool]) -> None:
-        self._coming = filter(takes, jobs)
+    def __init__(self, jobs: Iterable[Job], allowed: Callable[[Job], int | None]) -> None:
+        self._coming, self._allowed = iter(jobs), allowed
+        self.bits = 0
         self.job: Job | None = None
         self.next_s = -_INF
         self.read_on()
@@ -37,7 +39,11 @@ class Arrivals:
         FleetError
             If it comes before this one.
         """
-        last, self.job = self.job, next(self._coming, None)
+        last, self.job = self.job, None
+        for job in self._coming:
+            if (bits := self._allowed(job)) is not None:
+                self.job, self.bits = job, bits
+                break
         before_s, self.next_s = self.next_s, _INF if self.job is None else self.job.arrival_s
         if last is not None and self.next_s < before_s:
             assert self.job is not None

@@ -115,7 +115,7 @@ class Express:
         reals: list[tuple[float, ...]] = []
         wholes: list[tuple[int, int]] = []
         while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
-            bits, rate = self.holdings.allowed(job), rate_anywhere(job)
+            bits, rate = self.arrivals.bits, rate_anywhere(job)
             if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.books.num_entered + len(reals)] = job
