@@ -1,4 +1,4 @@
-"""Dated records of what was measured where on what code: one JSON file per run under `benchmarks/records`."""
+"""Dated records of what was measured where on what code: of every benchmark the newest, under `benchmarks/records`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("trainyard", "torch", "numba", "numpy", "scipy", "highspy")
 
 
 def write_record(name: str, results: Mapping[str, Any], folder: Path = _HERE / "records") -> Path:
-    """Write the results of a benchmark with the time, the machine, the versions and the commit.
+    """Write the results of a benchmark with the time, the machine, the versions and the commit, in place of older ones.
 
     Parameters
     ----------
@@ -48,7 +48,10 @@ def write_record(name: str, results: Mapping[str, Any], folder: Path = _HERE / "
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{now:%Y%m%dT%H%M%SZ}-{name}.json"
+    older = [file for file in folder.glob(f"*Z-{name}.json") if file != path]
     path.write_text(json.dumps(record, indent=2) + "\n")
+    for file in older:
+        file.unlink()
     return path
 
 

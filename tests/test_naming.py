@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from trainyard.fleet.catalog import split_policies
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError
 from trainyard.job.catalog import parse_strategies
@@ -30,6 +31,9 @@ def test_a_text_that_python_would_warn_of_is_refused_and_no_more() -> None:
         "las(quantum_s=True)",
         "fifo(backfill=1)",
         "tiresias(promote_knob=(1,))",
+        "tiresias(thresholds=-1)",
+        "tiresias(thresholds=(1, 'x'))",
+        "tiresias(samples=(3250))",
     ],
 )
 def test_an_option_of_another_kind_is_refused(text: str) -> None:
@@ -40,3 +44,16 @@ def test_an_option_of_another_kind_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["las(quantum_s=60)", "fifo(backfill=True)", "tiresias(promote_knob=None)"])
 def test_an_option_of_its_kind_is_taken(text: str) -> None:
     assert setting_of(text).text == text
+
+
+@pytest.mark.parametrize(
+    "text", ["tiresias(thresholds=(1, 2.5))", "tiresias(samples=())", "hived(config='é.yaml')"]
+)
+def test_a_tuple_of_its_kind_and_any_letters_in_quotes_are_read(text: str) -> None:
+    assert split_policies(text) == (text,)
+
+
+@pytest.mark.parametrize("text", ["ｚero", "zero(ｓtage=1)"])
+def test_letters_that_only_look_alike_are_others(text: str) -> None:
+    with pytest.raises(PlanError, match="cannot read strategies from"):
+        parse_strategies(text)

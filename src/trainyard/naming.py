@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from trainyard.reading import shown
 
@@ -36,6 +36,7 @@ T_ = TypeVar("T_")
 _MOST_TEXT = 10_000
 _LARGEST = 2**63
 _KINDS = MappingProxyType({float: "a number", str: "text in quotes", bool: "True or False", NoneType: "None"})
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _QUOTED_OR_IN_A_FILE = re.compile(r"""'[^']*'|"[^"]*"|[^,()'"]+\.py:[^\W\d]\w*""")
 
 
@@ -71,7 +72,7 @@ class Names(Generic[T_]):
             return self.in_file(name)
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         others = [n for n in known if n not in close]
-        raise self.error(f"unknown {self.kind} {name!r}; known: {', '.join([*close, *others])}")
+        raise self.error(f"unknown {self.kind} {shown(name)}; known: {', '.join([*close, *others])}")
 
     def parse(self, text: str, joined_by: str) -> tuple[tuple[str, T_], ...]:
         """Pairs of the name, with its options, and what it makes, in the order of the text.
@@ -91,6 +92,10 @@ class Names(Generic[T_]):
         if len(text) > _MOST_TEXT:
             raise self.error(f"{len(text):,} characters of {self.kinds}; allowed are {_MOST_TEXT:,}")
         quoted = text if self.in_file is None else _QUOTED_OR_IN_A_FILE.sub(_quoted, text)
+        if not _QUOTED.sub(
+            "", quoted
+        ).isascii():  # Python takes letters for alike that are not: of full width
+            raise self._unreadable(text, joined_by)
         try:
             with warnings.catch_warnings(
                 action="ignore"
@@ -140,11 +145,20 @@ class Names(Generic[T_]):
 
 def _other_kinds(hint: Any, value: Any) -> str:
     """What a parameter takes, if a value is of another kind; "" where it says more than a kind, or nothing."""
-    kinds = {float if kind is int else kind for kind in (get_args(hint) or (hint,))}
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
+        each = get_args(hint)[0]
+        if each not in _KINDS or (type(value) is tuple and not any(_other_kinds(each, one) for one in value)):
+            return ""
+        return f"a tuple of {_KINDS[each].removeprefix('a ')}s, where one alone has a comma: (1,)"
+    parts = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
+    named = [text for part in parts if get_origin(part) is Literal for text in get_args(part)]
+    kinds = {float if part is int else part for part in parts if get_origin(part) is not Literal}
     given = float if type(value) is int else type(value)
-    if given in kinds or not kinds <= _KINDS.keys():
+    if given in kinds or value in named or not kinds <= _KINDS.keys():
         return ""
-    return " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
+    return " or ".join(
+        [words for kind, words in _KINDS.items() if kind in kinds] + [repr(text) for text in named]
+    )
 
 
 class _Term(NamedTuple):

@@ -10,6 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 
+def is_file(spec: str) -> bool:
+    """Whether a model is given as a Python file, not by a name."""
+    return spec.endswith(".py") or "/" in spec
+
+
 @contextmanager
 def user_module(path: str | Path, advice: str) -> Iterator[ModuleType]:
     """Run a Python file; its folder is importable until the context is left.

@@ -20,10 +20,23 @@ def model():
     return nn.Linear(4, %d), loss, {"x": torch.zeros(4, 4)}
 """
 
+PLAN = """
+fingerprint: "0"
+cluster: 1x1xT4
+num_rows: 4
+mesh: {data: 1, tensor: 1}
+schedule: {name: gpipe, num_ranks: 1, num_microbatches: 1}
+"""
+
 JOBS = b"name,arrival_s,num_devices,length_s"
 WORKLOADS = {
     "jobs.csv": JOBS + b"\na,0,1,10\n",
     "weight.csv": JOBS + b",weight\na,0,1,10,0\n",
+    "endless.csv": JOBS + b"\na,0,1,1e30\n",
+    "late.csv": JOBS + b"\na,1e30,1,1\n",
+    "slow.csv": JOBS + b"\na,0,1,1e5\n",
+    "creeps.csv": b"name,arrival_s,num_devices,work,speeds\na,0,1,10,T4:1=1e-300\n",
+    "speedless.csv": b"name,arrival_s,num_devices,work,speeds\na,0,1,10,\n",
     "deep.yaml": b"jobs:\n- " + b"[" * 60_000,
     "deep-job.yaml": b"[" * 60_000,
     "deep.json": b"[" * 60_000,
@@ -92,17 +105,21 @@ CASES = {
     "nothing to reproduce": (("reproduce", "zer0"), ("zer0", "zero")),
     "negative time to start": (
         ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--start-s", "-1"),
-        ("start_s", "at least 0 seconds", "-1"),
+        ("--start-s -1.0", "0 to 1e+09"),
     ),
     "time to restart that is no number": (
         ("fleet", "simulate", "--trace", "jobs.csv", "--cluster", "2x4", "--restart-s", "nan"),
-        ("restart_s", "at least 0 seconds", "nan"),
+        ("--restart-s nan", "0 to 1e+09"),
     ),
 }
 
 
 def fleet(file, *rest):
     return ("fleet", "simulate", "--trace", file, "--cluster", "1x2xT4", *rest)
+
+
+def compared(*rest):
+    return ("fleet", "compare", "--cluster", "2x2", "--policy", "fifo", *rest)
 
 
 def under(policy):
@@ -124,6 +141,36 @@ CASES |= {
         fleet("weight.csv", "--policy", "gavel_max_min", "--strict"),
         ("weight.csv, line 2, field 'weight'", "above 0"),
     ),
+    "rounds that never end": (fleet("jobs.csv", "--round-s", "1e-300"), ("--round-s 1e-300", "0.001 to 1e+09")),
+    "rounds of a daemon that never end": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--round-s", "1e-300"),
+        ("--round-s 1e-300", "0.001 to 1e+09"),
+    ),
+    "slices of a daemon that never end": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--policy", "gandiva(quantum_s=1e-300)"),
+        ("a round of gandiva(quantum_s=1e-300) lasts from 0.001 s to 1e+09 s", "got 1e-300 s"),
+    ),
+    "quanta that never end": (under("las(quantum_s=1e-9)"), ("a quantum of las lasts from 0.001 s", "1e-09")),
+    "a search that never ends": (under("pollux(population=100000000)"), ("1 to 10,000", "100,000,000")),
+    "failures without end": (fleet("jobs.csv", "--failure-every-s", "1e-9"), ("1e-09", "or inf for never")),
+    "repairs without end": (fleet("jobs.csv", "--node-repair-s", "1e300"), ("1e+300", "0.001 to 1e+09")),
+    "jobs without end": (compared("--jobs", "99999999999"), ("--jobs 99999999999", "1 to 1,000,000")),
+    "a load that is no number": (compared("--load", "nan"), ("--load nan", "0.001 to 1000")),
+    "one seed": (compared("--seeds", "1"), ("--seeds 1", "2 to 10,000")),
+    "a job without end": (fleet("endless.csv"), ("field 'length_s'", "line 2: got '1e30'", "30 years")),
+    "a job that creeps": (fleet("creeps.csv"), ("field 'speeds'", "line 2: got 'T4:1=1e-300'", "30 years")),
+    "a job that comes too late": (fleet("late.csv"), ("field 'arrival_s'", "line 2: got '1e30'", "1e+12")),
+    "no speeds": (fleet("speedless.csv"), ("line 2: no speeds given; write",)),
+    "long name of a device": (("hardware", "1x2x" + "A" * 100_000), ("unknown device 'AAA", "...", "known: A100")),
+    "long cluster": (fleet("jobs.csv", "--cluster", "4x4@" + "1cpu," * 1000), ("1cpu,1cpu", "...", "none of 24cpu")),
+    "nodes without processors": (fleet("jobs.csv", "--cluster", "4x4@0cpu"), ("'0cpu'", "24cpu", "numbers above 0")),
+    "patience of no step": (
+        ("train", "gpt-tiny", "--stall-s", "1e-300"), ("--stall-s 1e-300", "1 to 1e+09, or inf for never"),
+    ),
+    "port": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
+        ("--port 99999999", "0 to 65,535"),
+    ),
     "negative limit": (fleet("jobs.csv", "--limit", "-1"), ("limit -1", "at least 1", "leave it out")),
     "negative limit of a run": (
         ("fleet", "run", "--trace", "jobs.csv", "--cluster", "1x1xlocal", "--folder", "x", "--limit", "-1"),
@@ -144,10 +191,51 @@ CASES |= {
 }  # fmt: skip
 
 
+def plan_to(file):
+    return ("plan", *TINY, "--save", file)
+
+
+OUTPUTS = {
+    "page in no folder": (fleet("jobs.csv", "--html", "nowhere/x"), ("--html nowhere/x", "there is no folder nowhere")),
+    "page to a full device": (compared("--html", "/dev/full"), ("--html /dev/full", "it is a device")),
+    "page that is a folder": (("compare", *TINY, "--strategies", "zero", "--html", "."), ("--html .", "a folder; give")),
+    "page where no file can be": (("simulate", "x.yaml", "--html", "/proc/x"), ("/proc/x", "nothing can be written")),
+    "timeline in no folder": (("simulate", "nowhere.yaml", "--trace", "nowhere/x"), ("--trace nowhere/x", "no folder")),
+    "plan in no folder": (plan_to("nowhere/x"), ("--save nowhere/x", "there is no folder nowhere; give another file")),
+    "plan in a file": (plan_to("jobs.csv/x"), ("--save jobs.csv/x", "there is no folder jobs.csv")),
+    "job in no folder": (
+        ("fleet", "profile", "gpt-tiny", "--cluster", "1x1xT4", "--out", "nowhere/x"), ("--out nowhere/x", "no folder"),
+    ),
+    "checkpoints in a device": (
+        ("train", "gpt-tiny", "--checkpoint", "/dev/null"), ("--checkpoint /dev/null", "it is no folder; give another"),
+    ),
+    "daemon in a device": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/dev/null/x"), ("--folder", "/dev/null is no folder"),
+    ),
+    "daemon where no folder can be": (
+        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/proc/x"), ("/proc/x", "nothing can be written"),
+    ),
+    "runs in a file": (
+        ("fleet", "run", "--trace", "jobs.csv", "--cluster", "1x1xlocal", "--folder", "jobs.csv"), ("it is no folder",),
+    ),
+    "downloads to a file": (("fleet", "download", "--folder", "jobs.csv"), ("--folder jobs.csv", "it is no folder")),
+}  # fmt: skip
+CASES |= OUTPUTS
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input(case, folder, capsys):
     arguments, said = CASES[case]
     check(arguments, said, capsys)
+
+
+def test_more_rounds_than_end_refuse_the_policy(folder, capsys):
+    code = cli.main(fleet("slow.csv", "--round-s", "0.001"))
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "fifo refused: job 'a' takes 100000 s" in out
+    for word in ("error: no policy could run", "100,000,000 rounds of 0.001 s", "10,000,000"):
+        assert word in err
 
 
 def check(arguments, said, capsys):
@@ -158,6 +246,7 @@ def check(arguments, said, capsys):
     assert "Traceback" not in err
     assert err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1
+    assert len(err) < 2000, "what was given is repeated whole"
     for word in said:
         assert word in err
 
@@ -194,7 +283,41 @@ def test_plan_of_another_model(folder, capsys):
     check(("simulate", "p", "--model", "other.py"), ("fingerprint", "Plan again"), capsys)
 
 
+@pytest.mark.parametrize("verb", ["simulate", "run"])
+@pytest.mark.parametrize("named", ["./evil.py", "evil.py", "{folder}/evil.py"])
+def test_plan_runs_no_file(verb, named, folder, capsys):
+    (folder / "evil.py").write_text("open('ran', 'w').close()\n" + USER_FILE % 4)
+    (folder / "p.yaml").write_text(f"model: {named.format(folder=folder)}\n{PLAN}")
+    check((verb, "p.yaml"), ("evil.py", "runs no code", "--model FILE.py"), capsys)
+    assert not (folder / "ran").exists()
+
+
+def test_plan_of_a_file_that_is_named(folder, capsys):
+    command = ("plan", "good.py", "--cluster", "1x1xT4", "--strategies", "data_parallel", "--save", "p.yaml")
+    assert cli.main(command) == 0
+    assert cli.main(("simulate", "p.yaml", "--model", "good.py")) == 0
+    assert "good.py on 1 ranks" in capsys.readouterr().out
+
+
 def test_cluster_that_is_too_small(folder, capsys):
     assert cli.main(("plan", *TINY, "--strategies", "data_parallel", "--save", "p.yaml")) == 0
     capsys.readouterr()
     check(("simulate", "p.yaml", "--cluster", "1x1xT4"), ("2 devices", "has 1"), capsys)
+
+
+def test_a_page_may_go_where_all_is_thrown_away(folder, capsys):
+    assert cli.main(fleet("jobs.csv", "--html", "/dev/null")) == 0
+
+
+def test_what_cannot_be_written_after_all_is_a_failure(folder, capsys, monkeypatch):
+    monkeypatch.setattr("trainyard.cli.outputs._takes_all", lambda path: True)
+    assert cli.main(fleet("jobs.csv", "--html", "/dev/full")) == 1
+    assert "the page cannot be written to /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_commands_to_a_terminal_are_written_out(folder, capsys):
+    (folder / "red.csv").write_bytes(JOBS + b"\na\x1b[31m,0,1,10\nb\xc2\x9b31m,0,64,10\n")
+    assert cli.main(fleet("red.csv", "--policy", "fifo")) in (0, 2)
+    told = capsys.readouterr()
+    assert "b\\x9b31m" in told.out + told.err
+    assert not {"\x1b", "\x9b"} & {*told.out, *told.err}

@@ -17,6 +17,7 @@ class Ran:
     arrival_s: float
     size: int
     length_s: float
+    limit_s: float = INF
     left_s: float = field(init=False)
     devices: list[tuple[int, int]] = field(default_factory=list)
     start_s: float = INF
@@ -128,6 +129,7 @@ def run(
     preempts: bool,
     blocks: bool,
     by_node: bool,
+    easy: bool = False,
     limit: float = INF,
 ) -> None:
     """To the end of all jobs.
@@ -161,19 +163,45 @@ def run(
         if preempts:
             decide(here, key, place, nodes, width)
         else:
-            _fill(here, key, place, nodes, width, blocks)
+            _fill(here, key, place, nodes, width, blocks, easy, now_s)
         for job in here:
             if job.devices:
                 job.start_s = min(job.start_s, now_s)
 
 
-def _fill(here, key, place, nodes, width, blocks):  # type: ignore[no-untyped-def]
+def _fill(here, key, place, nodes, width, blocks, easy, now_s):  # type: ignore[no-untyped-def]
     taken = {device for job in here for device in job.devices}
     free = [(n, d) for n in range(nodes) for d in range(width) if (n, d) not in taken]
+    start_s, spare = (
+        INF,
+        None,
+    )  # when the first job that waits will find a place, and what is free then beside that
     for job in sorted((job for job in here if not job.devices), key=key):
         found = place(job.size, free, width)
-        if found is not None:
-            job.devices = found
-            free = [device for device in free if device not in found]
-        elif blocks:
-            break
+        if found is None:
+            if blocks:
+                break
+            if easy and spare is None:
+                first, (start_s, spare) = job, _reserved(job, here, free, place, width, now_s)
+            continue
+        if spare is not None and now_s + job.limit_s > start_s:
+            left = list(spare)
+            for node, _ in found:
+                left.remove(next(device for device in left if device[0] == node))
+            if place(first.size, left, width) is None:
+                continue
+            spare = left
+        job.devices = found
+        job.start_s = now_s
+        free = [device for device in free if device not in found]
+
+
+def _reserved(first, here, free, place, width, now_s):  # type: ignore[no-untyped-def]
+    spare = list(free)
+    for job in sorted(
+        (job for job in here if job.devices), key=lambda job: max(now_s, job.start_s + job.limit_s)
+    ):
+        spare += job.devices
+        if place(first.size, spare, width) is not None:
+            return max(now_s, job.start_s + job.limit_s), spare
+    return INF, spare

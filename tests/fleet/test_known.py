@@ -18,14 +18,20 @@ from trainyard.fleet.workload.job import Job, declared_job
 JOB = declared_job(
     "a", 1.0, 4, 10.0, 0.5, min_devices=2, max_devices=8, device_types=("V100",), user="u", virtual_cluster="v",
     weight=2.0, deadline_s=99.0, guaranteed=False, cpus=3.0, memory_bytes=1e9, model="m", batch_size=32, priority=7,
-    gang=(2, 2), pinned_cell="c", yields=True,
+    gang=(2, 2), pinned_cell="c", yields=True, account="acc", started_s=7.0, limit_s=50.0,
 )  # fmt: skip
-SECRETS: dict[str, Need] = {"work": "length", "profile": "speed", "deadline_s": "deadline"}
+SECRETS: dict[str, Need] = {
+    "work": "length",
+    "profile": "speed",
+    "deadline_s": "deadline",
+    "limit_s": "limit",
+}
 
 
 def test_everything_else_is_open() -> None:
     known = KnownJob(JOB, frozenset())
-    names = {f.name for f in fields(Job)} - {"min_devices", "max_devices"} - set(SECRETS)
+    # When it started in its trace is nothing that happens here.
+    names = {f.name for f in fields(Job)} - {"min_devices", "max_devices", "started_s"} - set(SECRETS)
     assert {name: getattr(known, name) for name in names} == {name: getattr(JOB, name) for name in names}
     assert (known.least_devices, known.most_devices) == (2, 8)
     assert known.share_beside(KnownJob(JOB, frozenset())) == 0.5

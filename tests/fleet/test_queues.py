@@ -136,3 +136,17 @@ def test_on_several_types_the_fastest_one_counts(policy: Priority) -> None:
     with pytest.raises(FleetError, match="waiting for ever, 'nowhere' first"):
         simulate_fleet(jobs, Site.parse("1x1xK80+1x1xV100"), watched)
     assert watched.left_s[0] == [float("inf"), 30.0, 20.0, 10.0]
+
+
+def test_every_type_has_a_queue_unless_there_is_one_for_all() -> None:
+    """A job of one type does not wait behind those that wait for another, as under Slurm with a partition for each."""
+    site = Site.parse("1x2xA100+1x2xV100")
+    jobs = [
+        declared_job("a", 0, 2, 100, device_types=("A100",)),
+        declared_job("b", 1, 2, 100, device_types=("A100",)),
+        declared_job("c", 2, 2, 10, device_types=("V100",)),
+        declared_job("either", 3, 1, 10),
+    ]
+    assert finished(simulate_fleet(jobs, site, fifo())) == {"a": 100, "c": 12, "b": 200, "either": 22}
+    one = finished(simulate_fleet(jobs, site, fifo(one_queue=True)))
+    assert one == {"a": 100, "b": 200, "c": 110, "either": 120}

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from trainyard.reading.limits import LARGEST_NUMBER, MOST_ROWS, MOST_STEPS
+from trainyard.reading import shown
+from trainyard.reading.limits import LARGEST_NUMBER, LEAST_PERIOD_S, LONGEST_S, MOST_ROWS, MOST_STEPS
 
-__all__ = ["COUNT", "PROCESSES", "QUANTITY", "ROWS", "SEED", "STEPS", "Bounds", "check_bounds"]
+__all__ = [
+    "COUNT", "DURATION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT", "PROCESSES", "QUANTITY", "ROWS", "SEED",
+    "SEEDS", "STALL", "STEPS", "Bounds", "check_bounds",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -17,10 +21,22 @@ class Bounds:
     Attributes
     ----------
     least, most : both are allowed.
+    or_never : whether infinity is, too.
     """
 
     least: float
     most: float
+    or_never: bool = False
+
+    def allow(self, value: float) -> bool:
+        """Whether a value is allowed."""
+        return self.least <= value <= self.most or (self.or_never and value == float("inf"))
+
+    def __str__(self) -> str:
+        least, most = (
+            f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most)
+        )
+        return f"{least} to {most}{', or inf for never' if self.or_never else ''}"
 
 
 ROWS = Bounds(1, MOST_ROWS)
@@ -29,6 +45,14 @@ COUNT = Bounds(0, 1_000_000)
 PROCESSES = Bounds(1, 256)
 SEED = Bounds(0, 2**63 - 1)
 QUANTITY = Bounds(0.0, LARGEST_NUMBER)
+DURATION = Bounds(0.0, LONGEST_S)
+PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S)
+PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True)
+JOBS = Bounds(1, 1_000_000)
+SEEDS = Bounds(2, 10_000)
+STALL = Bounds(1.0, LONGEST_S, or_never=True)
+LOAD = Bounds(0.001, 1000.0)
+PORT = Bounds(0, 65535)
 
 
 def check_bounds(options: Any) -> None:
@@ -42,8 +66,6 @@ def check_bounds(options: Any) -> None:
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         for bounds in get_args(hint):
             value = getattr(options, name)
-            if isinstance(bounds, Bounds) and value is not None and not bounds.least <= value <= bounds.most:
+            if isinstance(bounds, Bounds) and value is not None and not bounds.allow(value):
                 option = "--" + name.replace("_", "-")
-                raise ValueError(
-                    f"{option} {value}: allowed is {bounds.least:,} to {bounds.most:,}; give such a number"
-                )
+                raise ValueError(f"{option} {shown(value)}: allowed is {bounds}; give such a number")

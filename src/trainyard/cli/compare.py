@@ -10,6 +10,7 @@ import tyro
 
 from trainyard.cli.bounds import ROWS
 from trainyard.cli.lists import between_commas
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.splitting import SplittingOptions
 
@@ -30,7 +31,7 @@ class Options(SplittingOptions, Common):
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of time and memory."""
 
 

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.cli.bounds import check_bounds
+from trainyard.cli.outputs import check_outputs
 from trainyard.cli.verbs import VERBS, Verb
+from trainyard.reading import shown, visible
 
 __all__ = ["UsageError", "help_text", "main", "run"]
 
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"error: {visible(_one_line(error))}", file=sys.stderr)
         return _FAILED if _has_failed(error) else _USER_ERROR
 
 
@@ -95,6 +97,7 @@ def _dispatch(given: list[str]) -> int:
     if options is None:
         return 0
     check_bounds(options)
+    check_outputs(options)
     from trainyard.cli.launcher import is_silent
     from trainyard.cli.screen import Screen
 
@@ -107,7 +110,7 @@ def _dispatch(given: list[str]) -> int:
     screen.show(outcome)
     if not outcome.failure:
         return 0
-    print(f"error: {outcome.failure}", file=sys.stderr)
+    print(f"error: {visible(outcome.failure)}", file=sys.stderr)
     return _FAILED
 
 
@@ -125,7 +128,7 @@ def _verb(given: list[str]) -> tuple[str, list[str]]:
     name = " ".join(given[:2]) if acts else given[0]
     close = difflib.get_close_matches(name, VERBS, n=len(VERBS), cutoff=0.3)
     known = [*close, *(verb for verb in VERBS if verb not in close)]
-    raise UsageError(f"unknown verb {name!r}; known: {', '.join(known)}; see trainyard --help")
+    raise UsageError(f"unknown verb {shown(name)}; known: {', '.join(known)}; see trainyard --help")
 
 
 def _acts(level: str) -> dict[str, Verb]:

@@ -10,6 +10,7 @@ import tyro
 from rich.console import RenderableType
 
 from trainyard.cli.bounds import ROWS
+from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.cli.splitting import SplittingOptions
 
@@ -30,7 +31,7 @@ class Options(SplittingOptions, Common):
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the plan to this file; simulate and run read it."""
 
 
@@ -63,7 +64,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         document = {"model": options.model, "cluster": options.cluster, "fits": False, "reason": str(error)}
         return Outcome(document, failure=str(error))
     if options.save is not None:
-        found.plan.save(options.save)
+        with writing("plan", options.save):
+            found.plan.save(options.save)
         screen.say(f"saved to {options.save}")
     body: list[RenderableType] = [
         found.plan.explain(),

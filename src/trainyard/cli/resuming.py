@@ -130,12 +130,12 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
 
 
 def _read(checkpoint: Path) -> SavedRun:
-    from trainyard.cli.sources import is_file
     from trainyard.job.plan import parse_plan
     from trainyard.job.run.checkpoint import read_about
     from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.errors import CheckpointError
     from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.user_file import is_file
 
     about = read_about(checkpoint)
     try:

@@ -24,14 +24,15 @@ class Options(TrainingOptions):
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """File that `trainyard plan --save` wrote."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """The model, if it is not the one that the plan names."""
+    """The model, if it is not the one that the plan names, or is a Python file: a plan runs none by itself."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Run."""
-    from trainyard.job.plan import load_plan
+    from trainyard.job.plan import load_plan, model_for
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    spec = model_for(plan, options.model)
     from trainyard.cli.sources import file_data, file_model
     from trainyard.job.planning import load_model, simulate_task
     from trainyard.job.task import Task
@@ -39,7 +40,6 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     run = saved_run(options)
     options = settled(options, run, screen.say)
-    spec = options.model or plan.model
     model = file_model(spec, options.seed or 0)
     # What cannot be trained on is refused before anything is simulated.
     data = file_data(spec, options.steps or 0)

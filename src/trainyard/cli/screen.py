@@ -13,6 +13,9 @@ from typing import IO, Any
 
 from rich.console import Console, RenderableType
 
+from trainyard.cli.outputs import writing
+from trainyard.reading import visible
+
 __all__ = ["Common", "Outcome", "Screen"]
 
 _WIDTH = 110  # of a line where no terminal says otherwise
@@ -59,11 +62,13 @@ class Screen:
     def say(self, message: RenderableType) -> None:
         """A message for people, never part of the outcome."""
         wraps = not isinstance(message, str)
+        message = visible(message) if isinstance(message, str) else message
         self.messages.print(message, markup=False, highlight=False, soft_wrap=not wraps)
 
     def keep(self, text: str, path: Path, what: str = "page") -> None:
         """Write what was asked for beside the outcome, and say so."""
-        path.write_text(text)
+        with writing(what, path):
+            path.write_text(text)
         self.say(f"{what} written to {path}")
 
     @contextmanager
@@ -87,7 +92,7 @@ class Screen:
             return
         for part in outcome.body:
             if isinstance(part, str):
-                print(part)
+                print(visible(part))
             else:
                 self.out.print(part)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
@@ -25,20 +26,21 @@ class Options(Common):
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """File that `trainyard plan --save` wrote."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """The model, if it is not the one that the plan names."""
+    """The model, if it is not the one that the plan names, or is a Python file: a plan runs none by itself."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="C")] = None
     """Another cluster."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with the timeline, memory over time and where the time goes."""
-    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the timeline in the trace format that Perfetto and chrome://tracing open."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.job.plan import load_plan
+    from trainyard.job.plan import load_plan, model_for
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
+    model_for(plan, options.model)
     from trainyard.job.planning import load_model, simulate
     from trainyard.report.prediction import simulation_document, simulation_facts
     from trainyard.report.tables import facts_table

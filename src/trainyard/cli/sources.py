@@ -16,18 +16,14 @@ from trainyard.job.planning import load_model
 from trainyard.job.run.data import DataError, FixedData, by_path, example_data
 from trainyard.job.run.repeatable import repeatable
 from trainyard.program.model import Model
+from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
 if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
     from trainyard.job.run.data import Data
 
-__all__ = ["FileData", "data_of", "file_data", "file_model", "is_file", "model_source"]
-
-
-def is_file(spec: str) -> bool:
-    """Whether a model is given as a Python file."""
-    return spec.endswith(".py") or "/" in spec
+__all__ = ["FileData", "data_of", "file_data", "file_model", "model_source"]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STEPS
+from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STALL, STEPS
 from trainyard.cli.launcher import agreed
+from trainyard.cli.outputs import Output
 from trainyard.cli.resuming import SavedRun, usual
 from trainyard.cli.screen import Common, Outcome, Screen
 from trainyard.report.units import bytes_text, seconds_text
@@ -46,14 +47,14 @@ class TrainingOptions(Common):
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
-    """Decoupled for adamw."""
+    """How fast weights decay; decoupled for adamw."""
     clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
     """Cut the gradient's global norm to this; 0 leaves it."""
     seed: Annotated[int | None, usual("seed", "N"), SEED] = None
-    """Of initial values and dropout."""
+    """Seed of initial values and dropout."""
     on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
     """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
     """Folder of checkpoints and logs; by default a new one in runs/."""
     checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
     """Steps between checkpoints; 0 writes one at the end."""
@@ -62,7 +63,7 @@ class TrainingOptions(Common):
     may not change is refused, and processes and strategies may."""
     max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
     """How often to start again from the newest checkpoint when a process dies."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
     """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
     hour."""
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
@@ -71,11 +72,8 @@ class TrainingOptions(Common):
     """What the processes compute on."""
 
     def __post_init__(self) -> None:
-        for name in ("stall_s", "max_checkpoint_gb"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} takes a number above 0, got {getattr(self, name):g}"
-                )
+        if not self.max_checkpoint_gb > 0.0:
+            raise ValueError(f"--max-checkpoint-gb takes a number above 0, got {self.max_checkpoint_gb:g}")
 
     def config(self, model: str, run: SavedRun | None) -> TrainConfig:
         """The options, of which none is open any more, as the runtime takes them.
@@ -138,7 +136,9 @@ def train_and_report(
 
     config = options.config(spec, run)
     data, said = data_of(spec, plan.num_rows, own_data)
-    screen.say(f"trains on {said}; checkpoint and logs in {config.checkpoint}")
+    every = config.checkpoint_every
+    when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
+    screen.say(f"trains on {said}; a checkpoint {when} and logs in {config.checkpoint}")
     with _shown(screen, config.steps) as (on_step, on_restart):
         result = train(model_source(spec, plan.num_rows), plan, data, config, on_step, on_restart, screen.say)
     if simulation is None:

@@ -143,7 +143,9 @@ def _of_gavel(
 
 
 CATALOG: tuple[Entry, ...] = (
-    _queue("fifo", fifo, "First in, first out", {"first fit": {"backfill": True}}),
+    _queue(
+        "fifo", fifo, "First in, first out", {"first fit": {"backfill": True}, "easy": {"backfill": "easy"}}
+    ),
     _queue("sjf", sjf, "Shortest job first, without taking devices away", {}, "length", "speed"),
     _queue(
         "srtf",

@@ -15,6 +15,7 @@ from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import gavel_jobs, helios_jobs, philly_jobs, tiresias_jobs
 from trainyard.fleet.workload.job import Job
 from trainyard.fleet.workload.readers.gavel import read_throughputs
+from trainyard.reading import shown
 
 _SAMPLE = 50_000
 PUBLISHED_SLACK = (0.5, 1.5)
@@ -81,7 +82,7 @@ def drawn_jobs(
         If the workload is unknown, none of its jobs runs on the cluster, or the load is not above 0.
     """
     if workload not in GENERATORS:
-        raise FleetError(f"unknown workload {workload!r}; there are {', '.join(GENERATORS)}")
+        raise FleetError(f"unknown workload {shown(workload)}; there are {', '.join(GENERATORS)}")
     if load <= 0 or num_jobs < 1:
         raise FleetError(f"a workload has at least one job and a load above 0, got {num_jobs} and {load}")
     generator = GENERATORS[workload]

@@ -27,7 +27,8 @@ def require(need: str, needs: frozenset[str]) -> None:
 class KnownJob:
     """A job as it was submitted, for a policy to look at; properties are those of `Job`.
 
-    How much ``work`` it is needs "length", its ``profile`` needs "speed", its ``deadline_s`` needs "deadline".
+    How much ``work`` it is needs "length", its ``profile`` needs "speed", its ``deadline_s`` needs "deadline",
+    its ``limit_s`` needs "limit".
     """
 
     _job: Job
@@ -47,6 +48,11 @@ class KnownJob:
     def deadline_s(self) -> float | None:
         require("deadline", self._needs)
         return self._job.deadline_s
+
+    @property
+    def limit_s(self) -> float | None:
+        require("limit", self._needs)
+        return self._job.limit_s
 
     @property
     def name(self) -> str:
@@ -75,6 +81,10 @@ class KnownJob:
     @property
     def user(self) -> str:
         return self._job.user
+
+    @property
+    def account(self) -> str:
+        return self._job.account
 
     @property
     def virtual_cluster(self) -> str:

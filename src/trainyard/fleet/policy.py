@@ -69,6 +69,8 @@ class Targets(NamedTuple):
     share : of its devices that each gets, where the policy places for itself; others may have the rest.
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
+    one_queue : without backfill, whether a job that finds no place holds up all that come after it; by default those that
+        could have devices of its types.
     leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
     stands : whether the policy has nothing to change for as long as every job has devices.
@@ -92,6 +94,7 @@ class Targets(NamedTuple):
     cpus: Floats | None = None
     memory_bytes: Floats | None = None
     backfill: bool = True
+    one_queue: bool = False
     leftovers: bool = True
     ask_again_s: float = float("inf")
     stands: bool = False
@@ -131,7 +134,7 @@ class Priority:
     Attributes
     ----------
     key : the number of every job.
-    backfill : whether a job may run before a more urgent one that does not fit.
+    backfill, one_queue : as in `Targets`.
     steady : of equal jobs, keep the order that they had at the last decision.
     in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
@@ -142,6 +145,7 @@ class Priority:
     needs: frozenset[Need] = frozenset()
     preempts: bool = False
     backfill: bool = True
+    one_queue: bool = False
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
@@ -153,7 +157,8 @@ class Priority:
         """The same in compiled code."""
         if self.quick_key is None or self.steady:
             return None
-        return Quick(in_order, (self.quantum_s, self.quick_key), self.backfill, blocks=self._blocks)
+        rules = self.quantum_s, self.quick_key
+        return Quick(in_order, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
 
     @property
     def _blocks(self) -> bool:
@@ -177,6 +182,11 @@ class Priority:
         if self.quantum_s < again_s and np.count_nonzero(snapshot.held) < snapshot.num_jobs:
             again_s = snapshot.now_s + self.quantum_s
         targets = Targets(
-            order, backfill=self.backfill, ask_again_s=again_s, stands=True, blocks=self._blocks
+            order,
+            backfill=self.backfill,
+            one_queue=self.one_queue,
+            ask_again_s=again_s,
+            stands=True,
+            blocks=self._blocks,
         )
         return targets, state

@@ -56,13 +56,14 @@ class Quick(NamedTuple):
         ``Targets.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
         the state then.
     rules : what is fixed in it.
-    backfill, stands, blocks : as in `Targets`, of all its decisions.
+    backfill, one_queue, stands, blocks : as in `Targets`, of all its decisions.
     mark : a number that the policy makes of every job when it comes, which compiled code cannot; see `mark_of`.
     """
 
     decide: Callable[..., Any]
     rules: tuple[Any, ...]
     backfill: bool = True
+    one_queue: bool = False
     stands: bool = True
     blocks: bool = False
     mark: Callable[[KnownJob], float] | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.fleet.catalog import find, parse_policy, split_policies
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import check_period
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.recorded import AS_RECORDED
@@ -91,8 +92,8 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
         policy = policy.without_placing()
     place = place or entry.place
     placement(place)
-    if round_s is None:
-        round_s = round_length_s(policy)
+    if round_s is None and (round_s := round_length_s(policy)) is not None:
+        check_period(f"a round of {text}", round_s)
     rounds = None if round_s is None else Rounds(round_s)
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)

@@ -24,11 +24,14 @@ from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.traits import placing
-from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.job import Adaptive, Job
+from trainyard.fleet.workload.lengths import check_duration
 
 _INF = float("inf")
 # Moments at which the policy may be asked.
 _LOOK_EVERY = 1000
+# Failures that hit jobs, or come while all wait.
+_MANY_LOSSES = 20_000
 # To load compiled code takes as long as some thousands of them take without it.
 _EXPRESS_AFTER = 5000
 
@@ -104,12 +107,15 @@ class _Standing(NamedTuple):
 
     def starts_without_work(self, before: _Standing) -> int:
         """How often jobs have started since; 0 if one came, ended, worked, or is left alone to start."""
-        if self[:2] != before[:2] or not np.array_equal(self.rows, before.rows):
+        if self.num_failures != before.num_failures or self.is_better(before):
             return 0
         stays = (self.held > 0) & (self.num_starts == before.num_starts)
-        if stays.any() or (self.left < before.left).any():
-            return 0
-        return int((self.num_starts - before.num_starts).sum())
+        return 0 if stays.any() else int((self.num_starts - before.num_starts).sum())
+
+    def is_better(self, before: _Standing) -> bool:
+        """Whether a job came, ended, or has less work left than ever before."""
+        same = self.num_ended == before.num_ended and np.array_equal(self.rows, before.rows)
+        return not same or bool((self.left < before.left).any())
 
 
 class _Simulator:
@@ -135,7 +141,8 @@ class _Simulator:
         ]
         heapq.heapify(self.node_changes)
         self.clock = Clock(policy.start(holdings.site))
-        self.standing = _Standing.of(self.holdings, 0.0)
+        self.standing = self.standing_at_losses = _Standing.of(self.holdings, 0.0)
+        self.num_losses = 0
 
     def run(self, name: str, placement: str) -> FleetRun:
         while self.arrivals.job is not None or self.books.num_active:
@@ -225,6 +232,8 @@ class _Simulator:
             self._expect([p for row in lost for p in self.turns.partners.parted(row, now_s)])
         holdings.lose(lost, now_s)
         holdings.change_nodes(away, now_s)
+        if lost or 0 < holdings.num_waiting == self.books.num_active:
+            self._note_loss(now_s)
         self._crowd(now_s)
         self.clock.stands, self.clock.free_when_blocked = False, -1
         rest_s = fate.time_to_repair_s() if node in away else fate.time_to_node_failure_s()
@@ -236,8 +245,22 @@ class _Simulator:
         books = self.books
         if books.jobs[row] is not None and books.placed_s[row] == placed_s and books.held[row]:
             self.holdings.fail(row, failure_s)
+            self._note_loss(failure_s)
             self._expect([row])
             self._foresee(row, failure_s)
+
+    def _note_loss(self, now_s: float) -> None:
+        """Jobs of which none is further after so many failures than before never end."""
+        self.num_losses += 1
+        if self.num_losses < _MANY_LOSSES:
+            return
+        before, self.num_losses = self.standing_at_losses, 0
+        self.standing_at_losses = _Standing.of(self.holdings, now_s)
+        if not self.standing_at_losses.is_better(before):
+            raise FleetError(
+                f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self.holdings.fate.hazards}. Let them "
+                "fail less often, or write checkpoints more often"
+            )
 
     def _foresee(self, row: int, now_s: float) -> None:
         """Draw when one of a job's devices fails."""
@@ -282,8 +305,12 @@ class _Simulator:
             return None
 
     def _arrive(self) -> None:
-        assert self.arrivals.job is not None
-        self.holdings.enter(self.arrivals.job, self.arrivals.next_s, self.arrivals.bits)
+        job, bits = self.arrivals.job, self.arrivals.bits
+        assert job is not None
+        if not isinstance(job.profile, Adaptive):
+            alone_s = self.holdings.fair.alone_s(job, bits)
+            check_duration(job, alone_s, None if self.turns is None else self.turns.rounds.round_s)
+        self.holdings.enter(job, self.arrivals.next_s, bits)
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:
@@ -325,7 +352,10 @@ class _Simulator:
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books)
+        room = self.holdings.room
+        snapshot = Snapshot(
+            self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books, room
+        )
         targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()
         self.notes.num_decisions += 1

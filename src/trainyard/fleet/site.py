@@ -10,13 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.reading import shown
 from trainyard.reading.limits import MOST_DEVICES
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _POOL = re.compile(r"([1-9]\d{0,17})x([1-9]\d{0,17})(?:x([A-Za-z][\w.-]*))?(?:@(.*))?", re.ASCII)
-_NUMBER = r"(\d{1,15}(?:\.\d{1,15})?)"
+_NUMBER = r"(?![0.]+[a-zA-Z])(\d{1,15}(?:\.\d{1,15})?)"  # above 0
 # What may follow the @ of a pool.
 _CPUS, _MEMORY, _RACK = (
     re.compile(each) for each in (_NUMBER + "cpu", _NUMBER + "(GB|GiB)", r"([1-9]\d{0,17})/rack")
@@ -219,7 +220,7 @@ class Site:
         """
         if name not in self.device_types:
             raise FleetError(
-                f"cluster {self.name!r} has no devices of type {name!r}; it has {', '.join(self.device_types)}"
+                f"cluster {shown(self.name)} has no devices of type {shown(name)}; it has {', '.join(self.device_types)}"
             )
         return self.device_types.index(name)
 
@@ -235,7 +236,7 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
     found = _POOL.fullmatch(part)
     if found is None:
         raise FleetError(
-            f"cluster {whole!r}: {part!r} is not {_FORM}; write for example 16x4 or 2x8xV100+4x4xK80"
+            f"cluster {shown(whole)}: {shown(part)} is not {_FORM}; write for example 16x4 or 2x8xV100+4x4xK80"
         )
     cpus = memory_bytes = 0.0
     per_rack = 0
@@ -249,15 +250,16 @@ def _pool(rack: str, part: str, whole: str) -> list[Host]:
             per_rack = int(number[1])
         else:
             raise FleetError(
-                f"cluster {whole!r}: {more!r} is none of 24cpu, 500GB (or 466GiB) and 4/rack; a pool is {_FORM}"
+                f"cluster {shown(whole)}: {shown(more)} is none of 24cpu, 500GB (or 466GiB) and 4/rack, with numbers "
+                f"above 0; a pool is {_FORM}"
             )
     if len({part.lstrip("0123456789.").replace("GiB", "GB") for part in parts}) < len(parts):
         raise FleetError(
-            f"cluster {whole!r}: {part!r} says something twice; keep one of each; a pool is {_FORM}"
+            f"cluster {shown(whole)}: {shown(part)} says something twice; keep one of each; a pool is {_FORM}"
         )
     if int(found[1]) * int(found[2]) > MOST_DEVICES:
         raise FleetError(
-            f"cluster {whole!r}: a cluster has at most {MOST_DEVICES:,} devices, got {found[1]} nodes of {found[2]}"
+            f"cluster {shown(whole)}: a cluster has at most {MOST_DEVICES:,} devices, got {found[1]} nodes of {found[2]}"
         )
     host = Host(found[3] or "device", int(found[2]), cpus, memory_bytes)
     return [replace(host, rack=f"{rack}.{n // per_rack}" if per_rack else "") for n in range(int(found[1]))]

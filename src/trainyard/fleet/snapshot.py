@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.mechanism import columns
 from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.place.room import Room
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
@@ -19,9 +21,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-Need = Literal["length", "speed", "deadline", "reports"]
+Need = Literal["length", "speed", "deadline", "reports", "limit"]
 """What a policy may have to know beside what every cluster knows: how much work is left; how fast jobs run on what; when
-they should end; what adaptive jobs measured of themselves."""
+they should end; what adaptive jobs measured of themselves; for how long their users let them run."""
 
 
 HELD, NUM_DEVICES, ALLOWED = columns.FACT_HELD, columns.FACT_NUM_DEVICES, columns.FACT_ALLOWED
@@ -51,6 +53,12 @@ class Snapshot:
     needs: frozenset[Need]
     rows: Ints
     _books: Books
+    _room: Callable[[], Room] | None = None
+
+    def room(self) -> Room:
+        """What nobody has, to play through who would find a place; changes to it change nothing else."""
+        assert self._room is not None, "whoever asks a policy says what is free"
+        return self._room()
 
     @property
     def num_jobs(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trainyard.reading import shown
+
 __all__ = ["HardwareError", "unknown_name"]
 
 
@@ -30,4 +32,4 @@ def unknown_name(what: str, given: object, known: Iterable[str], advice: str) ->
     HardwareError
         The error to raise.
     """
-    return HardwareError(f"unknown {what} {given!r}; known: {', '.join(sorted(known))}; {advice}")
+    return HardwareError(f"unknown {what} {shown(given)}; known: {', '.join(sorted(known))}; {advice}")

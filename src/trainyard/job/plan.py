@@ -22,6 +22,7 @@ from trainyard.job.schedules import check, make_schedule
 from trainyard.program.placement import Placement, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_ROWS
+from trainyard.user_file import is_file
 
 PIPELINE, DATA, TENSOR = "pipeline", "data", "tensor"
 AXES = (PIPELINE, DATA, TENSOR)
@@ -51,7 +52,8 @@ class Plan:
 
     Attributes
     ----------
-    model : name of the captured model.
+    model : name of the captured model. Of one in a Python file it says where that was, and does not run it: see
+        `model_for`.
     fingerprint : of the program of one microbatch, on all data-parallel ranks together.
     cluster : name of the cluster that it was made for.
     place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
@@ -293,6 +295,24 @@ def load_plan(path: Path) -> Plan:
     with raised_as(PlanError):
         text = read_text(path)
     return parse_plan(text, path)
+
+
+def model_for(plan: Plan, given: str | None) -> str:
+    """The model to take for a plan: the given one, else the one that the plan names.
+
+    Raises
+    ------
+    PlanError
+        If that is a Python file: plans are data, and run no code that the user did not name.
+    """
+    if given is not None:
+        return given
+    if is_file(plan.model):
+        raise PlanError(
+            f"the plan was made for the Python file {shown(plan.model)}, and a plan runs no code by itself; if you trust "
+            "that file, name it: --model FILE.py, or in Python load_model"
+        )
+    return plan.model
 
 
 def _read_cluster(given: Section, source: str | Path) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from trainyard.job.auto.points import Progress
 from trainyard.job.auto.search import RunnerUp, search
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import Plan, PlanError, Statistics
+from trainyard.job.plan import Plan, PlanError, Statistics, model_for
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply
 from trainyard.program.flops import program_flops
 from trainyard.program.model import Model
+from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
 
@@ -63,7 +64,7 @@ def load_model(spec: str, rows: int | None = None) -> Model:
     ValueError
         If there is no such model or file, or ``rows`` is given for a file (its batch says how many).
     """
-    if not (spec.endswith(".py") or "/" in spec):
+    if not is_file(spec):
         with torch.device("meta"):
             return build(spec, rows)
     model = load_model_file(Path(spec))
@@ -158,12 +159,16 @@ def _noted(plan: Plan, task: Task) -> Plan:
 def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
     """Time a plan on the cluster that it was made for, or on another of as many devices.
 
+    Parameters
+    ----------
+    model : what the plan is of, which may be left out where that has a name.
+
     Raises
     ------
     PlanError
-        If the plan was made for another model, or needs more devices.
+        If the plan was made for another model, or for one in a Python file and none is given, or needs more devices.
     """
-    whole = model or load_model(plan.model, None if plan.model.endswith(".py") else plan.num_rows)
+    whole = model or load_model(model_for(plan, None), plan.num_rows)
     return simulate_task(plan, Task(whole, plan.dtype, plan.statistics, plan.num_rows), cluster)
 
 

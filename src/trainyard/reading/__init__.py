@@ -7,7 +7,7 @@ from trainyard.reading.errors import ReadingError, at_line, listed, raised_as, s
 from trainyard.reading.json_text import parse_json, unique_keys
 from trainyard.reading.plain import open_plain, plain_beginning
 from trainyard.reading.section import Items, Section
-from trainyard.reading.text import check_text, read_text, undecodable
+from trainyard.reading.text import check_text, read_text, undecodable, visible
 from trainyard.reading.yaml_text import parse_yaml
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "shown",
     "undecodable",
     "unique_keys",
+    "visible",
 ]

@@ -35,6 +35,18 @@ MOST_LINE_BYTES = 2**20
 LARGEST_NUMBER = 1e30
 """Of a quantity: products of a few of them stay finite."""
 
+LEAST_PERIOD_S = 1e-3
+"""Of rounds, quanta and other times after which something happens again: of less, a simulation does not end."""
+
+LONGEST_S = 1e9
+"""Of a job and of times that one waits for: 30 years."""
+
+MOST_ROUNDS = 10_000_000
+"""Of a job, where it is decided again and again who runs: hours of simulating."""
+
+LATEST_S = 1e12
+"""Of a moment, counted in seconds; beyond, a thousandth of a second more is the same number."""
+
 MOST_ROWS = 100_000_000
 """Of the batch of one step. The largest published ones have a few million."""
 

@@ -13,6 +13,20 @@ from trainyard.reading.plain import open_plain
 # Halves of surrogate pairs come from escapes in JSON; nothing can write them.
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
+# What moves the cursor of a terminal, changes its colours, or worse.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """A text for a terminal: characters that are commands to it are written out, but for tabs and ends of lines.
+
+    Examples
+    --------
+    >>> visible("a\\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """The whole text of a file.

@@ -12,6 +12,7 @@ from rich.text import Text
 from trainyard.cost.measurements import Entry
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.profile import MachineProfile
+from trainyard.reading import visible
 from trainyard.report.units import bytes_text, duration_text, percent_text, rate_text, seconds_text
 
 __all__ = ["device_table", "facts_table", "machine_facts", "make_table", "measured_ops_table"]
@@ -34,14 +35,18 @@ def make_table(
         How many columns, from the left, are aligned to the left.
     """
     table = Table(
-        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+        title=Text(visible(title)) if title else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
     )
     for index, column in enumerate(columns):
         # A name that is too long goes on in the next line: what is cut off could not be told apart.
         table.add_column(column, justify="left" if index < text_columns else "right", overflow="fold")
     for row in rows:
         # Cells are text, not markup: a name may hold brackets.
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(Text(visible(cell)) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
@@ -60,7 +65,7 @@ def facts_table(title: str, facts: Sequence[tuple[str, str]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for name, value in facts:
-        table.add_row(Text(f"  {name}"), Text(value))
+        table.add_row(Text(visible(f"  {name}")), Text(visible(value)))
     return table
 
 

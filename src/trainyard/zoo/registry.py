@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.program.model import Model
+from trainyard.reading import shown
 from trainyard.reading.limits import MOST_ROWS
 from trainyard.zoo import bert, dlrm, gpt, llama, lstm, moe, resnet, vgg
 from trainyard.zoo.bert import BertConfig
@@ -139,7 +140,7 @@ def build(name: str, batch_rows: int | None = None) -> Model:
     if name not in ENTRIES:
         close = difflib.get_close_matches(name, ENTRIES, n=5, cutoff=0.4)
         others = [n for n in ENTRIES if n not in close]
-        raise ValueError(f"unknown model {name!r}; known: {', '.join([*close, *others])}")
+        raise ValueError(f"unknown model {shown(name)}; known: {', '.join([*close, *others])}")
     entry = ENTRIES[name]
     rows = entry.rows if batch_rows is None else batch_rows
     if not 1 <= rows <= MOST_ROWS:

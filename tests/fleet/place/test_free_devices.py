@@ -45,6 +45,7 @@ def test_who_blocks_those_after_it_does_so_on_its_own_types() -> None:
     wanted, allowed = np.array([4, 1, 1, 1]), np.array([A, A, B, A | B])
     numbers, devices = free.place(wanted, NONE, allowed, NONE, CONSOLIDATED, False)
     assert dict(zip(numbers.tolist(), devices.each(), strict=True)) == {2: (8,), 3: (9,)}
+    assert not len(free.place(wanted, NONE, allowed, NONE, CONSOLIDATED, False, one_queue=True)[0])
 
 
 @pytest.mark.parametrize("how", [CONSOLIDATED, PACKED])

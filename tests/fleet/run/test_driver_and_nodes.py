@@ -144,6 +144,8 @@ def test_a_job_that_fails_at_once_again_is_started_later() -> None:
     waits = [later - earlier for earlier, later in pairwise(started_s)]
     assert [round(wait / 5) * 5 for wait in waits] == [0, 5, 20, 80]
     assert "failed 5 times" in driven.given_up["a"]
+    driven.step(now_s)
+    assert not any((driven.given_up, driven._running._failures))  # a daemon would remember them for ever
 
 
 def test_a_job_that_runs_can_be_refused() -> None:

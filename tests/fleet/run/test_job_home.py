@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,15 @@ def test_a_lock_says_which_group_lives_and_nobody_waits_for_one_that_does_not(tm
         lock.write("123")
         lock.flush()
         assert home.groups() == [123]
+
+
+def test_processes_whose_lock_was_deleted_are_not_taken_for_gone(tmp_path: Path) -> None:
+    home = JobHome(tmp_path)
+    with home.locked(0), home.locked(2):
+        assert home.groups() == [os.getpgid(0)] * 2
+        (tmp_path / "lock-0").unlink()
+        assert home.groups() == [os.getpgid(0)]
+        (tmp_path / "lock-2").unlink()
+        with pytest.raises(FleetError, match="which was deleted; end them"):
+            home.groups()
+    assert home.groups() == []

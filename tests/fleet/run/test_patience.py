@@ -51,3 +51,27 @@ def test_what_follows_from_a_kill_is_no_failure_of_the_job(first: str, tmp_path:
     home.allow()
     home.fail("ValueError: no")
     assert not home.progress(is_over=True).killed
+
+
+def test_what_would_happen_again_is_not_tried_again(tmp_path: Path) -> None:
+    home = JobHome(tmp_path / "a")
+    home.set_up(Training("gpt-tiny", 4, 8))
+    home.fail("rank 1 was killed by signal 9", killed=True)
+    home.fail("step 3 is not finite", repeats=True)
+    progress = home.progress(is_over=True)
+    assert (progress.failure, progress.killed, progress.repeats) == ("step 3 is not finite", False, True)
+    assert Failures().note(progress, 100.0, Patience())
+    home.allow()
+    assert not home.progress(is_over=True).repeats
+
+
+def test_the_first_reason_stays_also_where_two_nodes_say_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = JobHome(tmp_path / "a")
+    home.set_up(Training("gpt-tiny", 4, 8))
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # neither sees what the other is about to write
+    home.fail("first")
+    home.fail("second")
+    monkeypatch.undo()
+    assert home.progress(is_over=True).failure == "first"

@@ -65,6 +65,7 @@ def test_a_job_comes_runs_and_ends(daemon: Running, submitted: tuple[int, dict[s
     _, last = daemon.ask("GET", "/jobs/brief/log?lines=1", token=BOB)
     assert re.findall(r"^step (\d+)", last, re.M) == ["3"]
     _, found = daemon.ask("GET", "/events", token=BOB)
+    assert set(found["events"][0]) == {"number", "at_s", "job", "what", "text"}
     said = [event["what"] for event in found["events"] if event["job"] == "brief"]
     assert said == ["ends", "runs", "arrives"]
 
@@ -86,7 +87,7 @@ def test_one_that_waits_says_why(daemon: Running, steady: str) -> None:
         daemon.ask("POST", "/jobs", {"name": "wide", **TRAINING, "num_devices": 2, "steps": 9}, BOB)[0] == 201
     )
     job = daemon.wait("wide", "waiting", BOB)
-    while not job["reason"]:
+    while job["reason"].startswith("not looked at yet"):
         job = daemon.wait("wide", "waiting", BOB)
     said = r"asks for 2 devices, (0 are|1 is) free; it is the 1st of those that wait"
     assert re.fullmatch(said, job["reason"])

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import os
 import random
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from test_serve_restarts import CANCELLED, SITE, FragileStore, World, form
 
 from trainyard.fleet.run.fault import EngineError
+from trainyard.fleet.serve import client, server
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.app import Api, cluster_document
 from trainyard.fleet.serve.store import StateError, Store
@@ -24,6 +32,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
+from trainyard.fleet.workload.level1 import UnansweredError
 from trainyard.fleet.workload.own import read_form
 
 
@@ -41,6 +50,11 @@ class FaultyWorld(World):
         if self.chance.random() < self.faults:
             raise self.chance.choice(FAULTS)()
 
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        if self.chance.random() < self.faults:
+            raise EngineError("the manager does not answer")
+        return super().adopt(job, grant)
+
 
 FAULTS: tuple[Callable[[], Exception], ...] = (
     lambda: EngineError("the manager does not answer"),
@@ -56,7 +70,7 @@ FAULTS: tuple[Callable[[], Exception], ...] = (
 def test_what_passes_is_survived(
     policy: str, seed: int, tmp_path: Path, forms: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(daemons, "_STATE_AGAIN_S", 0.0)
     world = FaultyWorld(random.Random(seed), crashes=0.0)
     setting = setting_of(policy, round_s=0.05 if setting_of(policy).rounds else None)
@@ -134,3 +148,72 @@ def test_one_job_that_cannot_be_is_the_only_one_that_fails(
     assert "too large" in found["undecided"][1]
     assert "belongs to another" in found["unstarted"][1]
     assert not daemon.problem
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_the_state_is_written_at_last(
+    how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.atexit, "unregister", lambda _: None)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 1e9)
+    store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    wrote: list[float] = []
+    monkeypatch.setattr(store, "note_progress", lambda *what: wrote.append(what[-1]))
+    before = signal.getsignal(how)
+    server.serve(daemon, Users(), "127.0.0.1", 0, lambda _: os.kill(os.getpid(), how))
+    assert signal.getsignal(how) is before
+    assert wrote
+    assert daemon._stopping.is_set()
+
+
+def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, slept = ["5", "1", None, ""], list[float]()
+
+    def answer(request: Any, timeout: float) -> BytesIO:
+        retry_s, headers = answers.pop(0), Message()
+        if retry_s is None:
+            return BytesIO(b'{"name": "a"}')
+        headers["Retry-After"] = retry_s
+        raise HTTPError(request.full_url, 503, "busy", headers, BytesIO(b'{"error": "busy"}'))
+
+    monkeypatch.setattr(client.urllib.request, "urlopen", answer)
+    monkeypatch.setattr(client.time, "sleep", slept.append)
+    assert client.Client().submit({}) == {"name": "a"}
+    assert slept == [5.0, 1.0]
+    with pytest.raises(FleetError, match=r"^busy$"):
+        client.Client().submit({})
+
+
+def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
+    daemon, goes_on = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path), threading.Event()
+    looks: list[str] = []
+
+    def look(policy: Any, site: Any, job: Job, now_s: float) -> None:
+        if job.name == "slow":
+            goes_on.wait()
+            looks.append(job.name)
+            raise UnansweredError("again") if len(looks) < 3 else FleetError("the scheduler finds that, too")
+
+    def wait_for_end(name: str) -> None:
+        while daemon.job(name).state is not State.ENDED:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(daemons, "look_at", look)
+    for name in ("first", "slow"):
+        text = form(name, 1)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    scheduling = threading.Thread(target=daemon.run)
+    scheduling.start()
+    try:
+        wait_for_end("first")
+        assert daemon.job("slow").reason.startswith("not looked at yet")
+        goes_on.set()
+        wait_for_end("slow")
+        assert len(looks) == 3
+        assert not any((daemon.driver.notes.names, *daemon.driver.notes.used))
+    finally:
+        goes_on.set()
+        daemon.stop()
+        scheduling.join()

@@ -16,14 +16,17 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.past import Done
 from trainyard.fleet.serve import daemon as daemons
 from trainyard.fleet.serve.store import Store
 from trainyard.fleet.serve.tables import FINAL, State
 from trainyard.fleet.setting import setting_of
-from trainyard.fleet.site import Site
+from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.goodput import Timing
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.own import read_form
@@ -79,8 +82,8 @@ class World:
             self.running.pop(name, None)  # it may have been stopped meanwhile
         return name not in self.leaving
 
-    def held(self, name: str) -> frozenset[int]:
-        return frozenset(self.running[name].devices)
+    def held(self, name: str) -> frozenset[int] | None:
+        return frozenset(self.running[name].devices) if name in self.running else None
 
     def maybe_crash(self) -> None:
         if self.chance.random() < self.crashes:
@@ -120,11 +123,11 @@ class FragileStore(Store):
         super().__init__(url)
         self.world = world
 
-    def hear(self, *what: Any) -> None:
-        self._fragile(super().hear, *what)
+    def write_event(self, *what: Any) -> None:
+        self._fragile(super().write_event, *what)
 
-    def settle(self, *what: Any) -> None:
-        self._fragile(super().settle, *what)
+    def note_progress(self, *what: Any) -> None:
+        self._fragile(super().note_progress, *what)
 
     def _fragile(self, write: Callable[..., None], *what: Any) -> None:
         self.world.maybe_crash()
@@ -171,7 +174,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(
     forms: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     world = World(random.Random(seed), crashes=0.1, losses=losses)
     round_s = 0.05 if setting_of(policy).rounds else None
     setting, url = setting_of(policy, round_s=round_s), f"sqlite:///{tmp_path / 'state.sqlite'}"
@@ -219,6 +222,97 @@ def test_a_job_that_was_to_leave_is_stopped_by_the_next_daemon(tmp_path: Path) -
     assert seen == {(3,), (0,)}
 
 
+@pytest.mark.parametrize("why", ["its form", "the cluster"])
+def test_a_job_that_cannot_come_back_leaves_before_others_get_its_devices(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", "{" if name == "a" and why == "its form" else text, 1.0)
+    world.running["a"] = Grant((0, 1, 2, 3))
+    store.write_event(
+        Event(1.0, read_form(form("a", 4), Path("form")), Happening.RUNS, world.running["a"]), None
+    )
+
+    def enter(self: Holdings, job: Job, now_s: float) -> None:
+        if job.name == "a":
+            raise FleetError("it asks for more than the cluster has")
+        original(self, job, now_s)
+
+    original = Holdings.enter
+    monkeypatch.setattr(Holdings, "enter", enter if why == "the cluster" else original)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for _ in range(30):
+        if "a" in world.running:
+            assert "b" not in world.running
+            assert daemon.job("a").state is State.RUNNING
+        daemon.turn()
+    assert daemon.job("a").state is State.FAILED
+    assert "a" not in world.running
+    assert daemon.job("b").state is not State.WAITING
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_nothing_starts_where_it_is_not_known_what_runs(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine cannot be asked about a job that had devices, on which another one is to run, or beside it."""
+    world, is_away = World(random.Random(0), crashes=0.0), True
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    for name in ("a", "b"):
+        text = form(name, size)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+    world.running["a"] = held = Grant(tuple(range(4 - size, 4)))
+    store.write_event(Event(1.0, read_form(form("a", size), Path("form")), Happening.RUNS, held), None)
+
+    def adopt(job: Job, grant: Grant) -> bool:
+        if job.name == "a" and is_away:
+            raise EngineError("the manager does not answer")
+        return original(job, grant)
+
+    original = world.adopt
+    monkeypatch.setattr(world, "adopt", adopt)
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for _ in range(3):
+        daemon._turn_safely()
+        assert set(world.running) == ({"a"} if size == 4 else {"a", "b"})
+    assert daemon.problem == "the manager does not answer"
+    is_away = False
+    turns = 0
+    while any(daemon.job(name).state is not State.ENDED for name in ("a", "b")):
+        daemon._turn_safely()
+        turns += 1
+        assert turns < 200
+    assert not daemon.problem
+    assert not world.running
+
+
+def test_who_is_cancelled_while_a_policy_decides_gets_no_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(random.Random(0), crashes=0.0)
+    store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    daemon = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path)
+    for name in ("a", "b"):
+        text = form(name, 4)
+        store.add(read_form(text, Path("form")), "", text, 1.0)
+        assert daemon.job(name).reason.startswith("not looked at yet")
+
+    def decide(self: Any, *what: Any) -> Any:
+        if daemon.job("a").state is State.WAITING:
+            daemon.cancel("a", "")
+        return original(self, *what)
+
+    original = type(daemon.setting.policy).decide
+    monkeypatch.setattr(type(daemon.setting.policy), "decide", decide)
+    daemon.turn()
+    daemon.turn()
+    assert list(world.running) == ["b"]
+    assert [event["what"] for event in store.events(10, "a")] == ["cancelled", "arrives"]
+
+
 @pytest.mark.parametrize(
     ("policy", "whose", "had"),
     [
@@ -232,7 +326,7 @@ def test_progress_is_known_to_the_next_daemon(policy: str, whose: str, had: Done
     for name in ("a", "b"):
         text = form(name, 4)
         store.add(read_form(text, Path("form")), "", text, 1.0)
-    store.settle({whose: had}, {}, set(), 2.0)
+    store.note_progress({whose: had}, {}, set(), 2.0)
     daemon = daemons.Daemon(SITE, setting_of(policy), world, store, tmp_path)
     daemon.turn()
     assert list(world.running) == ["b"]
@@ -261,7 +355,7 @@ def test_a_job_between_two_rounds_is_not_told_of_a_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last one was made before it came; and as soon as there is one, that is what it is told."""
-    monkeypatch.setattr(daemons, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(daemons, "_PROGRESS_EVERY_S", 0.0)
     store = Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
     daemon = daemons.Daemon(
         SITE, setting_of("srtf", round_s=100.0), World(random.Random(0), 0.0), store, tmp_path

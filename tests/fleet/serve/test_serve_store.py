@@ -52,9 +52,9 @@ def test_the_life_of_a_job(url: str) -> None:
     assert not record.admitted
     assert (record.job.arrival_s, record.job.deadline_s, record.job.user) == (100.0, 150.0, "ann")
     assert record.job.profile == job.profile
-    store.hear(Event(101.0, job, Happening.RUNS, GRANT), Done())
+    store.write_event(Event(101.0, job, Happening.RUNS, GRANT), Done())
     timings = (Timing("local", 1, 2, 4, 0.5, 0.75),)
-    store.settle({"a": Done(5.0, 4.0, 8.0, timings)}, {}, {"a"}, 105.0)
+    store.note_progress({"a": Done(5.0, 4.0, 8.0, timings)}, {}, {"a"}, 105.0)
     record = Store(url).job("a")
     assert record is not None
     assert (record.state, record.grant, record.first_start_s) == (State.RUNNING, GRANT, 101.0)
@@ -66,13 +66,13 @@ def test_the_life_of_a_job(url: str) -> None:
         8.0,
         105.0,
     )
-    store.hear(Event(106.0, job, Happening.LEAVES, GRANT), Done(6.0, 5.0, 10.0))
-    store.settle({"a": Done(6.0, 5.0, 10.0)}, {"a": "others come first"}, {"a"}, 107.0)
+    store.write_event(Event(106.0, job, Happening.LEAVES, GRANT), Done(6.0, 5.0, 10.0))
+    store.note_progress({"a": Done(6.0, 5.0, 10.0)}, {"a": "others come first"}, {"a"}, 107.0)
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.reason) == (State.WAITING, None, "others come first")
-    store.hear(Event(108.0, job, Happening.RUNS, GRANT), None)
-    store.hear(Event(110.0, job, Happening.ENDS, GRANT), Done(11.0, 7.0, 14.0))
+    store.write_event(Event(108.0, job, Happening.RUNS, GRANT), None)
+    store.write_event(Event(110.0, job, Happening.ENDS, GRANT), Done(11.0, 7.0, 14.0))
     record = store.job("a")
     assert record is not None
     assert (record.state, record.grant, record.done, record.finish_s) == (State.ENDED, None, 12.0, 110.0)
@@ -85,9 +85,9 @@ def test_the_life_of_a_job(url: str) -> None:
 def test_what_is_over_stays_so(url: str) -> None:
     store = Store(url)
     job = added(store, "a", 1.0)
-    store.hear(Event(2.0, job, Happening.GIVEN_UP, why="it failed"), None)
-    store.hear(Event(3.0, job, Happening.LEAVES, GRANT), None)
-    store.settle({"a": Done(9.0, 9.0, 9.0)}, {"a": "no"}, set(), 4.0)
+    store.write_event(Event(2.0, job, Happening.GIVEN_UP, why="it failed"), None)
+    store.write_event(Event(3.0, job, Happening.LEAVES, GRANT), None)
+    store.note_progress({"a": Done(9.0, 9.0, 9.0)}, {"a": "no"}, set(), 4.0)
     assert store.cancel("a") is State.FAILED
     record = store.job("a")
     assert record is not None
@@ -103,12 +103,12 @@ def test_a_wish_to_cancel_outlives_what_happens_until_then(url: str) -> None:
     store = Store(url)
     job = added(store, "a", 1.0)
     assert store.cancel("a") is State.WAITING
-    store.hear(Event(2.0, job, Happening.RUNS, GRANT), None)
+    store.write_event(Event(2.0, job, Happening.RUNS, GRANT), None)
     (record,) = store.jobs(State.CANCELLING)
     assert record.grant == GRANT
-    store.hear(Event(3.0, job, Happening.FAILS, GRANT, "its processes are gone"), None)
+    store.write_event(Event(3.0, job, Happening.FAILS, GRANT, "its processes are gone"), None)
     assert [each.state for each in store.jobs()] == [State.CANCELLING]
-    store.hear(Event(4.0, job, Happening.CANCELLED), None)
+    store.write_event(Event(4.0, job, Happening.CANCELLED), None)
     assert [each.state for each in store.jobs()] == [State.CANCELLED]
     assert store.cancel("nobody") is None
 
@@ -128,7 +128,7 @@ def test_recent_jobs_are_the_last_and_all_that_are_not_over(url: str) -> None:
     for i in range(6):
         job = added(store, f"job{i}", float(i))
         if i not in (0, 2):
-            store.hear(Event(10.0, job, Happening.ENDS, GRANT), None)
+            store.write_event(Event(10.0, job, Happening.ENDS, GRANT), None)
     assert store.cancel("job2") is State.WAITING
     for last, shown in ((0, "job0 job2"), (1, "job0 job2 job5"), (4, "job0 job2 job3 job4 job5")):
         assert " ".join(record.name for record in store.recent(last)) == shown

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from leases import Lending
 
+from trainyard.fleet import simulate
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.policies.queues import fifo, srtf
@@ -116,7 +117,7 @@ def test_a_run_repeats_and_all_jobs_end(rounds: Rounds | None) -> None:
 
 
 def test_bad_hazards_are_refused() -> None:
-    with pytest.raises(FleetError, match="above 0"):
+    with pytest.raises(FleetError, match=r"failure_every_s lasts from 0\.001 s to 1e\+09 s"):
         Hazards(failure_every_s=0.0)
     with pytest.raises(FleetError, match="from 0 to 1"):
         Hazards(straggler_share=1.5)
@@ -146,3 +147,17 @@ def test_published_rounds_know_no_nodes_that_go_away() -> None:
     setting = setting_of("gavel_max_min(as_published=True)")
     with pytest.raises(FleetError, match="rounds as published know no failures"):
         setting.simulate([], SITE, hazards=Hazards(node_failure_every_s=1e4))
+
+
+@pytest.mark.parametrize("every", [{"failure_every_s": 1.0}, {"node_failure_every_s": 1.0}])
+def test_who_fails_before_any_work_is_kept_is_refused(
+    every: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate, "_MANY_LOSSES", 300)
+    job = declared_job("long", 0.0, 4, 1000.0)
+    with pytest.raises(
+        FleetError, match=r"300 failures in a row .* fails every 1 s, jobs have a checkpoint every 600 s"
+    ):
+        simulate_fleet([job], SITE, fifo(), hazards=Hazards(**every))
+    kept = Hazards(**every, checkpoint_every_s=0.01, node_repair_s=0.1)
+    assert simulate_fleet([job], SITE, fifo(), hazards=kept).num_failures > 600

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import level1
-from trainyard.fleet.workload.level1 import Level1Process, ask, ask_through
+from trainyard.fleet.workload.level1 import (
+    BusyError,
+    Level1Process,
+    UnansweredError,
+    ask,
+    ask_through,
+    waiting_at_most,
+)
 
 
 @pytest.fixture
@@ -38,10 +46,58 @@ def test_equal_questions_are_asked_once(asked: list[Any]) -> None:
     assert asked == [("what", 1), ("what", 2), ("why",)]
 
 
+def test_what_may_be_due_to_the_machine_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [UnansweredError("lost"), 7, *3 * [UnansweredError("late")], 8]
+
+    def answer(question: str, about: tuple[Any, ...]) -> Any:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    ask_through(answer)
+    with pytest.raises(UnansweredError) as first:
+        ask("what", 1)
+    assert is_infrastructure_fault(first.value)
+    assert ask("what", 1) == 7
+    for _ in range(2):
+        with pytest.raises(UnansweredError):
+            ask("what", 2)
+    for _ in range(2):
+        with pytest.raises(FleetError, match="late, 3 times; give it fewer rows") as last:
+            ask("what", 2)
+        assert not is_infrastructure_fault(last.value)
+    monkeypatch.setattr(level1.time, "monotonic", lambda: 1e12)
+    assert ask("what", 2) == 8
+    ask_through(level1._here)
+
+
+def test_whoever_must_not_wait_for_long_is_told_so() -> None:
+    process = Level1Process()
+    with process._lock, waiting_at_most(0.0), pytest.raises(BusyError, match="ask again in some seconds"):
+        process("what", ())
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_process_that_answered_before_does_not_say_what_is_too_large(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have no memory left for what answered others."""
+    process, said = Level1Process(), [(None, level1._NO_MEMORY), (3, "")]
+    process._num_answers = before
+    monkeypatch.setattr(process, "_answer", lambda *_: said.pop(0))
+    if before:
+        assert process("what", ()) == 3
+        assert not process._num_answers
+    else:
+        with pytest.raises(FleetError, match=r"takes more than .* GiB of memory"):
+            process("what", ())
+
+
 @pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended_and_the_next_one_answers() -> None:
     limited = Level1Process(limit_s=0.0)
-    with pytest.raises(FleetError, match="takes more than 0 s"):
+    with pytest.raises(UnansweredError, match="took more than 0 s"):
         limited("skew", ("gpt-tiny",))
     limited.limit_s = 300.0
     assert 0 < limited("skew", ("gpt-tiny",)) < 1
@@ -62,18 +118,28 @@ def test_what_a_process_was_killed_at_is_asked_again(
         if len(started) <= num_killed:
             theirs.close()
         else:
-            theirs.send((0.5, ""))
+            theirs.send((0.5, "", False))
 
     monkeypatch.setattr(limited, "_start", start)
     if num_killed == 1:
         assert limited("skew", ("gpt-tiny",)) == 0.5
     else:
-        with pytest.raises(FleetError, match="GiB of memory"):
+        with pytest.raises(UnansweredError, match="short of memory"):
             limited("skew", ("gpt-tiny",))
 
 
-@pytest.mark.parametrize("error", [MemoryError, SystemError])
-def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "problem", "passes"),
+    [
+        (MemoryError, level1._NO_MEMORY, False),
+        (SystemError, level1._NO_MEMORY, False),
+        (OSError, "OSError", True),
+        (ValueError, "ValueError", False),
+    ],
+)
+def test_a_process_says_what_is_due_to_the_machine(
+    error: type[Exception], problem: str, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = Pipe()
     limits: list[Any] = []
 
@@ -85,7 +151,7 @@ def test_a_process_without_memory_says_so(error: type[Exception], monkeypatch: p
     ours.send(("skew", ("gpt-tiny",)))
     process = threading.Thread(target=level1._serve, args=(theirs, 123))
     process.start()
-    assert ours.recv() == (None, level1._NO_MEMORY)
+    assert ours.recv() == (None, problem, passes)
     ours.close()
     process.join()
     assert limits == [(level1.resource.RLIMIT_DATA, (123, 123))]

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from trainyard.job.run import checkpoint
 from trainyard.job.run.checkpoint import read_whole
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.saved import complete_steps, path_of, read_run, write_run
@@ -208,6 +209,16 @@ def test_what_cannot_be_is_refused(what: str, folder: Path) -> None:
         one_rank.run(folder, STEPS, resume=True)
 
 
+def test_boxes_that_overlap_leave_no_hole_of_what_was_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = read_run(path_of(folder, 4))
+    changed(WEIGHT, boxes=[[FILE, 0, [0, 0], [4, 3]], [FILE, 0, [0, 0], [1, 3]]])(said)
+    write_run(path_of(folder, 4), said)
+    monkeypatch.setattr(torch, "empty", lambda *size, **how: torch.full(*size, 7, **how))
+    assert read_whole(path_of(folder, 4))["layers.0.weight"][4].tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[]", b"{", b"\xff", b'{"a": ' + b"9" * 5000 + b"}"])
 def test_text_that_is_no_description_is_refused(text: bytes, folder: Path) -> None:
     checkpoint = path_of(folder, 4)
@@ -225,3 +236,34 @@ def test_a_description_says_all_that_a_resumption_reads(folder: Path) -> None:
         "weight_decay": 0.0, "clip_norm": 0.0, "seed": 0, "rows": 4, "dtype": "float32", "statistics": "batch",
     }  # fmt: skip
     assert said["options"]["steps"] == 4
+
+
+class CrashError(BaseException):
+    """The process is killed."""
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_crash_while_a_step_is_saved_again_leaves_it(
+    moment: int, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, calls = tmp_path / "kept", list[str]()
+    shutil.copytree(kept, folder)
+
+    def crash(source: Path, target: Path) -> None:
+        calls.append(target.name)
+        if len(calls) == moment:
+            raise CrashError
+        replace(source, target)
+
+    replace = os.replace
+    monkeypatch.setattr(
+        checkpoint, "damage", lambda path, *_: f"{path}: no answer" if "4" in path.name else None
+    )
+    monkeypatch.setattr(checkpoint.os, "replace", crash)
+    with pytest.raises(CrashError):
+        one_rank.run(folder, 4, resume=True)
+    assert calls == [".step-00000004.old", "step-00000004"][:moment]
+    monkeypatch.undo()
+    ready, _ = one_rank.run(folder, STEPS, resume=True)
+    assert ready.step == 4
+    assert not list(folder.glob(".step*"))

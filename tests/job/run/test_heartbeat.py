@@ -56,7 +56,7 @@ def test_a_silent_rank_is_stopped() -> None:
         heartbeats._counts[0] += 1  # as a thread of rank 4 does
         found = heartbeats.problem([4, 5])
         clock.now_s += heartbeats.look_s
-    assert str(found) == "rank 5 gave no sign for 61 s: its process is stopped"
+    assert str(found) == "rank 5 gave no heartbeat for 61 s: its process is stopped"
     assert found.stopped
     assert heartbeats.problem([4]) is None
 
@@ -107,7 +107,7 @@ def _endless_batches(step):
 
 
 def test_a_stopped_rank_is_named_and_ended() -> None:
-    with pytest.raises(WorkerError, match=r"rank 1 gave no sign for \d s: its process is stopped"):
+    with pytest.raises(WorkerError, match=r"rank 1 gave no heartbeat for \d s: its process is stopped"):
         train(
             plans.MODEL, plans.plan(data=2), FunctionData(_stopping_batches), plans.config(4, heartbeat_s=2.0)
         )

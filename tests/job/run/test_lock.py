@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -73,8 +74,25 @@ def test_nothing_is_written_where_a_link_leads(tmp_path: Path) -> None:
 
 def test_file_systems_without_locks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
-        raise OSError(lock.errno.ENOLCK, "No locks available")
+        raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", fails)
     with locked(tmp_path) as held:
         assert "knows no locks" in held.note
+
+
+def test_a_lock_whose_file_was_deleted_is_still_held(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(CheckpointError, match="another run writes checkpoints"), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+def test_it_is_held_where_folders_are_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "lock_folder", lambda folder: None)
+    with locked(tmp_path) as held:
+        assert not held.note
+        with pytest.raises(CheckpointError):
+            check_free(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import plans
 import pytest
 
+from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.logs import Metrics, cut, metrics_files
 from trainyard.job.run.optimizer import OptimizerConfig
 from trainyard.job.run.quota import QuotaError, checkpoint_bytes
-from trainyard.job.run.train import train
+from trainyard.job.run.train import _Recorder, train
 from trainyard.private import make_private, only_for_user, require_private, write_private
 
 
@@ -49,6 +51,34 @@ def test_half_a_line_of_a_killed_process_is_ended(tmp_path: Path) -> None:
     metrics.write({"step": 1})
     metrics.close()
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == ['{"step": 0}', '{"st', '{"step": 1}']
+
+
+@pytest.mark.parametrize("left", [0, 5])
+def test_a_full_disk_ends_no_training_and_lines_stay_whole(
+    left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a line is written in parts, or half of it is."""
+    room, notes = [1000], list[str]()
+
+    def write(handle: int, line: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = written(handle, line[: min(7, room[0])])
+        room[0] -= count
+        return count
+
+    written = os.write
+    recorder = _Recorder(
+        plans.plan(), plans.config(9, tmp_path, log=tmp_path), lambda _: None, lambda _: None, notes.append
+    )
+    recorder.open(tmp_path)
+    monkeypatch.setattr(os, "write", write)
+    for step, room[0] in ((0, 1000), (1, left), (2, 0), (3, 1000)):
+        recorder.on_step(StepMetrics(step, {"loss": 1.0}, 1.0, 1.0, 1.0, 1.0, (1,), (1,), False))
+    recorder.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines if line.endswith("}")] == [0, 3]
+    assert notes == [f"metrics of some steps are not written to {tmp_path}: No space left on device"]
 
 
 def _modes(folder: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Options(ServerOptions):
     """Cancel a job of yours: it stops after its present step, and its checkpoints stay."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Of the job."""
+    """Name of the job."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:

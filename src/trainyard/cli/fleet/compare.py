@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from trainyard.cli.bounds import COUNT
-from trainyard.cli.fleet.simulating import NO_POLICY_RAN, SimulatingOptions
+from trainyard.cli.bounds import JOBS, LOAD, SEEDS
+from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
@@ -37,28 +38,26 @@ class Options(SimulatingOptions):
     workload: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Without a trace, whose published distribution to draw from: philly (the default), helios, tiresias or gavel, which
     needs --profiles."""
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    jobs: Annotated[int | None, tyro.conf.arg(metavar="N"), JOBS] = None
     """Jobs of each such workload; 300 by default."""
-    load: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    load: Annotated[float | None, tyro.conf.arg(metavar="X"), LOAD] = None
     """Work that comes in with them, over what the cluster can do; 0.8 by default."""
     deadlines: Annotated[str, tyro.conf.arg(metavar="LOW,HIGH")] = ""
     """Give jobs that have none a deadline: their time alone after they arrive, times a number drawn evenly between two;
     0.5,1.5 in ElasticFlow's paper."""
-    seeds: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 10
+    seeds: Annotated[int, tyro.conf.arg(metavar="N"), SEEDS] = 10
     """Workloads to draw, each with what goes wrong."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with a figure, and tables by virtual cluster."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
-    from trainyard.fleet.site import FleetError, Site
+    from trainyard.fleet.site import Site
     from trainyard.fleet.study import study
     from trainyard.report.fleet_league import refusals
     from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
-    if options.seeds < 2:
-        raise FleetError(f"an interval needs at least 2 seeds, got {options.seeds}")
     site = Site.parse(options.cluster)
     drawn, facts, left_out = _workload(options, site)
     drawn, slack = _with_deadlines(options, site, drawn)
@@ -93,7 +92,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         document, body = document | {"rows": left_out.document()}, (*body, *left_out.lines())
         if left_out.warning:
             screen.say(left_out.warning)
-    return Outcome(document, body, "" if found.standings else NO_POLICY_RAN)
+    return Outcome(document, body, "" if found.standings else none_ran(found.refused))
 
 
 def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftOut | None]:

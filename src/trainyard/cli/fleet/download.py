@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
 
 __all__ = ["Options", "act"]
@@ -22,7 +23,7 @@ class Options(Common):
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = ""
     """A trace of the list."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path(".")
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER] = Path(".")
     """Where it is put, under the name that it has at home. What was broken off goes on where it stopped."""
 
 

@@ -19,7 +19,7 @@ class Options(ServerOptions):
     """Print the last steps of a job of yours, and the last that its processes printed."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Of the job."""
+    """Name of the job."""
     lines: Annotated[int, tyro.conf.arg(metavar="N"), COUNT] = 20
     """How many lines of each."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from trainyard.cli.bounds import ROWS, STEPS
+from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Options(Common):
     """Numbers of devices to ask for; by default all over which the rows divide, and powers of two."""
     steps: Annotated[int, tyro.conf.arg(metavar="N"), STEPS] = 1000
     """Steps of the job that --out writes."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a job with these speeds, CSV or YAML: a trace for `fleet simulate`, or a line to copy into yours."""
 
 
@@ -64,7 +65,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         )
     job = predicted_job(Path(options.model).stem, model, options.steps, table)
     if options.out is not None:
-        write_jobs([job], options.out)
+        with writing("job", options.out):
+            write_jobs([job], options.out)
         screen.say(f"job {job.name} written to {options.out}")
     document = {
         "model": model.name,

@@ -10,6 +10,7 @@ import tyro
 
 from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.fleet.running import RunningOptions
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Options(RunningOptions):
     restart_s: RestartS = 0.0
     measure: bool = False
     """Before, let every training run alone for some seconds on the engine; predict with the speeds and times found."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of both."""
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from trainyard.cli.bounds import PERIOD, STALL
+from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class RunningOptions(Common):
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE; of type local, a device is a process of this machine: 2x2xlocal."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    folder: Annotated[Path, tyro.conf.arg(metavar="DIR"), Output.FOLDER]
     """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
     policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
     """Policy, with options in parentheses. FILE.py:NAME is one of your own."""
@@ -31,9 +33,9 @@ class RunningOptions(Common):
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
     paper does. Not for policies that choose them themselves."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S")] = 1800.0
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
     """A job that lives and does no further step for so many seconds fails; its first step may take half an hour."""
     max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = 100.0
     """The checkpoints of one job take no more of the disk; a job that would need more is refused."""

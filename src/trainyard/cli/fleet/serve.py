@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from trainyard.cli.bounds import PORT
 from trainyard.cli.fleet.running import RunningOptions
 from trainyard.cli.screen import Outcome, Screen
 
 __all__ = ["Options", "act"]
+
+_LAST_WORDS = "no more is scheduled; jobs that run go on, and the same command finds them again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class Options(RunningOptions):
     is not for a command line: keep it in ~/.pgpass, or give the address in the variable TRAINYARD_STATE."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
     """Address to listen on; one that other machines reach needs --token-file."""
-    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8470
+    port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8470
     """Port to listen on; 0 takes one that is free."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
@@ -68,14 +72,11 @@ def act(options: Options, screen: Screen) -> Outcome:
         store = Store(state)
         store.claim(folder=str(folder), cluster=site.name, engine=options.engine)
         daemon = Daemon(site, setting, engine, store, folder / "jobs")
-        try:
-            serve(
-                daemon,
-                users,
-                options.host,
-                options.port,
-                lambda url: screen.say(f"serving on {url}; it has a page too"),
-            )
-        finally:
-            screen.say("no more is scheduled; jobs that run go on, and the same command finds them again")
+        with ExitStack() as ending:
+
+            def begin(url: str) -> None:
+                screen.say(f"serving on {url}; it has a page too")
+                ending.callback(screen.say, _LAST_WORDS)
+
+            serve(daemon, users, options.host, options.port, begin)
     return Outcome({})

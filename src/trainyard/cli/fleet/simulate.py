@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from trainyard.cli.bounds import SEED
-from trainyard.cli.fleet.simulating import NO_POLICY_RAN, SimulatingOptions
+from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
+from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ class Options(SimulatingOptions):
     policy: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "fifo"
     """Policies, separated by commas; options in parentheses. FILE.py:NAME is one of your own."""
     seed: Annotated[int, tyro.conf.arg(metavar="N"), SEED] = 0
-    """Of failures and stragglers."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Seed of failures and stragglers."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
-    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, devices
     in use and jobs that wait over time."""
 
@@ -68,7 +69,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
     }
     if not runs:
-        return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), NO_POLICY_RAN)
+        return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), none_ran(cannot))
     by_name = {run.policy: run for run in runs}
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
@@ -82,8 +83,9 @@ def act(options: Options, screen: Screen) -> Outcome:
     if options.csv is not None:
         from trainyard.report.fleet_jobs import series_path, write_jobs, write_series
 
-        write_jobs(options.csv, ranked_runs(runs))
-        write_series(series_path(options.csv), ranked_runs(runs))
+        with writing("table of jobs", options.csv):
+            write_jobs(options.csv, ranked_runs(runs))
+            write_series(series_path(options.csv), ranked_runs(runs))
         screen.say(f"jobs written to {options.csv}, and series over time to {series_path(options.csv)}")
     losers = losers_table(parts, base) if base is not None else None
     lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())

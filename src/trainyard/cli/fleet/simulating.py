@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from trainyard.cli.bounds import PERIOD, PERIOD_OR_NEVER
 from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
+    from trainyard.fleet.setting import CannotRun
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import Workload
 
-__all__ = ["NO_POLICY_RAN", "SimulatingOptions"]
+__all__ = ["SimulatingOptions", "none_ran"]
 
-NO_POLICY_RAN = "none of the policies could run; why stands above"
+
+def none_ran(cannot: Sequence[CannotRun]) -> str:
+    """The error where no policy could run: why the first could not."""
+    first, more = cannot[0], f" (and {len(cannot) - 1} more)" if len(cannot) > 1 else ""
+    return f"no policy could run: {first.text}{more} refused: {first.why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +54,17 @@ class SimulatingOptions(Common):
     baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
     """Policy with which the others are compared, by whose jobs; by default the first. Of a trace that says when jobs
     really started it may be 'as recorded'."""
-    round_s: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
     start_s: StartS = 0.0
     restart_s: RestartS = 0.0
-    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one device; its job goes back to its last checkpoint."""
-    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = float("inf")
+    node_failure_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = float("inf")
     """Mean time between failures of one node; its jobs go back to their last checkpoints, and wait for devices."""
-    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S")] = 3600.0
+    node_repair_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD] = 3600.0
     """Mean time until such a node is back."""
-    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S")] = 600.0
+    checkpoint_every_s: Annotated[float, tyro.conf.arg(metavar="S"), PERIOD_OR_NEVER] = 600.0
     """Time between checkpoints of a job."""
     stragglers: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0
     """Share of all starts of jobs that are half as fast as they should be."""

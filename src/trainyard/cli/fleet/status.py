@@ -53,7 +53,7 @@ def _row(job: Mapping[str, Any]) -> tuple[str, ...]:
         job["state"],
         job["model"],
         job["reason"],
-        ", ".join(map(str, job["devices"])) or f"({job['num_devices']})",
+        ", ".join(map(str, job["devices"])) or f"asked: {job['num_devices']}",
         f"{job['steps_done']}/{job['steps']}",
         duration_text(max(0.0, until_s - job["arrival_s"])),
     )

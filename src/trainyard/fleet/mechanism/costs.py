@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from trainyard.fleet.site import FleetError
+from trainyard.reading.limits import LONGEST_S
 
 
 @dataclass(frozen=True)
@@ -26,5 +27,5 @@ class Costs:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not 0 <= (value := getattr(self, field.name)) < float("inf"):
-                raise FleetError(f"{field.name} is a time of at least 0 seconds, got {value:g}")
+            if not 0 <= (value := getattr(self, field.name)) <= LONGEST_S:
+                raise FleetError(f"{field.name} is a time from 0 to {LONGEST_S:g} seconds, got {value:g}")

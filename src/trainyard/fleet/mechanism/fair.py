@@ -41,12 +41,16 @@ class FairTimes:
         allowed : device types that it can run on, as bits.
         job_s : jobs times time while it was there.
         """
-        grant = _first(job.num_devices)
-        spots = self._compact(job.num_devices, allowed)
-        alone_s = min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
+        alone_s = self.alone_s(job, allowed)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
         return alone_s, alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
+
+    def alone_s(self, job: Job, allowed: int) -> float:
+        """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""
+        grant = _first(job.num_devices)
+        spots = self._compact(job.num_devices, allowed)
+        return min((_alone_s(job, spot, grant) for spot in spots), default=float("inf"))
 
     def _compact(self, num_devices: int, allowed: int) -> tuple[Spot, ...]:
         """Where a gang would lie on each type of device that is allowed, as bits."""

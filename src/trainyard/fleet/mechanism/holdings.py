@@ -19,6 +19,7 @@ from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
+from trainyard.fleet.place.room import Room
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
@@ -86,6 +87,10 @@ class Holdings:
         self.books.job_s[row] = before_s
         self.num_waiting += 1
         self._note_use(now_s)
+
+    def room(self) -> Room:
+        """What nobody has, as a policy may play it through."""
+        return Room(self.free, self.how)
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
@@ -188,6 +193,7 @@ class Holdings:
             hows,
             self.how,
             targets.backfill,
+            targets.one_queue,
             self.books.needs[:, own] if self.free.counts_shares else NO_NEEDS,
         )
         self._begin(own[numbers], numbers, given, targets, now_s)

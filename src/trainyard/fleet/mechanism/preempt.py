@@ -21,9 +21,9 @@ from trainyard.fleet.mechanism.columns import (
     NUM_DEVICES,
 )
 from trainyard.fleet.place.free import (
-    all_free,
     are_held,
     are_in_racks,
+    change_free,
     change_tenants,
     find_place,
     fits_on,
@@ -162,18 +162,21 @@ def _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfi
     all_sizes = empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], all_sizes[:placed] = found
-    reach = _reach(first, found, order, fate, rows, books, tables)
-    nowhere, closed, has_racks = zeros((3, reach[1].sum() + 1), int64), 0, are_in_racks(per_node)
-    last = len(order) - 1
-    while last >= first and fate[order[last]] in (KEEPS, GETS):
-        last -= 1
+    # What is free, and what those have beside it whose turn has not come.
+    nodes, types, more, last = per_node.copy(), by_type.copy(), beside.copy(), first
     for i in range(first, len(order)):
-        if i > last or reach[1].sum() == 0:
+        if fate[order[i]] == KEEPS:
+            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
+        elif fate[order[i]] != GETS:
+            last = i
+    nowhere, closed, has_racks = zeros((3, types.sum() + 1), int64), 0, are_in_racks(per_node)
+    for i in range(first, len(order)):
+        if i > last or types.sum() == 0:
             break
         number = order[i]
         row = rows[number]
         if fate[number] == KEEPS:
-            _shift_holding(row, -1, books, per_device, reach)
+            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
         n = counts[i] if len(counts) else whole[NUM_DEVICES, row]
         if n == 0 or fate[number] in (KEEPS, GETS):
             continue
@@ -182,14 +185,14 @@ def _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfi
         need = real[NEEDS, row]
         if fate[number] == LOSES and _may_stay(row, n, bits, books, tables):
             change_holding(row, 1, real, whole, written, tables)
-            _shift_holding(row, -1, books, per_device, reach)
+            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
             fate[number] = KEEPS
             continue
         taken = empty(0, int64)
         if beside.shape[1] or not is_known(nowhere, n, bits, own_how):
             taken = find_place(n, bits, own_how, need, per_node, by_type, beside, has_racks)
             if len(taken) == 0:
-                taken = find_place(n, bits, own_how, need, *reach, has_racks)
+                taken = find_place(n, bits, own_how, need, nodes, types, more, has_racks)
                 if len(taken):
                     others = _less_urgent(i, order, fate)
                     taken = _of_the_least_urgent(taken, n, bits, own_how, need, others, rows, books, tables)
@@ -199,51 +202,32 @@ def _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfi
                     note(nowhere, n, bits, own_how)
         if len(taken):
             take(taken, n, given[count:], per_device, per_node, by_type)
-            shift_devices(given[count : count + n], -1, per_device, reach[0], reach[1])
+            shift_devices(given[count : count + n], -1, per_device, nodes, types)
             if beside.shape[1]:
                 hold(taken, need, -1, beside)
-                hold(taken, need, -1, reach[2])
+                hold(taken, need, -1, more)
             fate[number] = GETS
             places[placed], all_sizes[placed] = i, n
             placed, count = placed + 1, count + n
         elif not backfill:
             closed |= bits
-            if not_closed(closed, reach[1]) == 0:
+            if not_closed(closed, types) == 0:
                 break
     return places[:placed], given[:count], all_sizes[:placed], fate
 
 
 @compiled
-def _reach(first, found, order, fate, rows, books, tables):  # type: ignore[no-untyped-def]
-    """What is free, and what those have beside it whose turn has not come; see `_assign_on`."""
-    per_device, per_node, by_type, beside = tables
-    reach = all_free(per_node, by_type, beside)
-    for number in order[:first]:
-        if fate[number] == KEEPS:
-            _shift_holding(rows[number], -1, books, per_device, reach)
-    places, given, sizes = found
-    shift_devices(given, -1, per_device, reach[0], reach[1])
-    begin = 0
-    for i in range(len(places) if beside.shape[1] else 0):
-        own = given[begin : begin + sizes[i]]
-        hold(
-            nodes_of(own, per_device, per_node.shape[1]),
-            books[0][NEEDS, rows[order[places[i]]]],
-            -1,
-            reach[2],
-        )
-        begin += sizes[i]
-    return reach
+def _count_free(row, sign, real, whole, written, per_device, nodes, types, beside):  # type: ignore[no-untyped-def]
+    """The devices of a job count as free (1), or no longer (-1).
 
-
-@compiled
-def _shift_holding(row, sign, books, per_device, reach):  # type: ignore[no-untyped-def]
-    """The devices of a job count as free (1), or no longer (-1)."""
-    real, whole, written = books
-    devices = devices_held(row, whole, written)
-    shift_devices(devices, sign, per_device, reach[0], reach[1])
+    It is called for every job at most decisions, and to hand tuples of arrays over would take longer than what it does.
+    """
+    first = whole[FIRST_DEVICE, row]
+    for place in range(first, first + whole[HELD, row]):
+        change_free(written[place], sign, per_device, nodes, types)
     if whole[HAS_SHARE, row]:
-        hold(nodes_of(devices, per_device, reach[0].shape[1]), real[NEEDS, row], sign, reach[2])
+        devices = devices_held(row, whole, written)
+        hold(nodes_of(devices, per_device, nodes.shape[1]), real[NEEDS, row], sign, beside)
 
 
 @compiled
@@ -280,15 +264,16 @@ def _of_the_least_urgent(taken, n, bits, own_how, need, others, rows, books, tab
     taken : where it finds one if all of them do.
     others : numbers of these, the most urgent first.
     """
+    real, whole, written = books
     per_device, per_node, by_type, beside = tables
     has_racks = are_in_racks(per_node)
     enough, too_few = 0, len(others)
     while too_few - enough > 1:
         middle = (enough + too_few) // 2
-        reach = per_node.copy(), by_type.copy(), beside.copy()
+        nodes, types, more = per_node.copy(), by_type.copy(), beside.copy()
         for number in others[middle:]:
-            _shift_holding(rows[number], 1, books, per_device, reach)
-        found = find_place(n, bits, own_how, need, *reach, has_racks)
+            _count_free(rows[number], 1, real, whole, written, per_device, nodes, types, more)
+        found = find_place(n, bits, own_how, need, nodes, types, more, has_racks)
         if len(found):
             enough, taken = middle, found
         else:

@@ -6,6 +6,7 @@ A job that does not ask for more or less holds a proportional share with every d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,16 @@ def asks_for_more(job: Job, site: Site) -> bool:
     return bool(job.cpus and says_cpus) or bool(job.memory_bytes and says_memory)
 
 
-def needs_of(job: Job) -> tuple[float, float]:
+class _Asking(Protocol):
+    @property
+    def num_devices(self) -> int: ...
+    @property
+    def cpus(self) -> float: ...
+    @property
+    def memory_bytes(self) -> float: ...
+
+
+def needs_of(job: _Asking) -> tuple[float, float]:
     """Processors and memory that a job asks for with each of its devices; 0 for its share."""
     return job.cpus / job.num_devices, job.memory_bytes / job.num_devices
 

@@ -66,6 +66,7 @@ class FreeDevices:
         hows: Ints,
         how: int,
         goes_on: bool,
+        one_queue: bool = False,
         needs: Floats = NO_NEEDS,
     ) -> tuple[Ints, Laid]:
         """Take devices for jobs, one after the other; those that have no place get none.
@@ -76,14 +77,17 @@ class FreeDevices:
         kinds : index of the type of each, -1 for the first of those that are ``allowed``, as bits; all are if it is
             empty.
         hows : placement of each; where it is -1 or nothing, ``how`` says it.
-        goes_on : whether jobs after one that has no place are tried. If not, those are that share no type with it.
+        goes_on : whether jobs after one that has no place are tried. If not, those are that share no type with it, or if
+            there is one queue for all types, none.
         needs : processors and memory with each device of each job, 0 for its share; two rows.
 
         Returns
         -------
         Numbers of those that got devices, and the devices of each.
         """
-        numbers, *given = place_jobs(wanted, kinds, allowed, hows, how, goes_on, False, needs, *self.tables)
+        numbers, *given = place_jobs(
+            wanted, kinds, allowed, hows, how, goes_on, one_queue and not goes_on, needs, *self.tables
+        )
         laid = Laid(*given)
         self.total -= len(laid.devices)
         return numbers, laid
@@ -266,23 +270,28 @@ def hold(taken, need, sign, beside):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def all_free(per_node, by_type, beside):  # type: ignore[no-untyped-def]
-    """The tables of nodes, of types and of what nodes have beside devices, as if nobody had anything."""
-    nodes, types, more = per_node.copy(), zeros(len(by_type), int64), beside.copy()
-    nodes[_FREE] = nodes[_SIZE]
-    for node in range(nodes.shape[1]):
-        types[nodes[_TYPE, node]] += nodes[_SIZE, node]
-    more[_LEFT] = more[_HAS]
-    return nodes, types, more
+def change_free(device, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """A device counts as free (1), or no longer (-1)."""
+    node = per_device[_NODE, device]
+    per_node[_FREE, node] += sign
+    by_type[per_node[_TYPE, node]] += sign
 
 
 @compiled
 def shift_devices(devices, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """These devices count as free (1), or no longer (-1)."""
     for device in devices:
-        node = per_device[_NODE, device]
-        per_node[_FREE, node] += sign
-        by_type[per_node[_TYPE, node]] += sign
+        change_free(device, sign, per_device, per_node, by_type)
+
+
+@compiled
+def count_as_taken(taken, need, sign, per_node, by_type, beside):  # type: ignore[no-untyped-def]
+    """So many devices of every node, and what comes with them, count as taken (1), or as free again (-1)."""
+    for node in range(len(taken)):
+        per_node[_FREE, node] -= sign * taken[node]
+        by_type[per_node[_TYPE, node]] -= sign * taken[node]
+    if beside.shape[1]:
+        hold(taken, need, -sign, beside)
 
 
 @compiled

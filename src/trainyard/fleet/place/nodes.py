@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
 from trainyard.fleet.site import FleetError
+from trainyard.reading import shown
 
 Ints = NDArray[np.int64]
 
@@ -44,7 +45,7 @@ def placement(name: str) -> int:
         If there is none of that name.
     """
     if name not in PLACEMENTS:
-        raise FleetError(f"unknown placement {name!r}; the known ones are {', '.join(PLACEMENTS)}")
+        raise FleetError(f"unknown placement {shown(name)}; the known ones are {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name]
 
 

@@ -10,16 +10,29 @@ Fidelity: exact.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainyard.fleet import quick
+from trainyard.fleet.periods import check_period
+from trainyard.fleet.policies.easy import Easy
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
-def fifo(backfill: bool = False) -> Priority:
-    """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit")."""
-    return Priority(lambda s: s.arrival_s, backfill=backfill, in_turn=True, quick_key=quick.arrival_s)
+def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> Priority | Easy:
+    """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
+
+    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `Easy`. A job that
+    does not fit holds up those that could have devices of its types, as if every type had a queue; with ``one_queue`` all
+    that come after it.
+    """
+    if backfill == "easy":
+        return Easy()
+    return Priority(
+        lambda s: s.arrival_s, backfill=backfill, one_queue=one_queue, in_turn=True, quick_key=quick.arrival_s
+    )
 
 
 def sjf() -> Priority:
@@ -45,6 +58,7 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
+    check_period("a quantum of las", quantum_s, endless=True)
     key, quick_key = (lambda s: s.attained_s), quick.attained_s
     if by_device_time:
         key, quick_key = (lambda s: s.attained_device_s), quick.attained_device_s

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from trainyard.compiling import compiled
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.columns import HELD, HELD_TYPE, SERIAL
+from trainyard.fleet.periods import check_period
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 
@@ -88,8 +89,7 @@ class Rounds:
     published: Published | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.round_s < inf:
-            raise FleetError(f"rounds last longer than 0 s, and not for ever; got {self.round_s} s")
+        check_period("a round", self.round_s)
 
     @property
     def only_simulated(self) -> bool:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from trainyard.fleet.errors import one_line
+from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
-from trainyard.fleet.run.fault import is_everybodys, one_line
-from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.records import Recorder
+from trainyard.fleet.run.fault import is_infrastructure_fault
+from trainyard.fleet.site import Site
+from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.training import Predicted, Training, training_job
 
-__all__ = ["UndecidedError", "decide"]
+__all__ = ["UndecidedError", "decide", "look_at"]
+
+# Of a search for those who are to blame: who is not found is looked for at the next decision.
+_MOST_QUESTIONS, _MOST_S = 64, 10.0
+_LATE_S = 1e6
 
 
 class UndecidedError(Exception):
@@ -29,25 +43,67 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any
     Raises
     ------
     UndecidedError
-        If it fails, and does so on some jobs when it is asked about each alone, but not on all: these are to blame.
+        If it fails, and does so on some jobs when it is asked about each alone, but not on an ordinary one: these are to
+        blame.
     Exception
         The policy's own, if no job can be blamed.
     """
     try:
         return policy.decide(snapshot, state)
     except Exception as error:
-        if jobs := _culprits(policy, snapshot):
+        if not is_infrastructure_fault(error) and (jobs := _Search(policy, snapshot).culprits()):
             raise UndecidedError(jobs) from error
         raise
 
 
-def _culprits(policy: Policy, snapshot: Snapshot) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for row in snapshot.rows.tolist():
-        alone = replace(snapshot, rows=np.array([row]))
+def look_at(policy: Policy, site: Site, job: Job, now_s: float) -> None:
+    """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
+    holdings = Holdings(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    holdings.enter(job, now_s)
+    free, books = holdings.free.by_node.copy(), holdings.books
+    policy.decide(Snapshot(now_s, site, free, policy.needs, books.active.copy(), books), policy.start(site))
+
+
+class _Search:
+    """Asks a policy about parts of a snapshot, halves of halves, until it is known on which jobs it fails alone."""
+
+    def __init__(self, policy: Policy, snapshot: Snapshot) -> None:
+        self._policy, self._snapshot = policy, snapshot
+        self._found: dict[int, str] = {}
+        self._num_left, self._until_s = _MOST_QUESTIONS, time.monotonic() + _MOST_S
+
+    def culprits(self) -> dict[int, str]:
+        """Those that were found, and the error of each; none where the policy fails on any job."""
+        if self._error(_ordinary(self._snapshot)) is None:
+            self._look_among(self._snapshot.rows)
+        return self._found
+
+    def _look_among(self, rows: Ints) -> None:
+        if not self._num_left or time.monotonic() > self._until_s:
+            return
+        self._num_left -= 1
+        error = self._error(replace(self._snapshot, rows=rows))
+        if error is None or is_infrastructure_fault(error):
+            return
+        if len(rows) == 1:
+            self._found[int(rows[0])] = one_line(error)
+            return
+        half = len(rows) // 2
+        self._look_among(rows[:half])
+        self._look_among(rows[half:])
+
+    def _error(self, snapshot: Snapshot) -> Exception | None:
         try:
-            policy.decide(alone, policy.start(snapshot.site))
+            self._policy.decide(snapshot, self._policy.start(snapshot.site))
         except Exception as error:
-            if not is_everybodys(error):
-                found[row] = one_line(error)
-    return found if len(found) < snapshot.num_jobs else {}
+            return error
+        return None
+
+
+def _ordinary(snapshot: Snapshot) -> Snapshot:
+    """The same moment with one job that nothing is wrong with."""
+    training, books = Training("gpt-tiny", 1, 100), Books()
+    speed, late_s = Predicted(training, {1: 1.0}), snapshot.now_s + _LATE_S
+    job = training_job("ordinary", snapshot.now_s, 1, training, speed, deadline_s=late_s)
+    row = books.add(job, snapshot.now_s, (1 << len(snapshot.site.device_types)) - 1)
+    return replace(snapshot, rows=np.array([row]), _books=books)

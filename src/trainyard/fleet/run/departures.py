@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.event import Event
-from trainyard.fleet.run.fault import one_line
 from trainyard.fleet.workload.job import Grant
 
 __all__ = ["Departures"]
@@ -32,11 +32,17 @@ class Departures:
         # Those that the engine could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
         self._final: dict[str, Event] = {}
+        # Devices of jobs of which it is not known whether they run.
+        self._reserved: dict[str, frozenset[int]] = {}
 
     @property
     def ending(self) -> frozenset[str]:
         """Jobs that are out for good, and of which something is left."""
         return frozenset(self._final)
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether something is left of a job that was to leave."""
+        return name in self._held
 
     def leave(self, name: str, devices: frozenset[int] | None, is_lost: bool = False) -> None:
         """Have a job leave.
@@ -46,9 +52,18 @@ class Departures:
         devices : that it has; None where they are not known.
         is_lost : nodes of it may not answer any more.
         """
+        self.release(name)
         self._held[name], self._untold[name] = devices, is_lost
         if self._has_left(name):
             del self._held[name]
+
+    def reserve(self, name: str, devices: frozenset[int]) -> None:
+        """Let nobody have devices that a job may have, until it is known again or leaves."""
+        self._reserved[name] = devices
+
+    def release(self, name: str) -> None:
+        """Nothing is reserved for a job any more."""
+        self._reserved.pop(name, None)
 
     def watch(self, name: str) -> None:
         """Watch a job that an engine knows to be leaving, if any of it is left."""
@@ -68,7 +83,7 @@ class Departures:
 
     def blocks(self, name: str, grant: Grant) -> bool:
         """Whether a job cannot start on devices yet: it or who had them has not left."""
-        every = self._held.values()
+        every = (*self._held.values(), *self._reserved.values())
         return name in self._held or any(d is None or not d.isdisjoint(grant.devices) for d in every)
 
     def _tell_final(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.mechanism.waiting import why_waiting
@@ -15,13 +16,12 @@ from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.run.decision import UndecidedError, decide
-from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.fault import is_everybodys, one_line
 from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
-from trainyard.fleet.run.patience import Failures, Patience
+from trainyard.fleet.run.patience import Patience
+from trainyard.fleet.run.running import Running
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.workload.job import Grant, Job
@@ -36,13 +36,15 @@ class Driver:
     Parameters
     ----------
     tell : hears what happens to jobs before the engine does, but for cancelling, of which it hears when that is done.
-    keep_spans : whether to note who had which devices when, for figures; for ever, that would fill the memory.
+    cancelled : names the jobs that are not wanted any more; asked after each decision, which may take long, so that none
+        of these gets devices.
+    notes : where it is noted who had which devices when, and how jobs went; new ones of all of it by default.
 
     Attributes
     ----------
     running : what the engine has been told to run.
     waiting : why jobs wait, by name, as of the last decision.
-    given_up : how jobs failed that failed too often, by name.
+    given_up : how jobs failed for good in the last step, by name.
     trouble : what all jobs need and is not there now, such as space on the disk, so that they wait; "" if all is there.
     trouble_since_s : when that began.
     """
@@ -57,7 +59,8 @@ class Driver:
         rounds: Rounds | None = None,
         patience: Patience | None = None,
         tell: Callable[[Event], None] = lambda _: None,
-        keep_spans: bool = True,
+        cancelled: Callable[[], Collection[str]] = tuple,
+        notes: Recorder | None = None,
     ) -> None:
         if rounds is not None and rounds.only_simulated:
             raise FleetError(
@@ -65,22 +68,19 @@ class Driver:
                 "for real without as_published"
             )
         self.policy, self.engine, self.rounds = policy, engine, rounds
-        self.patience, self.tell = patience or Patience(), tell
-        self.notes = Recorder(keep_spans)
+        self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
+        self.notes = notes or Recorder(keep_spans=True)
         self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes, paces=Observed)
         self.books = self.holdings.books
         self.turns = None if rounds is None else Turns(rounds, self.holdings)
-        self.running: dict[int, Grant] = {}
         self.waiting: dict[str, str] = {}
-        self.failures: dict[str, Failures] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
         self._changed = False
-        # Rows of jobs that have devices, and are not started yet: they are still somewhere else, or it is too early.
-        self._unstarted: set[int] = set()
         self.trouble, self.trouble_since_s = "", 0.0
-        self._departures = Departures(engine, tell)
+        self._running = Running(engine, self.books, tell)
+        self._departures, self.running = self._running.departures, self._running.grants
 
     @property
     def site(self) -> Site:
@@ -128,9 +128,10 @@ class Driver:
     def restore(self, job: Job, now_s: float, past: Past) -> None:
         """A job comes back that a driver before this one had; where it still runs, it goes on.
 
-        One that was to leave its devices and did not hear of it is stopped.
+        One that was to leave its devices and did not hear of it is stopped. Where this fails, nothing is noted of the
+        job, and `expel` stops what may still run of it.
         """
-        grant = past.grant
+        grant = past.grant if past.grant is not None and self._can_keep(job.name, past.grant) else None
         # First what may fail, so that nothing is noted of a job that is not restored.
         runs = self.engine.adopt(job, grant or Grant(()))
         goes_on = grant is not None and (runs or self.engine.progress(job.name).ended)
@@ -139,6 +140,7 @@ class Driver:
         elif grant is None:
             self._departures.leave(job.name, self.engine.held(job.name))
         self.holdings.enter(job, now_s)
+        self._departures.release(job.name)
         self._changed = True
         row, books = int(self.books.active[-1]), self.books
         work, books.attained_s[row], books.attained_device_s[row], timings = past.done
@@ -152,6 +154,23 @@ class Driver:
                 self.turns.partners.resumed(row)
             self.running[row] = grant
             self.tell(Event(now_s, job, Happening.STAYS, grant))
+
+    def _can_keep(self, name: str, grant: Grant) -> bool:
+        """Whether a job may go on where it was: there are such devices, and nobody is to have them now."""
+        given = {d for held in self.running.values() if name not in held.partners for d in held.devices}
+        return max(grant.devices, default=0) < self.site.whole.num_devices and given.isdisjoint(grant.devices)
+
+    def reserve(self, name: str, grant: Grant) -> None:
+        """Let nobody have the devices of a job that cannot be restored now, until it is, or is expelled."""
+        self._departures.reserve(name, frozenset(grant.devices))
+
+    def expel(self, name: str) -> None:
+        """Have a job leave that cannot come back; nobody else gets its devices until it `has_left`."""
+        self._departures.leave(name, self.engine.held(name))
+
+    def has_left(self, name: str) -> bool:
+        """Whether nothing is left of a job that was to leave."""
+        return not self._departures.is_leaving(name)
 
     def cancel(self, name: str, now_s: float) -> None:
         """Stop a job and forget it.
@@ -169,11 +188,11 @@ class Driver:
 
     def _end(self, row: int, what: Happening, why: str, now_s: float) -> None:
         """A job is out for good, which is told when nothing is left of it."""
-        job, grant = self.books.job(row), self.running.pop(row, None)
-        if grant is not None:
-            self._leave({row: grant})
+        job, grant = self.books.job(row), self._running.drop(row)
+        if self.books.grants[row] is not None:
             self.holdings.stop([row], now_s)
             self._part(row, now_s)
+        self._running.forget_failures(row)
         self.holdings.forget(row)
         self._departures.end(Event(now_s, job, what, grant, why))
 
@@ -182,12 +201,12 @@ class Driver:
 
         What goes wrong with a job fails that job; what all need and is not there is waited for, as ``trouble``.
         """
-        before, self.trouble = self.trouble, ""
+        before, self.trouble, self._running.trouble, self.given_up = self.trouble, "", "", {}
         self._changed |= self._observe(now_s)
         self._changed |= self._look_at_nodes(now_s)
         self._changed |= self._end_leases(now_s)
         self._departures.look()
-        for row in sorted(self._unstarted):
+        for row in sorted(self._running.waiting):
             self._start(row, now_s)
         if (self._changed and self.rounds is None) or now_s >= self.wake_s:
             self._changed = False
@@ -197,7 +216,7 @@ class Driver:
                 for row, why in error.jobs.items():
                     self._give_up(row, why, now_s)
                 self._changed, self.wake_s = True, now_s
-        self.trouble = self.trouble or self._departures.trouble
+        self.trouble = self.trouble or self._running.trouble or self._departures.trouble
         if not before:
             self.trouble_since_s = now_s
 
@@ -213,14 +232,10 @@ class Driver:
             return False
         lost = self.holdings.on_lost_nodes(away)
         names = ", ".join(f"node {node}" for node in sorted(away - before))
-        left: dict[int, Grant] = {}
         for row in lost:
-            grant = left[row] = self.running.pop(row)
-            job = self.books.job(row)
-            self.tell(Event(now_s, job, Happening.LOSES_NODE, grant, f"{names} cannot be used"))
-            self.failures.pop(job.name, None)  # they were the node's
+            self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
+            self._running.forget_failures(row)  # they were the node's
             self._part(row, now_s)
-        self._leave(left, is_lost=True)
         self.holdings.stop(lost, now_s)
         self.holdings.change_nodes(away, now_s)
         if self.turns is not None:
@@ -232,9 +247,7 @@ class Driver:
         """Take devices back whose leases end, unless the policy does that itself; whether there are any."""
         ending = self.holdings.end_leases(now_s)
         for row in ending if not self.policy.preempts else ():
-            grant = self.running.pop(row)
-            self.tell(Event(now_s, self.books.job(row), Happening.LEAVES, grant, "its lease ends"))
-            self._leave({row: grant})
+            self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
             self._part(row, now_s)
         if ending and self.turns is not None:
             self.turns.ask_again_s = now_s
@@ -243,9 +256,8 @@ class Driver:
     def _observe(self, now_s: float) -> bool:
         """Take note of what the jobs did; whether one ended or failed."""
         some = False
-        for row in [row for row in self.running if row not in self._unstarted]:
-            job = self.books.job(row)
-            progress = self._progress(job, row)
+        for row in list(self.running):
+            job, progress = self.books.job(row), self._running.progress(row)
             if progress is None:
                 continue
             self.books.settle(row, now_s)
@@ -257,39 +269,22 @@ class Driver:
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
+                self._running.forget_failures(row)
                 self.holdings.finish(row, now_s)
                 self._part(row, now_s)
                 some = True
             elif progress.failure is not None:
-                self._again(job, row, progress, now_s)
+                self._again(row, progress, now_s)
                 some = True
         return some
 
-    def _progress(self, job: Job, row: int) -> Progress | None:
-        """How far a job is; None where that cannot be said now."""
-        try:
-            return self.engine.progress(job.name)
-        except Exception as error:
-            if is_everybodys(error):
-                self.trouble = one_line(error)
-                return None
-            return self._failed(row, one_line(error))
-
-    def _failed(self, row: int, why: str) -> Progress:
-        """A failure of a job that has done what it had at last."""
-        return Progress(int(self._done(row).work), failure=why)
-
-    def _again(self, job: Job, row: int, progress: Progress, now_s: float) -> None:
+    def _again(self, row: int, progress: Progress, now_s: float) -> None:
         """A job failed: it loses its devices, and waits as one that was preempted, or is given up."""
-        failures, failure = self.failures.setdefault(job.name, Failures()), progress.failure or ""
         self._changed = True
-        if failures.note(progress, now_s, self.patience):
-            count = failures.own + failures.kills
-            self._give_up(row, f"job {job.name!r} failed {count} times, the last time with: {failure}", now_s)
+        if why := self._running.note_failure(row, progress, now_s, self.patience):
+            self._give_up(row, why, now_s)
             return
-        grant = self.running.pop(row)
-        self.tell(Event(now_s, job, Happening.FAILS, grant, failure))
-        self._leave({row: grant})
+        self._running.take(row, Happening.FAILS, now_s, progress.failure or "")
         self.holdings.stop([row], now_s)
         self._part(row, now_s)
 
@@ -304,7 +299,8 @@ class Driver:
             for partner in self.turns.partners.parted(row, now_s):
                 grant = self.books.grants[partner]
                 assert grant is not None
-                self.running[partner] = grant
+                if partner in self.running:
+                    self.running[partner] = grant
 
     def _decide(self, now_s: float) -> None:
         self.wake_s = math.inf
@@ -327,18 +323,20 @@ class Driver:
         for number, why in targets.refused.items():
             row = int(rows[number])
             if row in self.running:
-                grant = self.running.pop(row)
-                self.tell(Event(now_s, jobs[row], Happening.LEAVES, grant))
-                self._leave({row: grant})
+                self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
         self.holdings.apply(rows, targets, now_s)
         reasons = why_waiting(self.holdings, rows, targets)
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
-        self._bring_about(jobs, now_s)
+        for name in set(self._cancelled()).intersection(self.names):
+            self.cancel(name, now_s)
+        active = set(self.books.active.tolist())
+        self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books)
+        room = self.holdings.room
+        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, room)
         targets, self.state = decide(self.policy, snapshot, self.state)
         self.books.decided()
         self.notes.num_decisions += 1
@@ -349,15 +347,9 @@ class Driver:
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""
         wanted = {row: grant for row in jobs if (grant := self.books.grants[row]) is not None}
-        moved = {
-            row: grant
-            for row, grant in self.running.items()
-            if row in jobs and _place(wanted.get(row)) != _place(grant)
-        }
-        for row, grant in moved.items():
-            self.tell(Event(now_s, jobs[row], Happening.LEAVES, grant))
-            del self.running[row]
-        self._leave(moved)
+        for row, grant in list(self.running.items()):
+            if row in jobs and _place(wanted.get(row)) != _place(grant):
+                self._running.take(row, Happening.LEAVES, now_s)
         for row, grant in wanted.items():
             if row not in self.running:
                 self.tell(Event(now_s, jobs[row], Happening.RUNS, grant))
@@ -367,31 +359,9 @@ class Driver:
                 self.running[row] = grant
 
     def _start(self, row: int, now_s: float) -> None:
-        """Start a job that has devices, unless it failed just now, or who had them before has not left them yet."""
-        job, grant = self.books.job(row), self.running[row]
-        failures = self.failures.get(job.name)
-        if (failures is not None and now_s < failures.retry_s) or self._departures.blocks(job.name, grant):
-            self._unstarted.add(row)
-            return
-        try:
-            self.engine.start(job, grant)
-        except Exception as error:
-            if is_everybodys(error):
-                # It may have been started in part.
-                self._departures.leave(job.name, frozenset(grant.devices))
-                self._unstarted.add(row)
-                self.trouble = one_line(error)
-            else:
-                self._again(job, row, self._failed(row, f"it cannot be started: {one_line(error)}"), now_s)
-            return
-        self._unstarted.discard(row)
-
-    def _leave(self, grants: Mapping[int, Grant], is_lost: bool = False) -> None:
-        """Have jobs leave their devices, as far as they were started, without waiting for it."""
-        for row, grant in grants.items():
-            if row not in self._unstarted:
-                self._departures.leave(self.books.job(row).name, frozenset(grant.devices), is_lost)
-        self._unstarted.difference_update(grants)
+        failure = self._running.start(row, now_s)
+        if failure is not None:
+            self._again(row, failure, now_s)
 
 
 def _place(grant: Grant | None) -> tuple[int, ...] | None:

@@ -19,6 +19,7 @@ class Progress:
     ended : whether it has done all of its work, and that is saved.
     failure : why it stopped before, in one sentence; None if it did not.
     killed : whether that was done to it from outside.
+    repeats : whether it would happen again however often the job is started.
     step_s : what a step takes on the devices that it has; None where that is not known yet.
     losses : steps done and mean loss at the end of every epoch, as far as that is known.
     """
@@ -27,6 +28,7 @@ class Progress:
     ended: bool = False
     failure: str | None = None
     killed: bool = False
+    repeats: bool = False
     step_s: float | None = None
     losses: tuple[tuple[float, float], ...] = ()
 

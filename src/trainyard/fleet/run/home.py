@@ -8,12 +8,13 @@ log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
 ticket                    of the last start: processes of an earlier one, or of one that was called off, leave at once
 meeting-*                 in which the processes of the last start found each other
-alive-N                   written again every few seconds as long as the node lives that has rank N as its first
+heartbeat-N               written again every few seconds as long as the node lives that has rank N as its first
 lock-N                    locked as long as any process of the node that has rank N as its first lives; holds the
                           number of their process group
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 killed.txt                the same, where it was stopped from outside
+repeats.txt               the same, where that would happen again
 ========================= =========================================================================================
 
 Engines run jobs of a folder that all their nodes see. Nothing else is kept in memory that would be missed.
@@ -27,8 +28,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import IO
@@ -37,15 +38,15 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
-from trainyard.job.run.logs import metrics_files, rank_log
+from trainyard.job.run.logs import end_of, metrics_files
 from trainyard.job.run.saved import complete_steps
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener, write_private
 
-_LOGGED_LINES = 5
 _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
-_MEETING, _ALIVE = "meeting-", "alive-"
+_MEETING, _HEARTBEAT = "meeting-", "heartbeat-"
 
 
 class JobHome:
@@ -57,6 +58,7 @@ class JobHome:
         self._training, self._ticket = path / "training.json", path / "ticket"
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
+        self.repeating = path / "repeats.txt"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -87,7 +89,8 @@ class JobHome:
         self.pause.unlink(missing_ok=True)
         self.failure.unlink(missing_ok=True)
         self.killing.unlink(missing_ok=True)
-        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_ALIVE}*")):
+        self.repeating.unlink(missing_ok=True)
+        for left in (*self.path.glob(f"{_MEETING}*"), *self.path.glob(f"{_HEARTBEAT}*")):
             left.unlink(missing_ok=True)
 
     def issue(self) -> str:
@@ -112,28 +115,34 @@ class JobHome:
         except FileNotFoundError:
             return False
 
-    def fail(self, reason: str, *, killed: bool = False) -> None:
-        """Note why the job stopped, or was stopped from outside; the first reason stays, others follow from it."""
-        file = self.killing if killed else self.failure
-        if not file.exists():
-            write_private(file, reason)
+    def fail(self, reason: str, *, killed: bool = False, repeats: bool = False) -> None:
+        """Note why the job stopped; the first reason stays, others follow from it.
 
-    def sign(self, first_rank: int) -> None:
+        Parameters
+        ----------
+        killed : whether it was stopped from outside.
+        repeats : whether that would happen again however often it is started.
+        """
+        path = self.killing if killed else self.repeating if repeats else self.failure
+        with suppress(FileExistsError), open(path, "x", opener=opener) as file:
+            file.write(reason)
+
+    def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""
         with suppress(OSError):  # it says so again soon
             # Written over, not anew: that needs no room on a disk that is full.
-            handle = opener(str(self.path / f"{_ALIVE}{first_rank}"), os.O_WRONLY | os.O_CREAT)
+            handle = opener(str(self.path / f"{_HEARTBEAT}{first_rank}"), os.O_WRONLY | os.O_CREAT)
             try:
                 os.pwrite(handle, f"{time.time_ns():020d}".encode(), 0)
             finally:
                 os.close(handle)
 
-    def signs(self) -> dict[str, str]:
+    def heartbeats(self) -> dict[str, str]:
         """What nodes have written last to say that they live, by their first rank."""
         found = {}
-        for file in self.path.glob(f"{_ALIVE}*"):
+        for file in self.path.glob(f"{_HEARTBEAT}*"):
             with suppress(OSError):
-                found[file.name.removeprefix(_ALIVE)] = file.read_text()
+                found[file.name.removeprefix(_HEARTBEAT)] = file.read_text()
         return found
 
     def progress(self, is_over: bool) -> Progress:
@@ -152,10 +161,15 @@ class JobHome:
             return Progress(saved, ended=True)
         if self.pause.exists():
             return Progress(saved)
-        # The others of a job of which one was killed fail.
-        for file, killed in ((self.killing, True), (self.failure, False)):
+        # The others of a job of which one was killed, or ended by itself, fail or are killed.
+        for file in (self.repeating, self.killing, self.failure):
             if file.exists():
-                return Progress(saved, failure=file.read_text(), killed=killed)
+                return Progress(
+                    saved,
+                    failure=file.read_text(),
+                    killed=file == self.killing,
+                    repeats=file == self.repeating,
+                )
         return Progress(saved, failure="its processes are gone", killed=True)
 
     def saved_steps(self) -> int:
@@ -165,7 +179,7 @@ class JobHome:
     def _reported(self) -> Progress:
         """What the running processes say; all of it is in the last lines."""
         # The newer file may just have been begun.
-        lines = list(entries(b"".join(map(_end, metrics_files(self.logs)))))
+        lines = list(entries(b"".join(end_of(file, _LAST_BYTES) for file in metrics_files(self.logs))))
         if not lines:
             return Progress(0)
         # Steps on as many processes as now, without the first, which is slower.
@@ -182,12 +196,6 @@ class JobHome:
     def epochs(self) -> Losses:
         """What reads the losses of the job epoch by epoch while it writes them."""
         return Losses(self.logs, self.training().epoch_steps)
-
-    def last_lines(self, rank: int = 0) -> str:
-        """The end of what a process printed."""
-        log = rank_log(self.logs, rank)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return "\n".join(lines[-_LOGGED_LINES:])
 
     @contextmanager
     def locked(self, first_rank: int) -> Iterator[int]:
@@ -209,7 +217,9 @@ class JobHome:
             file.truncate(0)
             file.write(str(os.getpgid(0)))
             file.flush()
-            yield file.fileno()
+            with ExitStack() as held:
+                _patiently(lambda: held.enter_context(locked_folder(self.path, fcntl.LOCK_SH)))
+                yield file.fileno()
 
     def groups(self) -> list[int]:
         """Process groups of the job that live on this node.
@@ -217,9 +227,41 @@ class JobHome:
         Raises
         ------
         FleetError
-            If one does not say which it is: it was stopped when it began, or the disk is full.
+            If one does not say which it is: it was stopped when it began, the disk is full, or its file was deleted.
         """
-        return [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+        found: list[int] = []
+
+        def look() -> None:
+            found[:] = [group for path in self.path.glob("lock-*") if (group := _holder(path))]
+            if not found and self.path.is_dir():
+                with locked_folder(self.path):
+                    pass
+
+        try:
+            _patiently(look)
+        except BlockingIOError as error:
+            raise FleetError(
+                f"processes of the job in {self.path} live, and the file that says which was deleted; end them"
+            ) from error
+        return found
+
+
+def _patiently(lock: Callable[[], object]) -> None:
+    """Lock what others who look hold for a moment.
+
+    Raises
+    ------
+    BlockingIOError
+        If they hold it for longer.
+    """
+    for _ in range(_TRIES):
+        try:
+            lock()
+        except BlockingIOError:
+            time.sleep(_RETRY_S)
+        else:
+            return
+    lock()
 
 
 def _holder(path: Path) -> int:
@@ -232,16 +274,6 @@ def _holder(path: Path) -> int:
                 return int(text)
             time.sleep(_RETRY_S)  # who has just locked it writes next who it is
     raise FleetError(f"{path} is locked by a process that does not say which it is; end that process")
-
-
-def _end(file: Path) -> bytes:
-    """The last lines of a file, of which the first may be a part."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LAST_BYTES))
-            return stream.read()
-    except FileNotFoundError:
-        return b""
 
 
 def _is_locked(file: IO[str], how: int) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.place.auxiliary import as_asked
-from trainyard.fleet.run.alive import NodeWatch
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
+from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -139,6 +139,7 @@ class HomeEngine(ABC):
         gone = not self.home(name).groups() if leaving.is_lost else False
         if (gone or not leaving.is_lost) and self.is_over(name):
             del self._leaving[name]
+            self.forget(name)
             return True
         if leaving.is_lost:
             if (gone or now_s > leaving.until_s) and now_s > leaving.again_s:
@@ -150,6 +151,12 @@ class HomeEngine(ABC):
             self._leaving[name] = _Leaving(now_s + _KILL_S, is_lost=True)
             self.kill(name)
         return False
+
+    def forget(self, name: str) -> None:
+        """Nothing is left of a job; it may be started again."""
+        self._known.discard(name)
+        self._losses.pop(name, None)
+        self._node_watch.forget(name)
 
     def held(self, name: str) -> frozenset[int] | None:
         try:
@@ -178,9 +185,9 @@ class HomeEngine(ABC):
         home, is_over = self.home(name), self.is_over(name)
         found = home.progress(is_over)
         if is_over:
-            if found.ended:
-                self._losses.pop(name, None)
             self._node_watch.forget(name)
+            if found.ended:
+                self.forget(name)
             return found
         if self.is_suspended(name):
             self._node_watch.forget(name)
@@ -194,7 +201,7 @@ class HomeEngine(ABC):
         return replace(found, losses=self._losses[name].read())
 
     def is_suspended(self, name: str) -> bool:
-        """Whether a cluster manager has put a job back into its queue, or has suspended it: it gives no signs then."""
+        """Whether a cluster manager has put a job back into its queue, or has suspended it: it has no heartbeat then."""
         return False
 
     def close(self) -> None:

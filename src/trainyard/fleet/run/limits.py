@@ -16,7 +16,7 @@ class JobLimits:
 
     Attributes
     ----------
-    heartbeat_s : seconds without a sign of life after which a process counts as stopped, or its host as lost.
+    heartbeat_s : seconds without a heartbeat after which a process counts as stopped, or its host as lost.
     stall_s : seconds without a further step after which a process that lives counts as stuck; the first step may take
         half an hour in any case.
     max_checkpoint_bytes : that its checkpoints may take on the disk together.

@@ -7,27 +7,36 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.process import BaseProcess
 
 import psutil
 
+from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.fault import EngineError
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
-from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes import context, warm_up
 
 __all__ = ["LocalEngine"]
 
-_POLL_S = 0.02
-_START_S = 60.0
+_BEGIN_S = 60.0  # in which a process begins, on a machine that has other work
 _MEMORY_SHARE = 0.9  # of the machine's, which the processes of all jobs divide
 _LEAST_RANK_BYTES = 2**30  # PyTorch itself takes a part of it
 # As many as any policy puts there.
 _JOBS_PER_DEVICE = 2
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """A process that may not have begun yet: its devices, when it is late, and when another one is started for it."""
+
+    grant: Grant
+    late_s: float
+    again_s: float
 
 
 class LocalEngine(HomeEngine):
@@ -41,6 +50,11 @@ class LocalEngine(HomeEngine):
     @cached_property
     def _processes(self) -> dict[str, BaseProcess]:
         """By job, those that this engine started."""
+        return {}
+
+    @cached_property
+    def _beginning(self) -> dict[str, _Beginning]:
+        """By job; those of which nothing has been seen yet."""
         return {}
 
     @cached_property
@@ -95,11 +109,41 @@ class LocalEngine(HomeEngine):
             target=run_apart, args=(home, ranks, home.issue())
         )
         process.start()
-        limit_s = time.monotonic() + _START_S
-        while process.exitcode is None and not home.groups():
-            if time.monotonic() > limit_s:
-                raise FleetError(f"its process did not begin within {_START_S:g} s")
-            time.sleep(_POLL_S)
+        late_s = time.monotonic() + _BEGIN_S
+        self._beginning[name] = _Beginning(grant, late_s, late_s)
+
+    def progress(self, name: str) -> Progress:
+        """As of all engines.
+
+        Raises
+        ------
+        EngineError
+            If its process has not begun for so long that something is wrong with this machine.
+        """
+        if self._is_late(name):
+            raise EngineError(
+                f"the process of job {name!r} was started and has not begun within {_BEGIN_S:g} s; it is tried again"
+            )
+        return super().progress(name)
+
+    def _is_late(self, name: str) -> bool:
+        """Whether a job should have begun; another process is started for it now and then."""
+        beginning, now_s = self._beginning.get(name), time.monotonic()
+        if beginning is None:
+            return False
+        if self._processes[name].exitcode is not None or self.home(name).groups():
+            del self._beginning[name]
+            return False
+        if now_s > beginning.again_s:
+            self.kill(name)
+            self.launch(name, self.home(name), beginning.grant)  # the one before has no valid ticket any more
+            self._beginning[name] = replace(beginning, again_s=now_s + _BEGIN_S)
+        return now_s > beginning.late_s
+
+    def forget(self, name: str) -> None:
+        super().forget(name)
+        self._processes.pop(name, None)
+        self._beginning.pop(name, None)
 
     def is_over(self, name: str) -> bool:
         process = self._processes.get(name)
@@ -113,8 +157,10 @@ class LocalEngine(HomeEngine):
         for group in groups:
             # Ranks are sessions of their own. They die with the one that started them; what they started might not.
             below = _descendants(group)
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+            # One that has not begun yet leads no group.
+            for kill in (os.killpg, os.kill):
+                with suppress(ProcessLookupError):
+                    kill(group, signal.SIGKILL)
             for child in below:
                 with suppress(psutil.NoSuchProcess):
                     child.kill()

@@ -23,6 +23,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
@@ -74,7 +75,7 @@ class Ranks(JobLimits):
         options = [f"--{name}={value}" for name, value in vars(self).items() if value != ""]
         return [sys.executable, "-m", NODE_MODULE, str(home), *options]
 
-    def settle(self, rank: int, parent: int) -> None:
+    def begin(self, rank: int, parent: int) -> None:
         """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
         _die_with(parent)
         # Linux divides processor time among sessions before it does among processes (sched_autogroup): a job of many
@@ -139,24 +140,24 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
 
         ranks.use_cores(ranks.first)
         ranks.limit_memory()
-        sign = partial(home.sign, ranks.first)
+        beat = partial(home.beat, ranks.first)
         try:
             # No thread may be left when processes are forked, which would lack it.
-            with beating(sign, ranks.heartbeat_s):
+            with beating(beat, ranks.heartbeat_s):
                 work, prepared = prepared_work(home, ranks)
         except Exception as error:
-            home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+            home.fail(one_line(error))
             raise
         fork, parent, processes = get_context("fork"), os.getpid(), {}
         own = range(ranks.first, ranks.first + ranks.count)
         heartbeats = Heartbeats(own, ranks.heartbeat_s, ranks.stall_s)
         for rank in own:
-            settle = partial(ranks.settle, rank, parent)
-            arguments = (home, work, prepared, ranks, rank, settle, heartbeats)
+            begin = partial(ranks.begin, rank, parent)
+            arguments = (home, work, prepared, ranks, rank, begin, heartbeats)
             processes[rank] = fork.Process(target=be_rank, args=arguments)
             processes[rank].start()
         try:
-            with beating(sign, ranks.heartbeat_s):
+            with beating(beat, ranks.heartbeat_s):
                 return _wait(home, processes, heartbeats)
         finally:
             for process in processes.values():

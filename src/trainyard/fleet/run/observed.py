@@ -1,10 +1,11 @@
-"""Jobs that run for real: how far they are is seen, and nobody has to foretell how fast they are."""
+"""Jobs that run for real: how far they are is seen; nobody has to foretell it, nor to remember it for ever."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trainyard.fleet.mechanism.paces import Paces
+from trainyard.fleet.records import Recorder
 from trainyard.fleet.workload.job import Grant
 
 
@@ -16,3 +17,19 @@ class Observed(Paces):
 
     def adapt(self, rows: Sequence[int]) -> None:
         """They do so themselves."""
+
+
+class NoNotes(Recorder):
+    """Takes no notes of jobs that are over: for a run without an end they would fill the memory."""
+
+    def __init__(self) -> None:
+        super().__init__(keep_spans=False)
+
+    def ended(self, *_: object) -> None:
+        """Nothing is noted."""
+
+    def turned_away(self, *_: object) -> None:
+        """Nothing is noted."""
+
+    def in_use(self, *_: object) -> None:
+        """Nothing is noted."""

@@ -17,7 +17,7 @@ class Patience:
     Attributes
     ----------
     max_failures : of one job without a new checkpoint between; it is started again from its last one until then, and
-        given up after that.
+        given up after that, or at once where it would fail again in the same way.
     max_kills : the same for those that were not its own: its processes were killed. That happens to jobs that are sound,
         but a machine that is short of memory kills, too, and will again.
     retry_s : after a second failure the job is started again when this time has passed, after every other one of its own
@@ -58,4 +58,4 @@ class Failures:
             self.own += 1
         wait_s = patience.retry_s * 4.0 ** max(0, self.own - 2) if self.own + self.kills > 1 else 0.0
         self.retry_s = now_s + wait_s
-        return self.own > patience.max_failures or self.kills > patience.max_kills
+        return progress.repeats or self.own > patience.max_failures or self.kills > patience.max_kills

@@ -11,13 +11,15 @@ from functools import partial
 
 import torch
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.run.attempt import print_to
 from trainyard.job.run.config import TrainConfig, Work
-from trainyard.job.run.data import example_data
+from trainyard.job.run.data import DataError, example_data
+from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.heartbeat import Heartbeats
 from trainyard.job.run.logs import rank_log
 from trainyard.job.run.optimizer import OptimizerConfig
@@ -68,11 +70,11 @@ def be_rank(
     prepared: Prepared | None,
     ranks: Ranks,
     rank: int,
-    settle: Callable[[], None],
+    begin: Callable[[], None],
     heartbeats: Heartbeats,
 ) -> None:
     """What a process of a job runs; an error is kept in the folder."""
-    settle()
+    begin()
     os.environ |= ranks.environment(rank)
     print_to(rank_log(home.logs, rank))
     heartbeats.alive(rank)
@@ -81,5 +83,9 @@ def be_rank(
         train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()
-        home.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+        if isinstance(error, NonFiniteError):
+            error = NonFiniteError(
+                error.said, "Submit the training anew with a lower learning_rate, under another name"
+            )
+        home.fail(one_line(error), repeats=isinstance(error, NonFiniteError | DataError))
         sys.exit(1)

@@ -266,7 +266,10 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
     A failure that is noted from before Slurm requeued the job is no longer one.
     """
     components = _components(parts)
-    lines = ["#!/bin/bash", shlex.join(["rm", "-f", str(home.failure), str(home.killing)])]
+    lines = [
+        "#!/bin/bash",
+        shlex.join(["rm", "-f", str(home.failure), str(home.killing), str(home.repeating)]),
+    ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in heap_environment().items()]
     for node, ranks, own in parts:
         needs = _needs(node, ranks, own)

@@ -36,11 +36,12 @@ from trainyard.fleet.serve.store import StateError
 from trainyard.fleet.serve.tables import Record, State
 from trainyard.fleet.serve.users import Users
 from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.level1 import UnansweredError
 from trainyard.hardware.interface import is_loopback
 
 _MOST_BYTES, _MOST_ROWS = 65_536, 100_000
 _SUBMISSIONS_AT_ONCE = 8
-_STATE_AGAIN_S = 5
+_AGAIN_S = 5  # after which what is not there now may be
 _FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
 _PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
@@ -76,6 +77,7 @@ class Api:
         for kind, status in (
             (Refusal, 0),
             (StateError, 503),
+            (UnansweredError, 503),
             (FleetError, 422),
             (HTTPException, 0),
             (RequestValidationError, 422),
@@ -226,7 +228,7 @@ def _answer(status: int) -> Any:
         if isinstance(error, RequestValidationError):
             text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
         headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
-        retry_s = _STATE_AGAIN_S if code == 503 else getattr(error, "retry_s", 0)
+        retry_s = _AGAIN_S if code == 503 else getattr(error, "retry_s", 0)
         return JSONResponse(
             {"error": text}, code, headers | ({"Retry-After": str(retry_s)} if retry_s else {})
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,6 +18,15 @@ from trainyard.reading import raised_as, read_text
 
 DEFAULT_SERVER = "http://127.0.0.1:8470"
 _LONGEST_S = 120.0
+_BUSY_S = 600.0
+
+
+class _LaterError(FleetError):
+    """The daemon refuses now what it may do after so many seconds."""
+
+    def __init__(self, message: str, retry_s: float) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 @dataclass(frozen=True)
@@ -33,8 +43,15 @@ class Client:
     token: str = ""
 
     def submit(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit a job in the own form of workloads; how it stands."""
-        return self._document("POST", "/jobs", json.dumps(form).encode())
+        """Submit a job in the own form of workloads, again for some minutes while the daemon is busy; how it stands."""
+        until_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return self._document("POST", "/jobs", json.dumps(form).encode())
+            except _LaterError as error:
+                if time.monotonic() + error.retry_s > until_s:
+                    raise
+                time.sleep(error.retry_s)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs that are not over, and the last of the others."""
@@ -88,6 +105,9 @@ class Client:
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:
+            again = error.headers.get("Retry-After", "")
+            if again.isdecimal():
+                raise _LaterError(self._refusal(error), float(again)) from error
             raise FleetError(self._refusal(error)) from error
         except OSError as error:
             reason = getattr(error, "reason", error)

@@ -12,31 +12,40 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from trainyard.fleet.errors import one_line
+from trainyard.fleet.run.decision import look_at
 from trainyard.fleet.run.drive import POLL_S, Driver
 from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.engines import check_runnable
 from trainyard.fleet.run.event import Event
-from trainyard.fleet.run.fault import is_everybodys, one_line
+from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.observed import NoNotes
 from trainyard.fleet.run.past import Done, Past
+from trainyard.fleet.serve.lookahead import Lookahead
 from trainyard.fleet.serve.refusal import Refusal
 from trainyard.fleet.serve.store import StateError, Store
 from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.level1 import UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
+from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener
+from trainyard.reading import shown
 
-_SETTLE_S = 1.0
+_PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _SILENT_S = 120.0
 _STATE_AGAIN_S = 1.0
+_INTAKE_WAIT_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -59,6 +68,7 @@ class Daemon:
         # What is wrong now, what was found to be in this turn, and how many turns failed since one did not.
         self._problem, self._noted, self._num_failures = "", "", 0
         self._alive_s = time.monotonic()
+        self._lookahead: Lookahead | None = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -69,10 +79,13 @@ class Daemon:
             self._engine,
             place=self.setting.place,
             rounds=self.setting.rounds,
-            tell=self._hear,
-            keep_spans=False,
+            tell=self._write_event,
+            cancelled=self._cancelled,
+            notes=NoNotes(),
         )
-        self._settled_s, self._admitted = 0.0, frozenset[str]()
+        # Why jobs have failed of which something may run still.
+        self._failing: dict[str, str] = {}
+        self._progress_s, self._admitted = 0.0, frozenset[str]()
         self._news.set()
 
     @property
@@ -101,9 +114,18 @@ class Daemon:
         ------
         FleetError
             If it is no job that can run here.
+        UnansweredError
+            If that cannot be said now.
         Refusal
             If it names another user, or there was one of its name.
         """
+        with waiting_at_most(_INTAKE_WAIT_S):
+            job = self._looked_at(form, user)
+        self.store.add(job, user, form, time.time())
+        self._news.set()
+        return self.job(job.name)
+
+    def _looked_at(self, form: str, user: str) -> Job:
         job = read_form(form, Path("the job"))
         if job.arrival_s:
             raise FleetError("a job arrives when it is submitted; leave arrival_s out")
@@ -112,9 +134,7 @@ class Daemon:
                 403, f"you are {user or 'no user by name'!r} and cannot submit jobs of {job.user!r}"
             )
         check_runnable([job], self.site.whole, self.driver.policy, self.driver.engine.limits)
-        self.store.add(job, user, form, time.time())
-        self._news.set()
-        return self.job(job.name)
+        return job
 
     def job(self, name: str) -> Record:
         """A job.
@@ -127,7 +147,7 @@ class Daemon:
         record = self.store.job(name)
         if record is None:
             raise Refusal(
-                404, f"there is no job {name!r}; `trainyard fleet status` lists those that there are"
+                404, f"there is no job {shown(name)}; `trainyard fleet status` lists those that there are"
             )
         return record
 
@@ -170,10 +190,11 @@ class Daemon:
     def run(self) -> None:
         """Schedule until told to stop, whatever goes wrong: what does is logged, and shown as ``problem``."""
         wait_s = POLL_S
+        self._lookahead = Lookahead(self._look_at, self._news.set)
         while not self._stopping.wait(wait_s):
             wait_s = self._turn_safely()
         try:
-            self._settle(time.time(), last=True)
+            self._note_progress(time.time(), last=True)
         except Exception:
             _LOG.exception("the state could not be written at last")
 
@@ -209,8 +230,9 @@ class Daemon:
         if self._news.is_set():
             self._news.clear()
             self._take_in()
+        self._fail_who_left()
         self.driver.step(time.time())
-        self._settle(time.time())
+        self._note_progress(time.time())
 
     def stop(self) -> None:
         """Schedule no more; jobs that run go on."""
@@ -223,26 +245,59 @@ class Daemon:
         except StateError as error:
             self._later(error)
             return
-        known = {*self.driver.names, *self.driver.ending}
+        known = {*self.driver.names, *self.driver.ending, *self._failing}
+        if self._lookahead is not None:
+            self._lookahead.keep([record.name for record in records if record.name not in known])
         for record in records:
-            if record.name not in known and not self._comes_back(record):
+            if record.name not in known and not (self._is_looked_at(record) and self._comes_back(record)):
                 continue
             if record.state is State.CANCELLING and record.name in self.driver.names:
                 self.driver.cancel(record.name, time.time())
 
+    def _is_looked_at(self, record: Record) -> bool:
+        """Whether a job may come in: one that waits first has its speed predicted, while others are scheduled."""
+        if self._lookahead is None or record.state is not State.WAITING:
+            return True
+        return self._lookahead.has_seen(record)
+
+    def _look_at(self, record: Record) -> None:
+        """Have the speed of a job predicted; what is tried several times is tried here, where nobody waits."""
+        while True:
+            try:
+                job = on_places(record.job, self._engine.core_part)
+                return look_at(self.setting.policy, self._whole, job, time.time())
+            except UnansweredError:
+                continue
+
     def _comes_back(self, record: Record) -> bool:
-        """Restore a job; whether that went well. One that cannot be restored has failed."""
+        """Restore a job; whether that went well. One that cannot be restored has failed, and is to leave its devices."""
         try:
             self._restore(record)
         except _StopError:
             raise
         except Exception as error:
-            if is_everybodys(error):
+            if is_infrastructure_fault(error):
+                if record.grant is not None:
+                    self.driver.reserve(record.name, record.grant)
                 self._later(error)
             else:
-                self._write(partial(self.store.fail, record.name, one_line(error), time.time()))
+                self.driver.expel(record.name)
+                self._failing[record.name] = one_line(error)
             return False
         return True
+
+    def _fail_who_left(self) -> None:
+        """Write down failures of jobs of which nothing is left; until then the next daemon has to know of them."""
+        for name in [name for name in self._failing if self.driver.has_left(name)]:
+            self._write(partial(self.store.fail, name, self._failing[name], time.time()))
+            del self._failing[name]
+
+    def _cancelled(self) -> Collection[str]:
+        """Jobs that their users do not want any more, as far as that is known."""
+        try:
+            return [record.name for record in self.store.jobs(State.CANCELLING)]
+        except StateError:
+            return ()
 
     def _later(self, error: Exception) -> None:
         self._note(one_line(error))
@@ -258,9 +313,9 @@ class Daemon:
         past = Past(record.grant, Done(record.done, *had_s, record.measured), first_start_s, admitted)
         self.driver.restore(on_places(record.job, self.driver.engine.core_part), now_s, past)
 
-    def _hear(self, event: Event) -> None:
+    def _write_event(self, event: Event) -> None:
         done, key = self.driver.done().get(event.job.name), secrets.token_hex(8)
-        self._write(partial(self.store.hear, event, done, key))
+        self._write(partial(self.store.write_event, event, done, key))
 
     def _write(self, write: Callable[[], None]) -> None:
         """Write to the store, however long that takes: what is not written must not be done.
@@ -279,10 +334,10 @@ class Daemon:
                 if self._stopping.wait(_STATE_AGAIN_S):
                     raise _StopError from error
 
-    def _settle(self, now_s: float, last: bool = False) -> None:
+    def _note_progress(self, now_s: float, last: bool = False) -> None:
         driver, admitted = self.driver, self.driver.admitted()
         # Whom the policy admits is written down at once: it is a promise.
-        if now_s < self._settled_s + _SETTLE_S and admitted <= self._admitted and not last:
+        if now_s < self._progress_s + _PROGRESS_EVERY_S and admitted <= self._admitted and not last:
             return
         running = {driver.books.job(row).name for row in driver.running}
         waiting = {
@@ -291,11 +346,11 @@ class Daemon:
             if name not in running
         }
         try:
-            self.store.settle(driver.done(), waiting, admitted, now_s)
+            self.store.note_progress(driver.done(), waiting, admitted, now_s)
         except StateError as error:
             self._note(one_line(error))
         else:
-            self._settled_s, self._admitted = now_s, admitted
+            self._progress_s, self._admitted = now_s, admitted
 
 
 @contextmanager
@@ -308,9 +363,10 @@ def only_daemon(folder: Path) -> Iterator[None]:
         If there is another one.
     """
     make_private(folder)
-    with open(folder / "daemon.lock", "w", opener=opener) as file:
+    with open(folder / "daemon.lock", "w", opener=opener) as file, ExitStack() as held:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked_folder(folder))
         except BlockingIOError as error:
             raise FleetError(
                 f"a daemon runs in {folder} already; stop it, or give another --folder"

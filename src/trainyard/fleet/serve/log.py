@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.job.run.logs import metrics_files
+from trainyard.job.run.logs import last_lines, metrics_files
 
-_BYTES_PER_LINE = 1024
 _MOST_LINES = 10_000
 
 
@@ -21,10 +19,10 @@ def log_text(home: JobHome, num_lines: int) -> str:
     num_lines : of each of them.
     """
     num_lines = max(1, min(num_lines, _MOST_LINES))
-    written = [line for file in metrics_files(home.logs) for line in _tail(file, num_lines)]
+    written = [line for file in metrics_files(home.logs) for line in last_lines(file, num_lines)]
     parts = ["\n".join(_steps(written[-num_lines:]))]
     for log in sorted(home.logs.glob("*.log")):
-        printed = _tail(log, num_lines)
+        printed = last_lines(log, num_lines)
         if printed:
             parts.append("\n".join([f"--- {log.stem} printed", *printed]))
     return "\n".join(part for part in parts if part) + "\n"
@@ -40,9 +38,3 @@ def _steps(lines: list[str]) -> Iterator[str]:
             f"{name.rpartition(':')[2] or name} {value:.4f}" for name, value in entry["losses"].items()
         )
         yield f"step {entry['step'] + 1}  {losses}  {entry['seconds']:.3f} s"
-
-
-def _tail(path: Path, num_lines: int) -> list[str]:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - num_lines * _BYTES_PER_LINE))
-        return file.read().decode(errors="replace").splitlines()[-num_lines:]

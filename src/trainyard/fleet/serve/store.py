@@ -27,6 +27,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
 
 _VARIABLE = "TRAINYARD_STATE"
+_NEW = "not looked at yet; its speed is predicted first"
 _LIVES = JOBS.c.finish_s.is_(None)
 # What passes: a database that is locked, full, being restarted or not reached.
 _PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
@@ -121,7 +122,7 @@ class Store:
         except OSError:
             return 0
 
-    def claim(self, **about: str) -> None:
+    def claim(self, **facts: str) -> None:
         """Note what this state is of, such as the folder and the cluster.
 
         Raises
@@ -131,7 +132,7 @@ class Store:
         """
         with self._begins() as connection:
             known = {row.name: row.text for row in connection.execute(sql.select(ABOUT))}
-            for name, text in about.items():
+            for name, text in facts.items():
                 if known.get(name, text) != text:
                     raise FleetError(
                         f"this state is of the {name} {known[name]}, not {text}; start the daemon as before, or give it "
@@ -160,6 +161,7 @@ class Store:
                         num_devices=job.num_devices,
                         work=job.work,
                         state=State.WAITING,
+                        reason=_NEW,
                         arrival_s=now_s,
                         settled_s=now_s,
                     )
@@ -179,7 +181,7 @@ class Store:
             )
         return None if state is None else State(state)
 
-    def hear(self, event: Event, done: Done | None, key: str = "") -> None:
+    def write_event(self, event: Event, done: Done | None, key: str = "") -> None:
         """Write down what happens to a job.
 
         Parameters
@@ -206,7 +208,7 @@ class Store:
                 EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
             )
 
-    def settle(
+    def note_progress(
         self,
         done: Mapping[str, Done],
         reasons: Mapping[str, str],
@@ -265,7 +267,8 @@ class Store:
 
     def events(self, last: int, job: str | None = None) -> list[dict[str, Any]]:
         """The last events, the newest first; of one job, if it is named."""
-        query = sql.select(EVENTS).order_by(EVENTS.c.number.desc()).limit(last)
+        shown = [column for column in EVENTS.c if column is not EVENTS.c.key]
+        query = sql.select(*shown).order_by(EVENTS.c.number.desc()).limit(last)
         if job is not None:
             query = query.where(EVENTS.c.job == job)
         with self._reads() as connection:

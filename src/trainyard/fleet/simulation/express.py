@@ -140,7 +140,7 @@ class Express:
         )  # fmt: skip
         quick, costs = self.quick, holdings.costs
         terms = loop.Terms(
-            self.policy.preempts, quick.backfill, quick.stands, quick.blocks, holdings.how,
+            self.policy.preempts, quick.backfill, quick.one_queue, quick.stands, quick.blocks, holdings.how,
             holdings.site.devices_of_type, (costs.start_s, costs.restart_s), look_every,
         )  # fmt: skip
         counts, fair = np.array(self._counts(clock), np.int64), holdings.fair

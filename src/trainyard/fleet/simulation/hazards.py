@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainyard.fleet.periods import check_period
 from trainyard.fleet.site import FleetError
 
 _INF = float("inf")
@@ -41,12 +42,17 @@ class Hazards:
 
     def __post_init__(self) -> None:
         for name in ("failure_every_s", "checkpoint_every_s", "node_failure_every_s", "node_repair_s"):
-            if not getattr(self, name) > 0:
-                raise FleetError(f"{name} is a time above 0 seconds, got {getattr(self, name):g}")
+            check_period(name, getattr(self, name), endless=name != "node_repair_s")
         if not 0 <= self.straggler_share <= 1 or not 0 < self.straggler_speed <= 1:
             raise FleetError("the share of stragglers is from 0 to 1, and their speed above 0 and at most 1")
         if self.seed < 0:
             raise FleetError(f"the seed of what goes wrong is a whole number from 0, got {self.seed}")
+
+    def __str__(self) -> str:
+        """How often things go wrong, in words."""
+        often = (("a device", self.failure_every_s), ("a node", self.node_failure_every_s))
+        fails = (f"{what} fails every {every_s:g} s" for what, every_s in often if every_s < _INF)
+        return ", ".join((*fails, f"jobs have a checkpoint every {self.checkpoint_every_s:g} s"))
 
     @property
     def are_there(self) -> bool:

@@ -156,7 +156,7 @@ class Terms(NamedTuple):
 
     Attributes
     ----------
-    preempts, backfill, stands, blocks : of the policy.
+    preempts, backfill, one_queue, stands, blocks : of the policy.
     how : number of the placement of jobs for which the policy names none.
     room : devices of every type.
     pauses_s : what a first start takes, and another one.
@@ -165,6 +165,7 @@ class Terms(NamedTuple):
 
     preempts: bool
     backfill: bool
+    one_queue: bool
     stands: bool
     blocks: bool
     how: int
@@ -375,8 +376,8 @@ def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-
     wanted, none, has_share = rows[order[:most]], np.zeros(0, np.int64), tables.free[3].shape[1] > 0
     needs = tables.real[NEEDS][:, wanted] if has_share else np.empty((2, 0))
     numbers, given, sizes = place_jobs(
-        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill, False,
-        needs, *tables.free,
+        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill,
+        terms.one_queue and not terms.backfill, needs, *tables.free,
     )  # fmt: skip
     started = wanted[numbers]
     tables.whole[HAS_SHARE][started] = has_share

@@ -7,34 +7,74 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
+from trainyard.fleet.errors import one_line
 from trainyard.fleet.site import FleetError
 
-__all__ = ["Level1Process", "ask", "ask_through"]
+__all__ = ["BusyError", "Level1Process", "UnansweredError", "ask", "ask_through", "waiting_at_most"]
 
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
 _LIMIT_S = 90.0
 _KEPT = 65_536
+# A question that found no answer so often is to blame itself, and is not asked again for a while.
+_MOST_TRIES, _REST_S = 3, 600.0
 
 Answers = Callable[[str, tuple[Any, ...]], Any]
 """From the name of a question in `trainyard.fleet.workload.questions.QUESTIONS`, and what it is about."""
 
 
-def ask(question: str, *about: Any) -> Any:
+class UnansweredError(FleetError):
+    """A question found no answer, and that may be due to this machine, as it is now: asked again it may find one."""
+
+
+class BusyError(UnansweredError):
+    """Others ask, and whoever asks does not wait for longer."""
+
+
+class _Tries(NamedTuple):
+    """How often a question found no answer, until when that counts, and why it found none."""
+
+    number: int
+    until_s: float
+    why: str
+
+
+def ask(question: str, *arguments: Any) -> Any:
     """The answer to a question; equal ones are asked once.
 
     Raises
     ------
     FleetError
         If it cannot be answered.
+    UnansweredError
+        If it may be the next time.
     """
-    found, problem = _known(question, about)
+    key, now_s = (question, arguments), time.monotonic()
+    tries = _tries.get(key, _NO_TRIES)
+    if tries.number >= _MOST_TRIES and now_s < tries.until_s:
+        raise FleetError(tries.why)
+    try:
+        found, problem = _known(question, arguments)
+    except BusyError:
+        raise
+    except UnansweredError as error:
+        for old in [old for old, each in list(_tries.items()) if each.until_s < now_s]:
+            _tries.pop(old, None)
+        count = _tries.get(key, _NO_TRIES).number + 1
+        why = f"{error}, {count} times; give it fewer rows, or a smaller model"
+        _tries[key] = _Tries(count, time.monotonic() + _REST_S, why)
+        if count >= _MOST_TRIES:
+            raise FleetError(why) from error
+        raise
+    _tries.pop(key, None)
     if problem:
         raise FleetError(problem)
     return found
@@ -45,24 +85,40 @@ def ask_through(answers: Answers) -> None:
     global _answers
     _answers = answers
     _known.cache_clear()
+    _tries.clear()
+
+
+@contextmanager
+def waiting_at_most(limit_s: float) -> Iterator[None]:
+    """Within it, this thread waits no longer until a question of another is answered; then there is a `BusyError`."""
+    _waits.limit_s = limit_s
+    try:
+        yield
+    finally:
+        del _waits.limit_s
 
 
 @lru_cache(maxsize=_KEPT)
-def _known(question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+def _known(question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
     try:
-        return _answers(question, about), ""
+        return _answers(question, arguments), ""
+    except UnansweredError:
+        raise
     except FleetError as error:
         return None, str(error)
 
 
 @lru_cache(maxsize=_KEPT)  # those who ask at the same moment wait for each other, and then ask the same
-def _here(question: str, about: tuple[Any, ...]) -> Any:
+def _here(question: str, arguments: tuple[Any, ...]) -> Any:
     from trainyard.fleet.workload.questions import QUESTIONS
 
-    return QUESTIONS[question](*about)
+    return QUESTIONS[question](*arguments)
 
 
 _answers: Answers = _here
+_NO_TRIES = _Tries(0, 0.0, "")
+_tries: dict[tuple[str, tuple[Any, ...]], _Tries] = {}
+_waits = threading.local()
 
 
 class Level1Process:
@@ -80,52 +136,72 @@ class Level1Process:
         self.limit_s = limit_s
         self._lock = threading.Lock()
         self._process: Any = None
+        self._num_answers = 0  # of this process
 
-    def __call__(self, question: str, about: tuple[Any, ...]) -> Any:
+    def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """See `Answers`.
 
         Raises
         ------
         FleetError
-            If it needs more memory or time, or the question has no answer.
+            If it needs more memory, or the question has no answer.
+        UnansweredError
+            If there was none in time, or the process was lost.
+        BusyError
+            See `waiting_at_most`.
         """
-        with self._lock:
-            try:
-                found, problem = self._answer(question, about)
-            except (EOFError, OSError):
-                # Somebody may have killed the process, which says nothing of what it looked at.
-                self._end()
-                try:
-                    found, problem = self._answer(question, about)
-                except (EOFError, OSError) as error:
-                    self._end()
-                    raise FleetError(self._too_large()) from error
+        if not self._lock.acquire(timeout=getattr(_waits, "limit_s", -1.0)):
+            raise BusyError("other jobs are being looked at, which takes a while; ask again in some seconds")
+        try:
+            is_first = not self._num_answers
+            found, problem = self._answer(question, arguments)
+            if problem == _NO_MEMORY and not is_first:
+                self._end()  # answers before this one took a part of it
+                found, problem = self._answer(question, arguments)
+        finally:
+            self._lock.release()
+        if problem == _NO_MEMORY:
+            raise FleetError(
+                f"looking at it takes more than {self.memory_bytes / _GIB:.3g} GiB of memory; give it fewer rows, or "
+                "a smaller model"
+            )
         if problem:
-            raise FleetError(self._too_large() if problem == _NO_MEMORY else problem)
+            raise FleetError(problem)
         return found
 
-    def _answer(self, question: str, about: tuple[Any, ...]) -> tuple[Any, str]:
+    def _answer(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
         """The answer, and why there is none."""
+        try:
+            return self._asked(question, arguments)
+        except (EOFError, OSError):
+            # Somebody may have killed the process, which says nothing of what it looked at.
+            self._end()
+        try:
+            return self._asked(question, arguments)
+        except (EOFError, OSError) as error:
+            self._end()
+            raise UnansweredError(
+                f"looking at it ended with {type(error).__name__}: this machine may be short of memory, of which it may "
+                f"take {self.memory_bytes / _GIB:.3g} GiB"
+            ) from error
+
+    def _asked(self, question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
         self._start()
-        self._pipe.send((question, about))
+        self._pipe.send((question, arguments))
         if not self._pipe.poll(self.limit_s):
             self._end()
-            raise FleetError(
-                f"looking at it takes more than {self.limit_s:g} s; give it fewer rows, or a smaller model"
-            )
-        found: tuple[Any, str] = self._pipe.recv()
-        return found
-
-    def _too_large(self) -> str:
-        return (
-            f"looking at it takes more than {self.memory_bytes / _GIB:.3g} GiB of memory; give it fewer rows, or a "
-            "smaller model"
-        )
+            raise UnansweredError(f"looking at it took more than {self.limit_s:g} s")
+        self._num_answers += 1
+        found, problem, passes = self._pipe.recv()
+        if passes:
+            raise UnansweredError(f"looking at it failed: {problem}")
+        return found, problem
 
     def _start(self) -> None:
         from trainyard.job.run.processes import context
 
         if self._process is None or not self._process.is_alive():
+            self._num_answers = 0
             self._pipe, theirs = context().Pipe()
             arguments = (theirs, self.memory_bytes)
             self._process = context().Process(target=_serve, args=arguments, daemon=True)
@@ -133,6 +209,7 @@ class Level1Process:
             theirs.close()
 
     def _end(self) -> None:
+        self._num_answers = 0
         if self._process is None:
             return
         self._pipe.close()
@@ -149,12 +226,16 @@ def _serve(pipe: Any, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     while True:
         try:
-            question, about = pipe.recv()
+            question, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send((_here(question, about), ""))
+            answer = _here(question, arguments), "", False
         except (MemoryError, SystemError):  # the latter where Python itself finds no room
-            pipe.send((None, _NO_MEMORY))
+            answer = None, _NO_MEMORY, False
         except Exception as error:
-            pipe.send((None, " ".join(str(error).split()) or type(error).__name__))
+            answer = None, one_line(error), isinstance(error, OSError)  # such as a disk that is full
+        try:
+            pipe.send(answer)
+        except BrokenPipeError:  # whoever asked is gone
+            return

@@ -55,6 +55,7 @@ import yaml
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Declared, Job, Profile, by_arrival
 from trainyard.fleet.workload.left_out import LeftOut, RowError
+from trainyard.fleet.workload.lengths import check_length
 from trainyard.fleet.workload.own_training import (
     OPTIONS,
     check_names,
@@ -126,6 +127,7 @@ def _job(row: Row, arrival_s: float) -> Job:
     if not 0 < busy <= 1:
         raise row.error("busy", "a number above 0 and at most 1")
     work, profile = _length(row, size, busy)
+    check_length(row, arrival_s, work, profile)
     counts = ("priority", "batch_size")
     rest: dict[str, Any] = {name: given[name] for name in _TEXTS[1:] if name in given}
     rest |= {name: row.count(name) for name in counts if name in given}
@@ -187,7 +189,9 @@ def _length(row: Row, size: int, busy: float) -> tuple[float, Profile]:
     try:
         return row.number("work"), Speeds.parse(row.fields.get("speeds", ""))
     except FleetError as error:
-        raise row.error("speeds", str(error)) from error
+        raise RowError(
+            row.path, row.line, "field 'speeds' cannot be used", str(error), ", field 'speeds'"
+        ) from error
 
 
 def read_form(text: str, source: Path) -> Job:

@@ -35,6 +35,11 @@ class Speeds:
         ]
         return grant.share * max(usable)[2] if usable else 0.0
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """All of the work per second."""
+        return (*(rate for _, _, rate in self.per_s), *(rate for *_, rate in self.spread))
+
     def __str__(self) -> str:
         """As ``parse`` reads it: ``V100:1=5.1 V100:2=9.8 V100:2/2=7.3``."""
         near = (f"{kind}:{n}={rate!r}" for kind, n, rate in self.per_s)

@@ -13,6 +13,7 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
 from trainyard.fleet.workload.level1 import ask
+from trainyard.reading import shown
 
 if TYPE_CHECKING:
     from trainyard.hardware.cluster import Cluster
@@ -236,7 +237,7 @@ def cluster_text(nodes: Sequence[tuple[str, int]]) -> str:
             device_named(kind)
         except HardwareError as error:
             raise FleetError(
-                f"unknown device type {kind!r}: a training runs on devices of a known type "
+                f"unknown device type {shown(kind)}: a training runs on devices of a known type "
                 f"({', '.join(sorted(DEVICES))}), or of type {THIS_MACHINE!r} (processes of this machine), "
                 f"as in 2x2x{THIS_MACHINE}"
             ) from error

@@ -37,6 +37,8 @@ from trainyard.job.run.snapshot import Part, Target, fields, take
 from trainyard.job.run.tensor_files import Place, write_tensors
 from trainyard.private import make_private
 
+_ASIDE = ".old"  # ends the name of a checkpoint while another one takes its place
+
 
 @dataclass(frozen=True)
 class About:
@@ -110,10 +112,14 @@ class Checkpointer:
         self.saving: Future[None] | None = None
 
     def _remove_parts(self) -> None:
-        """What a crash left of checkpoints that were being written."""
-        for left in self.folder.glob(".step-*.tmp"):
+        """Set right what a crash left of checkpoints that were being written, or replaced."""
+        for left in (*self.folder.glob(".step-*.tmp"), *self.folder.glob(f".step-*{_ASIDE}")):
             if left.is_symlink():  # never written by us, and nothing is written where it leads
                 left.unlink()
+                continue
+            final = self.folder / left.name[1:].removesuffix(_ASIDE)
+            if left.suffix == _ASIDE and not final.exists():
+                os.replace(left, final)
             shutil.rmtree(left, ignore_errors=True)
 
     def save(self, step: int, batch: Mapping[str, int]) -> None:
@@ -214,12 +220,7 @@ class Checkpointer:
             if problem is None:
                 temporary.mkdir(exist_ok=True)
                 write_run(temporary, {**asdict(about), **_contents(shares)})
-                final = path_of(self.folder, about.step)
-                if final.exists():
-                    # The same step again, after a restart from an older checkpoint.
-                    shutil.rmtree(final)
-                os.replace(temporary, final)
-                sync_folder(self.folder)
+                _put_in_place(temporary, path_of(self.folder, about.step))
                 self.passed_over.discard(about.step)
                 self._remove_old()
         except Exception as error:
@@ -367,6 +368,23 @@ def _contents(shares: list[_Share]) -> dict[str, Any]:
         if share.entry is not None
     }
     return {"files": files, "tensors": tensors}
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Give a checkpoint its name; one that has it is there until then, for a crash to leave one of both."""
+    aside = final.with_name(f".{final.name}{_ASIDE}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if final.exists():
+        # The same step again, after a restart from an older checkpoint.
+        os.replace(final, aside)
+    try:
+        os.replace(temporary, final)
+    except OSError:
+        if aside.exists():
+            os.replace(aside, final)
+        raise
+    sync_folder(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _name(key: str, part: Part, box: Box) -> str:

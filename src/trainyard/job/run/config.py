@@ -40,7 +40,7 @@ class TrainConfig:
     max_restarts : how often all processes are started again, from the newest checkpoint, when one dies.
     log : folder of ``metrics.jsonl`` (a line per step) and ``rank-<n>.log`` (what a process printed).
     device : ``cpu``, or ``cuda`` with one GPU per process of a machine.
-    heartbeat_s : seconds without a sign of life after which a process counts as stopped, and fails.
+    heartbeat_s : seconds without a heartbeat after which a process counts as stopped, and fails.
     stall_s : seconds without a further step after which a process that lives counts as stuck, and fails; the first step
         may take half an hour in any case. Writing a checkpoint is part of a step.
     max_checkpoint_bytes : that all checkpoints of the run may take on the disk together; a run that would need more is

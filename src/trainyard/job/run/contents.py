@@ -110,7 +110,7 @@ def read_parts(checkpoint: Path, entries: Mapping[str, TensorEntry], parts: Mapp
                 f"{key} has shape {entry.shape} in {checkpoint} and {part.shape} in this model"
             )
         for box in part.boxes:
-            target, num_found = box.of(part.tensor), 0
+            target, num_found, num_boxes = box.of(part.tensor), 0, 0
             for place in entry.places:
                 low = tuple(map(max, box.offsets, place.offsets))
                 high = tuple(min(o + s, p + t) for o, s, p, t in _spans(box.offsets, box.sizes, place))
@@ -122,7 +122,9 @@ def read_parts(checkpoint: Path, entries: Mapping[str, TensorEntry], parts: Mapp
                     view = view.narrow(dim, begin - box.offsets[dim], size)
                 inner = tuple(n - o for n, o in zip(low, place.offsets, strict=True))
                 wanted[place.file].append((place, entry.dtype, inner, view))
-                num_found += view.numel()
+                num_found, num_boxes = num_found + view.numel(), num_boxes + 1
+            if num_boxes > 1:
+                target.zero_()  # boxes that overlap, as none should, leave a hole
             if num_found != target.numel():
                 raise CheckpointError(f"{checkpoint} has only some of {key}")
     for file in sorted(wanted):

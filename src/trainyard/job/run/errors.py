@@ -16,4 +16,17 @@ class NotSavedError(FailedRunError):
 
 
 class NonFiniteError(FailedRunError):
-    """A loss, a gradient or a state of the run that is not finite; the message says at which step, and what is kept."""
+    """A loss, a gradient or a state of the run that is not finite; the message says at which step, and what is kept.
+
+    Parameters
+    ----------
+    said : what happened.
+    advice : what can be done on the command line.
+    """
+
+    def __init__(self, said: str, advice: str = "") -> None:
+        super().__init__(said, advice)
+        self.said = said
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self.args))

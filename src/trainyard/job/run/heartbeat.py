@@ -40,16 +40,16 @@ class Silence(Generic[K]):
         self._seen: dict[K, object] = {}
         self._silent_s: dict[K, float] = {}
 
-    def look(self, signs: Mapping[K, object]) -> dict[K, float]:
-        """Seconds for which each has shown the sign that it shows now; who is not named is forgotten."""
+    def look(self, beats: Mapping[K, object]) -> dict[K, float]:
+        """Seconds for which each has shown the beat that it shows now; who is not named is forgotten."""
         now_s = self._clock()
         passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, self._longest_gap_s)
         self._looked_s = now_s
         self._silent_s = {
-            key: self._silent_s[key] + passed_s if key in self._seen and self._seen[key] == sign else 0.0
-            for key, sign in signs.items()
+            key: self._silent_s[key] + passed_s if key in self._seen and self._seen[key] == beat else 0.0
+            for key, beat in beats.items()
         }
-        self._seen = dict(signs)
+        self._seen = dict(beats)
         return self._silent_s
 
 
@@ -92,7 +92,7 @@ class Heartbeats:
     Parameters
     ----------
     ranks : that will be forked.
-    limit_s : after which a rank that gives no sign counts as stopped.
+    limit_s : after which a rank that gives no heartbeat counts as stopped.
     stall_s : after which a rank that lives, and has done no further step, counts as stuck; a first step may take half an
         hour in any case.
     clock : of this process, in seconds.
@@ -119,7 +119,7 @@ class Heartbeats:
     # In the process of a rank.
 
     def alive(self, rank: int) -> None:
-        """Called by a rank when it starts: from now on it gives signs."""
+        """Called by a rank when it starts: from now on it gives heartbeats."""
         threading.Thread(target=self._beat, args=(self._places[rank],), daemon=True, name="heartbeat").start()
 
     def _beat(self, place: int) -> None:
@@ -148,7 +148,7 @@ class Heartbeats:
         stalled = self._stall.look(steps)
         if ranks and silent[rank := max(ranks, key=silent.__getitem__)] > self._limit_s:
             return RankProblem(
-                rank, f"gave no sign for {silent[rank]:.0f} s: its process is stopped", stopped=True
+                rank, f"gave no heartbeat for {silent[rank]:.0f} s: its process is stopped", stopped=True
             )
         for rank in ranks:
             limit_s = self._stall_s if steps[rank] else max(self._stall_s, _FIRST_STEP_S)

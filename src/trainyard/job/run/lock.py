@@ -7,7 +7,6 @@ Lustre and others if they are mounted so).
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.job.run.errors import CheckpointError
+from trainyard.locks import NO_LOCKS, lock_folder
 from trainyard.private import make_private
 
 _LOCK = "lock"
@@ -32,33 +32,32 @@ class FolderLock:
 
     Parameters
     ----------
-    descriptor : of the locked file; None where the file system knows no locks.
+    descriptors : of the file and of the folder, which are locked; none where the file system knows no locks.
     """
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptors: tuple[int, ...]) -> None:
+        self._descriptors = descriptors
 
     @property
     def note(self) -> str:
         """What to say where nothing could be locked; else empty."""
-        if self._descriptor is not None:
+        if self._descriptors:
             return ""
         return "the file system of the checkpoints knows no locks: a second run in their folder would not be noticed"
 
     def close(self) -> None:
         """This process does not hold it any more."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = ()
 
     def __reduce__(self) -> Any:
         """A process that is started with it holds it, too."""
-        descriptor = self._descriptor
-        return _received, (None if descriptor is None else reduction.DupFd(descriptor),)
+        return _received, tuple(map(reduction.DupFd, self._descriptors))
 
 
-def _received(duplicate: Any) -> FolderLock:
-    return FolderLock(None if duplicate is None else duplicate.detach())
+def _received(*duplicates: Any) -> FolderLock:
+    return FolderLock(tuple(duplicate.detach() for duplicate in duplicates))
 
 
 @contextmanager
@@ -91,30 +90,33 @@ def check_free(folder: Path) -> None:
             pass
 
 
-def _opened(folder: Path) -> int | None:
+def _opened(folder: Path) -> tuple[int, ...]:
     file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     for _ in range(_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            whole = lock_folder(folder)
         except BlockingIOError:
             time.sleep(_RETRY_S)
         except OSError as error:
             os.close(file)
-            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-                return None
+            if error.errno in NO_LOCKS:
+                return ()
             raise
         else:
             os.ftruncate(file, 0)
             os.pwrite(file, _holder().encode(), 0)
-            return file
+            return (file,) if whole is None else (file, whole)
     said = os.pread(file, 1000, 0).decode(errors="replace").strip()
     os.close(file)
     raise CheckpointError(
         f"another run writes checkpoints to {folder}: {said or 'it does not say who'}; wait until it has ended, stop it, "
-        "or give another folder"
+        "or give another folder (--checkpoint)"
     )
 
 
 def _holder() -> str:
-    command = Path(sys.argv[0]).name
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = Path(sys.argv[0]).name if module is None else f"python -m {module.name}"
+    command = " ".join([program, *sys.argv[1:2]])
     return f"process {os.getpid()} on {socket.gethostname()} ({command}), since {datetime.now():%Y-%m-%d %H:%M:%S}\n"

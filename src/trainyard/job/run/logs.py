@@ -10,11 +10,12 @@ from typing import Any
 
 from trainyard.private import make_private, opener
 
-__all__ = ["MOST_BYTES", "Metrics", "cut", "metrics_files", "rank_log"]
+__all__ = ["MOST_BYTES", "Metrics", "cut", "end_of", "last_lines", "metrics_files", "rank_log"]
 
 MOST_BYTES = 64 * 2**20
 """Of a log; see `cut` and `Metrics`."""
 
+_LINE_BYTES = 1024  # that few lines exceed
 _CUT = b"\n[what was printed here is left out, because this log had grown to %d bytes]\n"
 
 
@@ -26,6 +27,21 @@ def rank_log(logs: Path, rank: int) -> Path:
 def metrics_files(logs: Path) -> tuple[Path, ...]:
     """The files of metrics that there are, older ones first."""
     return tuple(file for file in (logs / "metrics.1.jsonl", logs / "metrics.jsonl") if file.exists())
+
+
+def end_of(log: Path, most_bytes: int) -> bytes:
+    """The last bytes of a log, which may begin within a line; none if it is not there."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def last_lines(log: Path, num_lines: int) -> list[str]:
+    """The last lines of a log, fewer if they are very long; none if it is not there."""
+    return end_of(log, num_lines * _LINE_BYTES).decode(errors="replace").splitlines()[-num_lines:]
 
 
 def cut(logs: Iterable[Path], most_bytes: int = MOST_BYTES) -> None:
@@ -66,16 +82,25 @@ class Metrics:
                 file.unlink()
         self.file, self._most_bytes = folder / "metrics.jsonl", most_bytes
         self._handle = self._opened()
-        if _ends_within_a_line(self.file):
-            os.write(self._handle, b"\n")  # a process that was killed left half a line
+        self._is_cut_off = _ends_within_a_line(self.file)  # by a process that was killed
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Add a line."""
-        os.write(self._handle, json.dumps(entry).encode() + b"\n")
+        """Add a line.
+
+        Raises
+        ------
+        OSError
+            If there is no room for it, or for all of it; the next line begins a new one.
+        """
+        line = b"\n" * self._is_cut_off + json.dumps(entry).encode() + b"\n"
+        while line:
+            line = line[os.write(self._handle, line) :]
+            self._is_cut_off = bool(line)
         if os.fstat(self._handle).st_size > self._most_bytes:
-            self.close()
             self.file.replace(self.file.with_suffix(".1.jsonl"))
-            self._handle = self._opened()
+            new = self._opened()
+            self.close()
+            self._handle = new
 
     def close(self) -> None:
         """No more follows."""

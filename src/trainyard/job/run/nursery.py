@@ -26,7 +26,7 @@ from trainyard.job.run.attempt import Attempt, RankError, print_to
 from trainyard.job.run.config import Work
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.lock import FolderLock
-from trainyard.job.run.logs import rank_log
+from trainyard.job.run.logs import last_lines, rank_log
 from trainyard.job.run.processes import WorkerError
 from trainyard.job.run.saved import complete_steps
 from trainyard.job.run.worker import Prepared, prepare
@@ -119,7 +119,6 @@ def _message(work: Work, failure: RankError, logs: Path, restarts: int) -> str:
         advice = f"there is no complete checkpoint in {folder} yet: without --resume the run begins anew"
     else:
         advice = "there is no checkpoint to resume from: give a checkpoint folder"
-    log = rank_log(logs, failure.rank)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+    tail = "\n".join(last_lines(rank_log(logs, failure.rank), _TAIL_LINES))
     said = f"It last printed:\n{tail}\n" if tail else "It printed nothing.\n"
     return f"rank {failure.rank} {failure.reason}{after}. {said}{advice[0].upper()}{advice[1:]}."

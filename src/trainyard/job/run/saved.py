@@ -105,7 +105,8 @@ def check_unused(folder: Path) -> None:
     """
     if steps := saved_steps(folder):
         raise CheckpointError(
-            f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another folder"
+            f"{folder} already holds a checkpoint of step {steps[0]}; resume from it (--resume), or give another folder "
+            "(--checkpoint)"
         )
 
 

@@ -84,7 +84,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
             silent_s = silence.look({"": num_heard})[""]
             if silent_s > limit_s:
                 raise WorkerError(
-                    f"the process that watches the ranks gave no sign for {silent_s:.0f} s: it is stopped"
+                    f"the process that watches the ranks gave no heartbeat for {silent_s:.0f} s: it is stopped"
                 )
             continue
         try:

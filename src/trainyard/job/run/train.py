@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) ->
     """
     with _lock(work.config, launched.rank):
         _check_checkpoint(work)
-        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None, lambda _: None)
+        recorder = _Recorder(work.plan, work.config, lambda _: None, lambda _: None, _print)
         _train_under_launcher(work, recorder, launched, prepared)
         return recorder.result()
 
@@ -217,8 +217,11 @@ class _Recorder:
 
     def on_step(self, metrics: StepMetrics) -> None:
         self.by_step[metrics.step] = metrics
-        if self.metrics is not None:
-            self.metrics.write(metrics.as_dict())
+        try:
+            if self.metrics is not None:
+                self.metrics.write(metrics.as_dict())
+        except OSError as error:
+            self.note(f"metrics of some steps are not written to {self.config.log}: {error.strerror}")
         self._tell_step(metrics)
 
     def on_ready(self, step: int, notes: tuple[str, ...]) -> None:
@@ -245,6 +248,11 @@ class _Recorder:
             tuple(self.notes),
             path_of(folder, steps[0]) if folder is not None and steps else None,
         )
+
+
+def _print(note: str) -> None:
+    with suppress(OSError):  # of a disk that is full
+        print(note, flush=True)
 
 
 def _train_under_launcher(

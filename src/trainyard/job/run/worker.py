@@ -162,7 +162,7 @@ def train_rank(
             pacer.rest()
         done = _step(executor, work, rank, step, began_s)
         if done.skipped and config.on_nonfinite == "stop":
-            raise NonFiniteError(_stopped(done, config, checkpointer))
+            raise _stopped(done, config, checkpointer)
         report(done)
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
@@ -174,8 +174,8 @@ def train_rank(
         checkpointer.wait()
 
 
-def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | None) -> str:
-    """What is said when a step is not finite, once the checkpoint before it is on the disk."""
+def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | None) -> NonFiniteError:
+    """What is raised when a step is not finite, once the checkpoint before it is on the disk."""
     values = {**step.losses, "norm of the gradient": step.grad_norm}
     wrong = [f"{n.removeprefix('loss:')} is {x}" for n, x in values.items() if not math.isfinite(x)]
     if checkpointer is not None:
@@ -186,10 +186,11 @@ def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | N
         if steps
         else "there is no checkpoint"
     )
-    return (
+    return NonFiniteError(
         f"step {step.step + 1}, of data({step.step}), is not finite: {', '.join(wrong)}. The run ended before its "
-        f"update; {kept}. Look at the data of that step, lower the learning rate in a run of its own, or leave out the "
-        f"updates of such steps ({'--resume ' if steps else ''}--on-nonfinite skip)"
+        f"update; {kept}.",
+        "Look at the data of that step, lower the learning rate in a run of its own, or leave out the updates of such "
+        f"steps ({'--resume ' if steps else ''}--on-nonfinite skip)",
     )
 
 

@@ -29,6 +29,7 @@ from trainyard.job.schedules.gpipe import gpipe
 from trainyard.job.schedules.interleaved import interleaved
 from trainyard.job.schedules.one_f_one_b import one_f_one_b
 from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
+from trainyard.reading import shown
 
 __all__ = [
     "SCHEDULES",
@@ -79,5 +80,5 @@ def make_schedule(name: str, num_ranks: int, num_microbatches: int, num_stages_p
         On an unknown name or a count the schedule does not allow.
     """
     if name not in SCHEDULES:
-        raise ValueError(f"unknown schedule {name!r}; the known ones are {', '.join(sorted(SCHEDULES))}")
+        raise ValueError(f"unknown schedule {shown(name)}; the known ones are {', '.join(sorted(SCHEDULES))}")
     return SCHEDULES[name](num_ranks, num_microbatches, num_stages_per_rank)

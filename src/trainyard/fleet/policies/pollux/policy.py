@@ -67,6 +67,9 @@ class Searched:
     away: frozenset[int] = frozenset()
 
 
+_MOST_SEARCHED = 10_000
+
+
 @dataclass(frozen=True)
 class Pollux:
     """The scheduler of Pollux; for rounds of ``interval_s``.
@@ -98,6 +101,11 @@ class Pollux:
                 f"the fairness of speedups must be a number other than 0, or minus infinity, got {self.fairness}; -1 is "
                 "the paper's"
             )
+        for name in ("num_generations", "population"):
+            if not 1 <= (count := getattr(self, name)) <= _MOST_SEARCHED:
+                raise FleetError(
+                    f"{name} of pollux is a whole number from 1 to {_MOST_SEARCHED:,}, got {count:,}; 100 is the paper's"
+                )
 
     @property
     def round_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Nodes that give no sign any more are found out by whoever runs their jobs, unless it was away itself."""
+"""Nodes that give no heartbeat any more are found out by whoever runs their jobs, unless it was away itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.run.alive import NodeWatch
 from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.limits import JobLimits
+from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.slurm import _batch, _Row
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
@@ -59,14 +59,14 @@ def test_a_node_that_gives_no_sign_is_named(home: JobHome) -> None:
     for _ in range(100):  # before its nodes have begun, nothing is known of a job
         assert watch.problem(home) is None
         clock.now_s += 3.0
-    home.sign(0)
-    home.sign(2)
+    home.beat(0)
+    home.beat(2)
     found = None
     while found is None:
-        home.sign(0)
+        home.beat(0)
         found = watch.problem(home)
         clock.now_s += 1.0
-    assert found == "the node of rank 2 gave no sign for 63 s: its processes are stopped, or it is lost"
+    assert found == "the node of rank 2 gave no heartbeat for 63 s: its processes are stopped, or it is lost"
     watch.forget("a")
     assert watch.problem(home) is None
 
@@ -74,18 +74,18 @@ def test_a_node_that_gives_no_sign_is_named(home: JobHome) -> None:
 def test_who_was_away_itself_begins_to_count_anew(home: JobHome) -> None:
     clock = Clock()
     watch = NodeWatch(60.0, clock)
-    home.sign(0)
+    home.beat(0)
     for _ in range(4):
         assert watch.problem(home) is None
         clock.now_s += 3600.0
 
 
 def test_a_new_start_has_given_no_sign(home: JobHome) -> None:
-    home.sign(0)
+    home.beat(0)
     (home.path / home.new_meeting()).touch()
-    assert home.signs()
+    assert home.heartbeats()
     home.allow()
-    assert not home.signs()
+    assert not home.heartbeats()
     assert not list(home.path.glob("meeting-*"))
 
 
@@ -94,7 +94,7 @@ def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
     clock = Clock()
     engine = Suspended(Site.uniform(1, 1, "A100-80G"), home.path.parent, limits=JobLimits(heartbeat_s=60.0))
     engine._node_watch = NodeWatch(60.0, clock)
-    home.sign(0)
+    home.beat(0)
     engine.suspended = True
     for _ in range(10):
         assert engine.progress("a").failure is None
@@ -103,7 +103,7 @@ def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
     while (progress := engine.progress("a")).failure is None:
         assert not engine.killed
         clock.now_s += 10.0
-    assert progress.failure.startswith("the node of rank 0 gave no sign for 70 s")
+    assert progress.failure.startswith("the node of rank 0 gave no heartbeat for 70 s")
     assert progress.killed
     assert engine.killed == 1
     assert home.progress(is_over=True) == progress
@@ -123,7 +123,7 @@ def test_limits_are_more_than_nothing() -> None:
 
 
 def test_a_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
-    JobHome(tmp_path / "gone").sign(0)  # nor is this an error: it is said again soon
+    JobHome(tmp_path / "gone").beat(0)  # nor is this an error: it is said again soon
 
 
 def test_how_far_a_job_is_while_its_metrics_are_begun_anew(home: JobHome) -> None:

@@ -1,4 +1,4 @@
-"""Which jobs have a node that gives no sign of life any more, as whoever runs them has seen it."""
+"""Which jobs have a node that gives no heartbeat any more, as whoever runs them has seen it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LOOKS_PER_LIMIT = 20
 
 
 class NodeWatch:
-    """Looks at the signs that nodes leave in the folders of their jobs, not more often than makes sense.
+    """Looks at the heartbeats that nodes leave in the folders of their jobs, not more often than makes sense.
 
     Parameters
     ----------
-    limit_s : after which a node that gives no sign counts as stopped or lost.
+    limit_s : after which a node that gives no heartbeat counts as stopped or lost.
     clock : of this process, in seconds.
     """
 
@@ -34,13 +34,14 @@ class NodeWatch:
             return None
         self._look_s[name] = now_s + self._limit_s / _LOOKS_PER_LIMIT
         silence = self._silences.setdefault(name, Silence(self._limit_s / 4, self._clock))
-        silent = silence.look(home.signs())
+        silent = silence.look(home.heartbeats())
         rank = max(silent, key=silent.__getitem__, default=None)
         if rank is None or silent[rank] <= self._limit_s:
             return None
-        return f"the node of rank {rank} gave no sign for {silent[rank]:.0f} s: its processes are stopped, or it is lost"
+        gave = f"the node of rank {rank} gave no heartbeat for {silent[rank]:.0f} s"
+        return f"{gave}: its processes are stopped, or it is lost"
 
     def forget(self, name: str) -> None:
-        """A job does not run, or is not to give signs now: when it does again, counting begins anew."""
+        """A job does not run, or is not to give heartbeats now: when it does again, counting begins anew."""
         self._silences.pop(name, None)
         self._look_s.pop(name, None)

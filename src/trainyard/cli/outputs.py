@@ -1,0 +1,94 @@
+"""Where options let something be written: looked at before a verb does anything, and written with one message."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+__all__ = ["Output", "check_outputs", "writing"]
+
+
+class Output(Enum):
+    """What an option names."""
+
+    FILE = "file"
+    FOLDER = "folder"
+
+
+def check_outputs(options: Any) -> None:
+    """Refuse where nothing can be written.
+
+    Raises
+    ------
+    ValueError
+        Names the option, and what is in the way.
+    """
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        for kind in get_args(hint):
+            path = getattr(options, name)
+            if isinstance(kind, Output) and path is not None:
+                try:
+                    found = _in_the_way(path, kind)
+                except OSError as error:
+                    found = f"nothing can be written there: {error.strerror}"
+                if found:
+                    option = "--" + name.replace("_", "-")
+                    raise ValueError(f"{option} {path}: {found}; give another {kind.value}")
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Write something, such as ``page``, after all the work that it tells of.
+
+    Raises
+    ------
+    FailedRunError
+        If that fails after all.
+    """
+    from trainyard.job.run.errors import FailedRunError
+
+    try:
+        yield
+    except OSError as error:
+        raise FailedRunError(
+            f"the {what} cannot be written to {path}: {error.strerror}; give another file"
+        ) from error
+
+
+def _in_the_way(path: Path, kind: Output) -> str:
+    if kind is Output.FOLDER:
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir():
+            return f"{'it' if there == path else there} is no folder"
+        _try_in(there)
+        return ""
+    if not path.exists():
+        if not path.parent.is_dir():
+            return f"there is no folder {path.parent}"
+        _try_in(path.parent)
+        return ""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or _takes_all(path)):
+        return "it is a device or a socket"
+    return "" if os.access(path, os.W_OK) else "it may not be written"
+
+
+def _try_in(folder: Path) -> None:
+    """Make a file there that nobody sees, as modes do not say all."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _takes_all(path: Path) -> bool:
+    """Whether it is a terminal, or what throws everything away."""
+    return path.is_char_device() and (
+        path.resolve() == Path(os.devnull) or str(path.resolve()).startswith("/dev/pts/")
+    )
