@@ -141,7 +141,7 @@ def test_status_tells_whether_any_policy_ran(tmp_path: Path, capsys: pytest.Capt
     assert main((*to, "las", "--restart-s", "300")) == 1
     said = capsys.readouterr()
     assert "las refused: 2 jobs were started" in said.out
-    assert said.err.startswith("error: no policy could run: las refused: 2 jobs were started")
+    assert "\nerror: no policy could run: las refused: 2 jobs were started" in said.err
     assert main((*to, "las,fifo", "--baseline", "srtf")) == 2
     assert "take one of las, fifo, or 'as recorded'" in capsys.readouterr().err
     # The row that cannot be read comes first; without it, the job that never fits.
