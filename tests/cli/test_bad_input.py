@@ -160,10 +160,6 @@ CASES |= {
     "a job without end": (fleet("endless.csv"), ("field 'length_s'", "line 2: got '1e30'", "30 years")),
     "a job that creeps": (fleet("creeps.csv"), ("field 'speeds'", "line 2: got 'T4:1=1e-300'", "30 years")),
     "a job that comes too late": (fleet("late.csv"), ("field 'arrival_s'", "line 2: got '1e30'", "1e+12")),
-    "more rounds than end": (
-        fleet("slow.csv", "--round-s", "0.001"),
-        ("job 'a' takes 100000 s", "100,000,000 rounds of 0.001 s", "10,000,000"),
-    ),
     "no speeds": (fleet("speedless.csv"), ("line 2: no speeds given; write",)),
     "long name of a device": (("hardware", "1x2x" + "A" * 100_000), ("unknown device 'AAA", "...", "known: A100")),
     "long cluster": (fleet("jobs.csv", "--cluster", "4x4@" + "1cpu," * 1000), ("1cpu,1cpu", "...", "none of 24cpu")),
@@ -231,6 +227,15 @@ CASES |= OUTPUTS
 def test_bad_input(case, folder, capsys):
     arguments, said = CASES[case]
     check(arguments, said, capsys)
+
+
+def test_more_rounds_than_end_refuse_the_policy(folder, capsys):
+    code = cli.main(fleet("slow.csv", "--round-s", "0.001"))
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "fifo refused: job 'a' takes 100000 s" in out
+    for word in ("error: no policy could run", "100,000,000 rounds of 0.001 s", "10,000,000"):
+        assert word in err
 
 
 def check(arguments, said, capsys):

@@ -25,9 +25,9 @@ INTERFACE = {
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",
     "fleet simulate": "--json --trace --cluster --policy --format --profiles --limit --strict --timezone --placement "
-    "--round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s "
-    "--stragglers --crowding --seed --html",
-    "fleet compare": "--json --cluster --format --profiles --limit --strict --timezone --placement "
+    "--baseline --round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s "
+    "--checkpoint-every-s --stragglers --crowding --seed --html --csv",
+    "fleet compare": "--json --cluster --format --profiles --limit --strict --timezone --placement --baseline "
     "--round-s --start-s --restart-s --failure-every-s --node-failure-every-s --node-repair-s --checkpoint-every-s "
     "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html",
     "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",

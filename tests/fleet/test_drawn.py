@@ -135,14 +135,14 @@ def test_the_command_compares_on_a_trace(tmp_path: Path, capsys: pytest.CaptureF
     (standing,) = plain["policies"]
     jobs = list(read_workload(TRACE))
     clusters = {job.virtual_cluster for job in jobs}
-    assert set(standing["virtual_clusters"]) == clusters
-    assert "By virtual cluster" in page.read_text()
+    assert set(standing["by"]["virtual_cluster"]) == clusters
+    assert "Whose jobs wait, beside srtf" in page.read_text()
     assert all(name in page.read_text() for name in clusters)
     assert standing["num_missed"] == {"mean": 0.0, "half_width": 0.0}
     (late,) = compared(capsys, "--trace", str(TRACE), "--deadlines", "0.5,1.5")["policies"]
     assert late["completion_s"] == standing["completion_s"], "the jobs are the same"
     assert 20 < late["num_missed"]["mean"] < 60, "at least those with less than their length"
-    by_cluster = sum(figures["num_missed"]["mean"] for figures in late["virtual_clusters"].values())
+    by_cluster = sum(figures["num_missed"]["mean"] for figures in late["by"]["virtual_cluster"].values())
     assert by_cluster == pytest.approx(late["num_missed"]["mean"])
 
 
@@ -175,7 +175,7 @@ def test_the_command_draws_from_all_generators(throughputs: Path, capsys: pytest
     assert cli.main((*command, "--seeds", "2", "--deadlines", "1,2")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "40 jobs of gavel at load 0.8, deadlines after 1 to 2 lengths on 2x4xv100+2x2xk80, 2 seeds" in said
-    assert "missed deadlines" in said
+    assert "missed" in said
     assert "unfair" in said
 
 
@@ -184,7 +184,7 @@ def test_the_command_draws_from_all_generators(throughputs: Path, capsys: pytest
     [
         (("--trace", str(TRACE), "--workload", "philly"), "leave --workload, --jobs and --load out"),
         (("--trace", str(TRACE), "--jobs", "5"), "leave --workload, --jobs and --load out"),
-        (("--limit", "5"), "--format, --limit, --strict and --timezone are about a trace"),
+        (("--limit", "5"), "--format, --limit and --timezone are about a trace"),
         (("--deadlines", "1"), "is not two numbers separated by a comma"),
         (("--deadlines", "2,1"), "deadlines are between two numbers of lengths"),
         (("--workload", "gavel"), "'gavel' needs `profiles`"),

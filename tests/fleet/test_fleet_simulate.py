@@ -43,8 +43,8 @@ def test_a_queue_on_one_device() -> None:
     jobs = [declared_job("a", 0, 1, 10), declared_job("b", 1, 1, 5), declared_job("c", 2, 1, 1)]
     run = simulate_fleet(jobs, Site.uniform(1, 1), fifo())
     assert finished(run) == {"a": 10, "b": 15, "c": 16}
-    assert run.queueing_s.tolist() == [0, 9, 13]
-    assert run.utilisation == 1.0
+    assert run.first_wait_s.tolist() == [0, 9, 13]
+    assert run.busy == 1.0
 
 
 def test_restarting_costs_time() -> None:
@@ -122,7 +122,7 @@ NOTHING = Targets(np.zeros(0, np.int64))
 )
 def test_what_cannot_be_is_refused(jobs: list[Job], policy: Any, message: str) -> None:
     with pytest.raises(FleetError, match=message):
-        simulate_fleet(jobs, Site.uniform(1, 4), policy)
+        simulate_fleet(jobs, Site.uniform(1, 4), policy, strict=True)
 
 
 def test_jobs_run_on_the_types_that_they_can_run_on() -> None:
@@ -189,7 +189,7 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
     ]
     run = setting_of("antman").simulate(jobs, Site.uniform(1, 1))
     assert run.device_s.sum() > run.makespan_s, "they share no device"
-    assert run.utilisation == pytest.approx(1.0)
+    assert run.busy == pytest.approx(1.0)
     assert run.busy_device_s == pytest.approx(run.makespan_s)
 
 

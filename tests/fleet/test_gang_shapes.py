@@ -102,7 +102,7 @@ def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) 
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"
         ):
-            setting.simulate(jobs, SITE)
+            setting.simulate(jobs, SITE, strict=True)
         return
     run = setting.simulate(jobs, SITE, keep_spans=True)
     assert len(run.names) == len(jobs)
@@ -123,7 +123,7 @@ def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) 
 def test_what_cannot_be_heeded_is_refused(asked: dict[str, object], said: str) -> None:
     job = declared_job("a", 0, 4, 5, **asked)
     with pytest.raises(FleetError, match=said):
-        setting_of("fifo").simulate([job], THREES)
+        setting_of("fifo").simulate([job], THREES, strict=True)
 
 
 def test_workers_may_lie_on_one_type_of_device() -> None:
@@ -133,7 +133,7 @@ def test_workers_may_lie_on_one_type_of_device() -> None:
     assert devices_by_node(run, site)["a"] == [[4]]
     small = declared_job("a", 0, 4, 5, gang=(2, 2), device_types=("small",))
     with pytest.raises(FleetError, match="no nodes of one type with room"):
-        setting_of("fifo").simulate([small], site)
+        setting_of("fifo").simulate([small], site, strict=True)
 
 
 def test_real_jobs_are_refused_before_they_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -41,8 +42,9 @@ def test_who_refuses_comes_last_and_misses_deadlines(
     # The long one is late under each that runs it.
     assert some["num_missed_deadlines"] == 1 + 3
     assert everybody["num_missed_deadlines"] == 4
-    assert some["virtual_clusters"]["one"] == {"num_jobs": 0, "num_refused": 4, "num_missed_deadlines": 3}
-    assert some["virtual_clusters"]["two"]["num_missed_deadlines"] == 1
+    counts = {"num_jobs": 0, "num_refused": 4, "num_missed_deadlines": 3}
+    assert some["by"]["virtual_cluster"]["one"] == {**counts, "to_baseline": None}
+    assert some["by"]["virtual_cluster"]["two"]["num_missed_deadlines"] == 1
     assert "mean_completion_s" not in everybody
 
 
@@ -50,10 +52,10 @@ def test_refusals_are_said_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     page = tmp_path / "league.html"
     text = simulated(tmp_path, f"{_SOME},fifo", capsys, "--html", str(page))
     assert "5 jobs, 2 devices" in text
-    heading = next(line for line in text.splitlines() if "policy" in line).split()
-    assert heading[-2:] == ["missed", "refused"]
-    (row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["fifo"])
-    assert row[-1] == "0"
+    times, devices, *_ = (line.split() for line in text.splitlines() if line.split()[:1] == ["policy"])
+    assert (times[-1], devices[-1]) == ("missed", "refused")
+    late, row, *_ = (line.split() for line in text.splitlines() if line.split()[:1] == ["fifo"])
+    assert (late[-1], row[-1]) == ("2", "0")
     why = "asks for {} devices; guaranteed jobs of virtual cluster 'one' may have 0 together"
     assert (
         f"{_SOME} refused 4 of 5 jobs: "
@@ -61,7 +63,7 @@ def test_refusals_are_said_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
         + "; and 1 more"
         in text
     )
-    assert "By virtual cluster" in page.read_text()
+    assert "Whose jobs wait" in page.read_text()
 
 
 def test_nothing_is_said_where_nobody_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,3 +71,82 @@ def test_nothing_is_said_where_nobody_refuses(tmp_path: Path, capsys: pytest.Cap
     text = simulated(tmp_path, "fifo", capsys, jobs=jobs)
     assert "refused" not in text
     assert "missed" not in text
+
+
+_RECORDED = """name,arrival_s,num_devices,length_s,user,account,started_s
+a,0,2,100,ann,x,0
+b,10,2,50,bob,x,120
+wide,12,200,10,ann,x,13
+c,20,1,30,ann,y,200
+nonsense,20,one,30,ann,y,200
+"""
+
+
+def test_counts_add_up_and_every_job_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that were read are jobs and rows left out; jobs are those that ended, were refused, or can never run."""
+    table = tmp_path / "found.csv"
+    policies = ("--restart-s", "300", "--baseline", "as recorded", "--csv", str(table), "--json")
+    found = json.loads(simulated(tmp_path, "las,srtf,fifo", capsys, *policies, jobs=_RECORDED))
+    rows, baseline = found["rows"], found["baseline"]
+    assert rows["num_rows"] == rows["num_jobs"] + sum(each["num_rows"] for each in rows["left_out"]) == 5
+    assert [(each["policy"], "while they restart" in each["why"]) for each in found["cannot_run"]] == [
+        ("las", True)
+    ]
+    assert baseline == "as recorded"
+    runs = {run["policy"]: run for run in found["runs"]}
+    assert list(runs) == ["fifo", "as recorded", "srtf"]
+    for run in runs.values():
+        assert run["num_jobs"] + run["num_refused"] + run["num_left_out"] == rows["num_jobs"]
+        assert run["num_left_out"] == sum(each["num_jobs"] for each in run["left_out"]) == 1
+        assert sorted(run["jobs"]["name"]) == ["a", "b", "c", "wide"]
+        assert dict(zip(run["jobs"]["name"], run["jobs"]["state"], strict=True))["wide"] == "left out"
+    assert runs["as recorded"]["mean_waiting_s"] == pytest.approx((0 + 110 + 180) / 3)
+    assert runs["fifo"]["to_baseline"] == pytest.approx((100 + 140 + 160) / (100 + 160 + 210))
+    assert runs["fifo"]["by"]["user"]["bob"]["to_baseline"] == pytest.approx(140 / 160)
+    assert runs["fifo"]["by"]["account"]["y"]["mean_waiting_s"] == 130.0
+    assert runs["fifo"]["by"]["devices"]["1"]["mean_slowdown"] == pytest.approx(160 / 30)
+    assert runs["fifo"]["series"]["num_waiting"] == [0, 1, 2, 1, 0, 0]
+    assert runs["srtf"]["useful"] < 0.25 < 0.95 < runs["srtf"]["busy"]
+    with table.open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 12
+    (line,) = (each for each in lines if (each["policy"], each["name"]) == ("fifo", "b"))
+    assert (line["user"], line["account"], line["waiting_s"], line["num_starts"]) == ("bob", "x", "90.0", "1")
+    series = (tmp_path / "found.series.csv").read_text().splitlines()
+    assert series[0] == "policy,time_s,num_devices_in_use,num_waiting"
+    assert "fifo,20.0,2,2" in series
+
+
+def test_what_was_left_out_and_who_loses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "league.html"
+    options = ("--restart-s", "300", "--html", str(page))
+    text = simulated(tmp_path, "fifo,srtf,las", capsys, *options, jobs=_RECORDED)
+    for said in (
+        "las refused: 2 jobs were started",
+        "left out: 1 of 4 jobs",
+        "1 job: it asks for more devices of one type than there are (wide)",
+        "who loses most, fifo / policy",
+    ):
+        assert said in text
+    row = next(line.split() for line in text.splitlines() if line.split()[:3] == ["srtf", "user", "bob"])
+    assert row[3:5] == ["1", "2.71x"]
+    assert "as recorded" in page.read_text()
+    assert "more devices of one type" in page.read_text()
+
+
+def test_status_tells_whether_any_policy_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(_RECORDED)
+    to = ("fleet", "simulate", "--trace", str(trace), "--cluster", "1x2", "--policy")
+    assert main((*to, "las", "--restart-s", "300")) == 1
+    said = capsys.readouterr()
+    assert "las refused: 2 jobs were started" in said.out
+    assert "\nerror: no policy could run: las refused: 2 jobs were started" in said.err
+    assert main((*to, "las,fifo", "--baseline", "srtf")) == 2
+    assert "take one of las, fifo, or 'as recorded'" in capsys.readouterr().err
+    # The row that cannot be read comes first; without it, the job that never fits.
+    assert main((*to, "las,fifo", "--strict")) == 2
+    assert "line 6" in capsys.readouterr().err
+    trace.write_text(_RECORDED.replace("one", "1"))
+    assert main((*to, "las,fifo", "--strict")) == 2
+    assert "job 'wide' asks for 200 devices" in capsys.readouterr().err

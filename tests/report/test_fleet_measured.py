@@ -35,13 +35,13 @@ def test_jobs_stand_in_the_order_in_which_they_really_ended() -> None:
     assert [job.place for job in jobs] == [(2, 1), (3, 2), (1, 3)]
     by_name = {job.name: job for job in jobs}
     assert by_name["short"].jct_s == (110.0, 21.0)
-    assert by_name["short"].queueing_s == (90.0, 0.0)
+    assert by_name["short"].first_wait_s == (90.0, 0.0)
     assert [job.num_starts for job in jobs] == [(1, 1), (1, 1), (1, 2)]
     assert by_name["long"].jct_s[0] == 100.0
     assert by_name["long"].error == pytest.approx(1 - 100.0 / by_name["long"].jct_s[1])
     assert mean.place is None
     assert mean.jct_s == pytest.approx((predicted.completion_s.mean(), measured.completion_s.mean()))
-    assert mean.queueing_s == pytest.approx((predicted.queueing_s.mean(), measured.queueing_s.mean()))
+    assert mean.first_wait_s == pytest.approx((predicted.first_wait_s.mean(), measured.first_wait_s.mean()))
 
 
 def test_table_and_document_say_the_same() -> None:

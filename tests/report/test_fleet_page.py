@@ -55,7 +55,7 @@ def test_distributions_are_those_of_the_runs() -> None:
     runs, figures = drawn_runs("fifo", "srtf")
     for heading, values_of in (
         ("Completion times", lambda run, size_s: run.completion_s / size_s),
-        ("Queueing times", lambda run, size_s: run.queueing_s / size_s),
+        ("Waiting times", lambda run, size_s: run.waiting_s / size_s),
         ("Finish-time fairness", lambda run, size_s: run.unfairness),
     ):
         figure, note = figures[heading]
@@ -67,7 +67,7 @@ def test_distributions_are_those_of_the_runs() -> None:
             above = values > 0
             assert lines[run.policy]["x"] == pytest.approx(values[above], rel=1e-6)
             assert lines[run.policy]["y"] == pytest.approx(((np.arange(80) + 1) / 80)[above])
-            if heading == "Queueing times":
+            if heading == "Waiting times":
                 assert 0 < above.sum() < 80
                 assert f"{run.policy} {100 * (~above).mean():.1f} %" in note
 
@@ -144,15 +144,15 @@ def test_what_is_said_of_virtual_clusters(tmp_path: Path, capsys: pytest.Capture
     assert main(("fleet", "simulate", *to, "--json")) == 0
     first, second = json.loads(capsys.readouterr().out)["runs"]
     assert (first["policy"], second["policy"]) == ("srtf", "fifo")
-    product = second["virtual_clusters"]["product"]
-    assert second["virtual_clusters"].keys() == {"product", "research"}
+    product = second["by"]["virtual_cluster"]["product"]
+    assert second["by"]["virtual_cluster"].keys() == {"product", "research"}
     # Both wait for the wide one until 100 s, and end at 140 s: by when they were due, from their arrival, was long past.
     assert (product["num_jobs"], product["mean_completion_s"], product["num_missed_deadlines"]) == (
         2,
         125.0,
         2,
     )
-    assert (product["device_s"], product["mean_queueing_s"]) == (80.0, 85.0)
+    assert (product["device_s"], product["mean_first_wait_s"]) == (80.0, 85.0)
     assert product["worst_unfairness"] > 1.0
     assert second["num_missed_deadlines"] == 2
     (bars,) = figures_of(page.read_text())["What ran where: fifo"][0]["data"]
@@ -160,7 +160,7 @@ def test_what_is_said_of_virtual_clusters(tmp_path: Path, capsys: pytest.Capture
     assert not [text for text in bars["text"] if "<" in text]
     document = rendered(page.read_text(), tmp_path)
     assert errors_shown(document) == ""
-    for said in ("By virtual cluster", "research", "Queueing times", "Finish-time fairness", "League table"):
+    for said in ("Whose jobs wait", "research", "Waiting times", "Finish-time fairness", "League table"):
         assert said in document
     # One figure each, and in the two charts a bar for every device of every stint.
     assert document.count('class="main-svg"') >= 6

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,55 @@ from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
 
 Floats = NDArray[np.float64]
+
+_INF = float("inf")
+
+
+class Submitted(NamedTuple):
+    """A job as it was submitted, as far as reports group jobs by it.
+
+    Attributes
+    ----------
+    num_devices, device_types : that it asks for; types are joined by a +, and empty if it takes any.
+    deadline_s : infinite if it has none.
+    """
+
+    name: str
+    user: str
+    account: str
+    virtual_cluster: str
+    num_devices: int
+    device_types: str
+    deadline_s: float
+
+    @classmethod
+    def of(cls, job: Job) -> Submitted:
+        """What reports need of a job."""
+        types = "+".join(job.device_types) if job.device_types else ""
+        deadline_s = _INF if job.deadline_s is None else job.deadline_s
+        return cls(job.name, job.user, job.account, job.virtual_cluster, job.num_devices, types, deadline_s)
+
+
+class Unfit(NamedTuple):
+    """A job that was left out, because it can never run here under the policy.
+
+    Attributes
+    ----------
+    reason : in words, the same for all jobs that lack the same.
+    said : of this one.
+    """
+
+    job: Submitted
+    reason: str
+    said: str
+
+
+class Series(NamedTuple):
+    """What changes over time, at every change: how things are from ``time_s`` on."""
+
+    time_s: Floats
+    num_devices_in_use: Floats
+    num_waiting: Floats
 
 
 @dataclass(frozen=True)
@@ -31,38 +82,63 @@ class FleetRun:
 
     Attributes
     ----------
-    names, virtual_clusters : of the jobs.
+    policy, placement : names of both; the placement in words where the policy has one of its own.
+    jobs : that ended.
     arrival_s, first_start_s, finish_s : when each came, first had devices, and ended.
-    device_s : devices times time that each had.
+    waiting_s : time without devices, from arrival to end.
+    lost_s : time with devices in which no work was done that counts: starts, restarts, and work that a failure undid. The
+        rest of the time from arrival to end is work. Of real trainings it is not known, and 0.
+    device_s, lost_device_s : devices times time that each had, and of that what was lost.
     num_preempted, num_starts : how often each lost its devices, and got some or others.
-    deadline_s : infinite where there is none.
-    fair_s : how long each would have taken with an equal share of the cluster for itself.
-    refused : jobs that were turned away, and why.
-    refused_clusters, refused_deadline_s : virtual clusters and deadlines of these, in the same order.
-    used : (time, devices in use from then on), at every change.
+    alone_s, fair_s : how long each would have taken on its gang without waiting, and with an equal share of the cluster.
+    refused : jobs that were turned away by the policy, and why.
+    refused_jobs : the same jobs, as they were submitted.
+    left_out : jobs that can never run here, and were not simulated.
+    series : devices in use and jobs that wait, over time.
     spans : what ran where; empty unless it was asked for.
     num_decisions, num_failures : of the policy; of devices that jobs had.
     """
 
     policy: str
+    placement: str
     site: Site
-    names: tuple[str, ...]
-    virtual_clusters: tuple[str, ...]
+    jobs: tuple[Submitted, ...]
     arrival_s: Floats
     first_start_s: Floats
     finish_s: Floats
+    waiting_s: Floats
+    lost_s: Floats
     device_s: Floats
+    lost_device_s: Floats
     num_preempted: NDArray[np.int64]
     num_starts: NDArray[np.int64]
-    deadline_s: Floats
+    alone_s: Floats
     fair_s: Floats
     refused: tuple[tuple[str, str], ...]
-    refused_clusters: tuple[str, ...]
-    refused_deadline_s: Floats
-    used: tuple[Floats, Floats]
+    refused_jobs: tuple[Submitted, ...]
+    left_out: tuple[Unfit, ...]
+    series: Series
     spans: tuple[Span, ...]
     num_decisions: int
     num_failures: int
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(job.name for job in self.jobs)
+
+    @cached_property
+    def virtual_clusters(self) -> tuple[str, ...]:
+        return tuple(job.virtual_cluster for job in self.jobs)
+
+    @cached_property
+    def deadline_s(self) -> Floats:
+        """Infinite where there is none."""
+        return np.array([job.deadline_s for job in self.jobs], np.float64)
+
+    @cached_property
+    def refused_deadline_s(self) -> Floats:
+        """The same of jobs that were refused."""
+        return np.array([job.deadline_s for job in self.refused_jobs], np.float64)
 
     @cached_property
     def completion_s(self) -> Floats:
@@ -70,18 +146,35 @@ class FleetRun:
         return self.finish_s - self.arrival_s
 
     @cached_property
-    def queueing_s(self) -> Floats:
+    def first_wait_s(self) -> Floats:
         """From arrival to the first devices."""
         return self.first_start_s - self.arrival_s
 
     @cached_property
-    def unfairness(self) -> Floats:
-        """Finish-time fairness: completion time over that with an equal share; above 1 a job was wronged.
+    def work_s(self) -> Floats:
+        """Time with devices in which work was done that counts."""
+        return self.completion_s - self.waiting_s - self.lost_s
 
-        A job without work, which takes no time with any share, has 1.
-        """
-        fair = np.ones_like(self.fair_s)
-        return np.divide(self.completion_s, self.fair_s, out=fair, where=self.fair_s > 0)
+    @cached_property
+    def slowdown(self) -> Floats:
+        """Completion time over the time that the job takes on its gang without waiting."""
+        return _ratio(self.completion_s, self.alone_s)
+
+    @cached_property
+    def unfairness(self) -> Floats:
+        """Finish-time fairness: completion time over that with an equal share; above 1 a job was wronged."""
+        return _ratio(self.completion_s, self.fair_s)
+
+    def of(self, ran: Sequence[int], refused: Sequence[int]) -> FleetRun:
+        """The same run of some of its jobs, by their places in ``jobs`` and in ``refused``. It has no spans."""
+        kept: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if isinstance(column, np.ndarray):
+                kept[field.name] = column[list(ran)]
+        for name, places in (("jobs", ran), ("refused", refused), ("refused_jobs", refused)):
+            kept[name] = tuple(getattr(self, name)[place] for place in places)
+        return replace(self, spans=(), **kept)
 
     @property
     def wronged(self) -> float:
@@ -106,9 +199,18 @@ class FleetRun:
         return int(self.num_preempted.sum())
 
     @property
-    def mean_queueing_s(self) -> float:
+    def mean_waiting_s(self) -> float:
+        """Mean time that jobs spend without devices."""
+        return float(self.waiting_s.mean()) if len(self.names) else 0.0
+
+    @property
+    def mean_first_wait_s(self) -> float:
         """Mean time from a job's arrival to its first devices."""
-        return float(self.queueing_s.mean()) if len(self.names) else 0.0
+        return float(self.first_wait_s.mean()) if len(self.names) else 0.0
+
+    @property
+    def mean_slowdown(self) -> float:
+        return float(self.slowdown.mean()) if len(self.names) else 0.0
 
     def percentile_s(self, percent: float) -> float:
         """A percentile of the completion times."""
@@ -124,21 +226,27 @@ class FleetRun:
         """Devices times time in which jobs, one or several together, had them, from the first arrival to the last end."""
         if not len(self.names):
             return 0.0
-        moments_s, counts = self.used
+        moments_s, counts, _ = self.series
         last_s = self.makespan_s
         lasts_s = np.diff(np.clip(np.append(moments_s, last_s), last_s - self.span_s, last_s))
         return float(counts @ lasts_s)
 
     @property
-    def utilisation(self) -> float:
+    def busy(self) -> float:
         """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
         whole_s = self.span_s * self.site.num_devices
         return self.busy_device_s / whole_s if whole_s > 0 else 0.0
 
     @property
+    def useful(self) -> float:
+        """Of that, the share in which work was done that counts: without starts, restarts and work that was lost."""
+        had_s = float(self.device_s.sum())
+        return self.busy * (1.0 - float(self.lost_device_s.sum()) / had_s) if had_s > 0 else 0.0
+
+    @property
     def num_jobs(self) -> int:
-        """Jobs that came: those that ended, and those that were refused."""
-        return len(self.names) + len(self.refused)
+        """Jobs that came: those that ended, those that were refused, and those that were left out."""
+        return len(self.names) + len(self.refused) + len(self.left_out)
 
     @property
     def num_missed(self) -> int:
@@ -146,90 +254,84 @@ class FleetRun:
         return int((self.finish_s > self.deadline_s).sum() + np.isfinite(self.refused_deadline_s).sum())
 
 
+def _ratio(times_s: Floats, to_s: Floats) -> Floats:
+    """One over the other; 1 of a job without work, which takes no time."""
+    return np.divide(times_s, to_s, out=np.ones_like(to_s), where=to_s > 0)
+
+
 class Recorder:
     """Takes the notes of a run."""
 
     def __init__(self, keep_spans: bool) -> None:
-        self.names: list[str] = []
-        self.virtual_clusters: list[str] = []
+        self.jobs: list[Submitted] = []
         self.values = array("d")
         self.refused: list[tuple[str, str]] = []
-        self.refused_clusters: list[str] = []
-        self.refused_deadline_s = array("d")
-        self.used = (array("d"), array("d"))
+        self.refused_jobs: list[Submitted] = []
+        self.left_out: list[Unfit] = []
+        self.series = (array("d"), array("d"), array("d"))
         self.spans: list[Span] | None = [] if keep_spans else None
         self.num_decisions = self.num_failures = 0
 
-    def ended(
-        self,
-        job: Job,
-        first_start_s: float,
-        finish_s: float,
-        device_s: float,
-        num_preempted: float,
-        num_starts: float,
-        fair_s: float,
-    ) -> None:
-        """A job ended; values are those of the columns of `FleetRun`."""
-        self.names.append(job.name)
-        self.virtual_clusters.append(job.virtual_cluster)
-        deadline_s = float("inf") if job.deadline_s is None else job.deadline_s
-        self.values.extend(
-            (job.arrival_s, first_start_s, finish_s, device_s, num_preempted, num_starts, deadline_s, fair_s)
-        )
+    def ended(self, job: Job, *values: float) -> None:
+        """A job ended; values are those of ``COLUMNS`` but its arrival."""
+        self.jobs.append(Submitted.of(job))
+        self.values.append(job.arrival_s)
+        self.values.extend(values)
 
     def turned_away(self, job: Job, why: str) -> None:
         """A job was refused."""
         self.refused.append((job.name, why))
-        self.refused_clusters.append(job.virtual_cluster)
-        self.refused_deadline_s.append(float("inf") if job.deadline_s is None else job.deadline_s)
+        self.refused_jobs.append(Submitted.of(job))
 
-    def in_use(self, now_s: float, num_devices: int) -> None:
-        """Devices in use from now on."""
-        times, counts = self.used
+    def in_use(self, now_s: float, num_devices: int, num_waiting: int) -> None:
+        """Devices in use and jobs that wait from now on."""
+        times, counts, waiting = self.series
+        if times and (counts[-1], waiting[-1]) == (num_devices, num_waiting):
+            return
         if times and times[-1] == now_s:
-            counts[-1] = num_devices
-        elif not counts or counts[-1] != num_devices:
+            counts[-1], waiting[-1] = num_devices, num_waiting
+        else:
             times.append(now_s)
             counts.append(num_devices)
+            waiting.append(num_waiting)
 
     def last_use(self, found: Floats) -> int:
         """Take the last note of devices in use back, for others to go on from there.
 
         Parameters
         ----------
-        found : times and numbers of devices, two rows of which the first column is written.
+        found : rows of `Series`, of which the first column is written.
 
         Returns
         -------
         How many notes were taken back: 1, or 0 if there are none.
         """
-        if not self.used[0]:
+        if not self.series[0]:
             return 0
-        found[:, 0] = self.used[0].pop(), self.used[1].pop()
+        found[:, 0] = [notes.pop() for notes in self.series]
         return 1
 
     def uses(self, found: Floats) -> None:
         """Notes of devices in use, in rows as above."""
-        for notes, more in zip(self.used, found.tolist(), strict=True):
+        for notes, more in zip(self.series, found.tolist(), strict=True):
             notes.extend(more)
 
-    def result(self, policy: str, site: Site) -> FleetRun:
+    def result(self, policy: str, site: Site, placement: str = "") -> FleetRun:
         """The notes as a value."""
-        values = np.array(self.values).reshape(-1, len(_COLUMNS))
-        columns = {name: values[:, i].copy() for i, name in enumerate(_COLUMNS)}
+        values = np.array(self.values).reshape(-1, len(COLUMNS))
+        columns = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
         preempted, started = (columns.pop(name).astype(np.int64) for name in ("num_preempted", "num_starts"))
         return FleetRun(
             policy,
+            placement,
             site,
-            tuple(self.names),
-            tuple(self.virtual_clusters),
+            tuple(self.jobs),
             num_preempted=preempted,
             num_starts=started,
             refused=tuple(self.refused),
-            refused_clusters=tuple(self.refused_clusters),
-            refused_deadline_s=np.array(self.refused_deadline_s),
-            used=(np.array(self.used[0]), np.array(self.used[1])),
+            refused_jobs=tuple(self.refused_jobs),
+            left_out=tuple(self.left_out),
+            series=Series(*map(np.array, self.series)),
             spans=tuple(self.spans or ()),
             num_decisions=self.num_decisions,
             num_failures=self.num_failures,
@@ -237,6 +339,8 @@ class Recorder:
         )
 
 
-_COLUMNS = (
-    "arrival_s", "first_start_s", "finish_s", "device_s", "num_preempted", "num_starts", "deadline_s", "fair_s",
+COLUMNS = (
+    "arrival_s", "first_start_s", "finish_s", "waiting_s", "lost_s", "device_s", "lost_device_s", "num_preempted",
+    "num_starts", "alone_s", "fair_s",
 )  # fmt: skip
+"""What is noted of a job that ends, by attribute of `FleetRun`."""

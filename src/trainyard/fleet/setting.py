@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trainyard.fleet.catalog import find, parse_policy
+from trainyard.fleet.catalog import find, parse_policy, split_policies
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
+from trainyard.fleet.recorded import AS_RECORDED
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -50,6 +51,7 @@ class Setting:
         hazards: Hazards | None = None,
         crowding: Crowding | None = None,
         keep_spans: bool = False,
+        strict: bool = False,
     ) -> FleetRun:
         """Run a workload in simulation; see `simulate_fleet`."""
         return simulate_fleet(
@@ -63,6 +65,7 @@ class Setting:
             hazards=hazards,
             crowding=crowding,
             keep_spans=keep_spans,
+            strict=strict,
         )
 
 
@@ -95,3 +98,59 @@ def setting_of(text: str, place: str | None = None, round_s: float | None = None
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
     return Setting(text, policy, place, rounds)
+
+
+@dataclass(frozen=True)
+class CannotRun:
+    """A policy that cannot run on a cluster or a workload, or under the conditions that were given, and why."""
+
+    text: str
+    why: str
+
+
+def settings_of(
+    policies: str, place: str | None = None, round_s: float | None = None
+) -> tuple[list[Setting], list[CannotRun]]:
+    """Several policies, each as `setting_of` makes it, and those that cannot be placed or timed so.
+
+    Raises
+    ------
+    FleetError
+        If a policy or the placement is unknown, or none of the policies can be placed and timed so.
+    """
+    if place is not None:
+        placement(place)
+    settings, refused = list[Setting](), list[CannotRun]()
+    for name in split_policies(policies):
+        parse_policy(name)
+        try:
+            settings.append(setting_of(name, place, round_s))
+        except FleetError as error:
+            refused.append(CannotRun(name, str(error)))
+    if not settings:
+        raise FleetError(refused[0].why)
+    return settings, refused
+
+
+def baseline_of(policies: str, baseline: str | None, ran: Sequence[str] | None = None) -> str:
+    """The policy with which others are compared: the one that is named, or the first that ran; empty if there is none.
+
+    Parameters
+    ----------
+    policies : all that were asked for, as `split_policies` reads them.
+    ran : those that ran, and what else can be compared with; by default all.
+
+    Raises
+    ------
+    FleetError
+        If one is named that was not asked for.
+    """
+    asked = split_policies(policies)
+    if baseline is None:
+        return next((name for name in (asked if ran is None else ran)), "")
+    name = "".join(split_policies(baseline)) if baseline != AS_RECORDED else baseline
+    if name not in (*asked, AS_RECORDED):
+        raise FleetError(
+            f"--baseline {baseline!r} is none of the policies; take one of {', '.join(asked)}, or {AS_RECORDED!r}"
+        )
+    return name if ran is None or name in ran else ""

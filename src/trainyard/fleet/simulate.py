@@ -12,7 +12,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
-from trainyard.fleet.records import FleetRun, Recorder
+from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.rounds.clocks import clock_of
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
@@ -21,8 +21,9 @@ from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.express import Clock, express_of
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
+from trainyard.fleet.traits import placing
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration
 
@@ -47,8 +48,11 @@ def simulate_fleet(
     hazards: Hazards | None = None,
     crowding: Crowding | None = None,
     keep_spans: bool = False,
+    strict: bool = False,
 ) -> FleetRun:
     """Run a workload to its end.
+
+    A job that can never run here, as it asks to and under this policy, is left out and counted.
 
     Parameters
     ----------
@@ -59,11 +63,12 @@ def simulate_fleet(
     hazards : what goes wrong; by default nothing.
     crowding : how jobs of a node slow each other; by default not at all.
     keep_spans : note what ran where, for charts.
+    strict : a job that can never run here is an error.
 
     Raises
     ------
     FleetError
-        If a job can never run here, jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
+        If jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
     """
     if isinstance(policy, RoundBased):
         rounds = policy.rounds(rounds)
@@ -75,7 +80,7 @@ def simulate_fleet(
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
     holdings = Holdings(site, policy, how, costs or Costs(), notes, fate, crowding)
-    return _Simulator(jobs, policy, holdings, rounds).run(name)
+    return _Simulator(jobs, policy, holdings, rounds, strict).run(name, placing(policy, place))
 
 
 class _Standing(NamedTuple):
@@ -98,7 +103,7 @@ class _Standing(NamedTuple):
     def of(cls, holdings: Holdings, now_s: float) -> _Standing:
         books, notes, rows = holdings.books, holdings.notes, holdings.books.active.copy()
         columns = books.num_starts[rows], books.held[rows], books.left_at(rows, now_s)
-        return cls(len(notes.names), notes.num_failures, rows, *columns)
+        return cls(len(notes.jobs), notes.num_failures, rows, *columns)
 
     def starts_without_work(self, before: _Standing) -> int:
         """How often jobs have started since; 0 if one came, ended, worked, or is left alone to start."""
@@ -117,12 +122,12 @@ class _Simulator:
     """The clock: when jobs come and end, and when the policy is asked."""
 
     def __init__(
-        self, jobs: Iterable[Job], policy: Policy, holdings: Holdings, rounds: Rounds | None
+        self, jobs: Iterable[Job], policy: Policy, holdings: Holdings, rounds: Rounds | None, strict: bool
     ) -> None:
-        self.policy, self.holdings = policy, holdings
+        self.policy, self.holdings, self.strict = policy, holdings, strict
         self.notes, self.books = holdings.notes, holdings.books
         self.turns = None if rounds is None else clock_of(rounds, self.holdings)
-        self.arrivals = Arrivals(jobs)
+        self.arrivals = Arrivals(jobs, self._allowed)
         self.ends = Ends(self.books)
         self.may_crowd = holdings.paces.crowding.is_there
         self.may_fail = holdings.fate.hazards.failure_every_s < _INF
@@ -139,7 +144,7 @@ class _Simulator:
         self.standing = self.standing_at_losses = _Standing.of(self.holdings, 0.0)
         self.num_losses = 0
 
-    def run(self, name: str) -> FleetRun:
+    def run(self, name: str, placement: str) -> FleetRun:
         while self.arrivals.job is not None or self.books.num_active:
             self._advance()
             if self._may_change():
@@ -149,7 +154,7 @@ class _Simulator:
                 self._refuse_to_restart_for_ever()
             if self.clock.num_moments == _EXPRESS_AFTER:
                 self._ride()
-        return self.notes.result(name, self.holdings.site.whole)
+        return self.notes.result(name, self.holdings.site.whole, placement)
 
     def _ride(self) -> None:
         """Take the express for as far as it goes, if it goes here at all."""
@@ -289,13 +294,23 @@ class _Simulator:
                 "less time (restart_s, start_s), or leave jobs theirs for longer (round_s, or the policy's quantum)"
             )
 
+    def _allowed(self, job: Job) -> int | None:
+        """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
+        try:
+            return self.holdings.allowed(job)
+        except UnfitJobError as error:
+            if self.strict:
+                raise
+            self.notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
+            return None
+
     def _arrive(self) -> None:
-        job = self.arrivals.job
+        job, bits = self.arrivals.job, self.arrivals.bits
         assert job is not None
         if not isinstance(job.profile, Adaptive):
-            alone_s = self.holdings.fair.alone_s(job, self.holdings.allowed(job))
+            alone_s = self.holdings.fair.alone_s(job, bits)
             check_duration(job, alone_s, None if self.turns is None else self.turns.rounds.round_s)
-        self.holdings.enter(job, self.arrivals.next_s)
+        self.holdings.enter(job, self.arrivals.next_s, bits)
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:

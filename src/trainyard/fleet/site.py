@@ -30,6 +30,19 @@ class FleetError(ValueError):
     """Something given to the fleet level that cannot be; the message says what is allowed."""
 
 
+class UnfitJobError(FleetError):
+    """A job that can never run on a cluster, or not under a policy.
+
+    Attributes
+    ----------
+    reason : of what kind that is, in words; jobs with the same one are counted together.
+    """
+
+    def __init__(self, reason: str, said: str) -> None:
+        super().__init__(said)
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class Host:
     """One node.

@@ -59,6 +59,11 @@ class PlacingSome(Protocol):
         """Whether it does with its present options."""
         ...
 
+    @property
+    def places_by(self) -> str:
+        """Of which jobs, in words: what comes before "else", where the others are left to the run."""
+        ...
+
     def without_placing(self) -> Any:
         """The same policy, which leaves that to the run."""
         ...
@@ -67,6 +72,20 @@ class PlacingSome(Protocol):
 def places_some_jobs(policy: object) -> bool:
     """Whether a policy says of some jobs how they are to be placed."""
     return isinstance(policy, PlacingSome) and policy.places_some
+
+
+def placing(policy: object, place: str) -> str:
+    """How jobs are placed under a policy, in words.
+
+    Parameters
+    ----------
+    place : name of the placement of jobs that it does not place itself.
+    """
+    if places_jobs(policy):
+        return "its own"
+    if isinstance(policy, PlacingSome) and policy.places_some:
+        return f"{policy.places_by}, else {place}"
+    return place
 
 
 Wish = Literal["gang", "equal workers", "pinned cell"]

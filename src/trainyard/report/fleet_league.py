@@ -1,162 +1,244 @@
-"""Policies on the same workload, ranked: the table for the terminal, and what it says of every run."""
+"""Policies on the same workload, ranked: the tables for the terminal, and what they say of every run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
-from trainyard.fleet.records import FleetRun
+from trainyard.fleet.groups import beside
+from trainyard.fleet.records import FleetRun, Unfit
+from trainyard.fleet.setting import CannotRun
+from trainyard.fleet.workload.job import Job
+from trainyard.report.fleet_groups import Part
+from trainyard.report.fleet_jobs import job_columns
 from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text, percent_text
 
-__all__ = ["by_virtual_cluster", "fleet_table", "league", "ranked_runs", "refusals", "run_document"]
+__all__ = [
+    "devices_table",
+    "fleet_tables",
+    "league",
+    "left_out_lines",
+    "ranked_runs",
+    "refusals",
+    "remarks",
+    "run_document",
+]
 
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
-Bools = NDArray[np.bool_]
-_MOST_REFUSALS = 3
+_Cell = tuple[str, Callable[[FleetRun], str]]
+_MOST_NAMED = 3
 
 
 def ranked_runs(runs: Sequence[FleetRun]) -> tuple[FleetRun, ...]:
     """Shortest mean completion time first; but who ran fewer jobs, because it refused some, comes after who ran more."""
-    return tuple(sorted(runs, key=lambda run: (-len(run.names), run.mean_completion_s)))
+    return tuple(sorted(runs, key=lambda run: (-len(run.jobs), run.mean_completion_s)))
 
 
-def league(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
-    """Columns and rows of the league table, best first; JCT is the time from a job's arrival to its end, and
-    unfair the largest ratio of it to what it would be with an equal share of the cluster.
+def league(
+    runs: Sequence[FleetRun], baseline: FleetRun | None = None, cannot: Sequence[CannotRun] = ()
+) -> tuple[Columns, Rows]:
+    """Columns and rows of the league table, best first, and those that cannot run.
 
-    Deadlines and refusals have columns only where there are any; who misses a deadline is late or was refused.
+    JCT is the time from a job's arrival to its end, and waiting the part of it without devices; slowdown is JCT over the
+    time that the job takes alone, and unfair the largest ratio of it to what it would be with an equal share of the
+    cluster. Deadlines have a column only where there are any; who misses one is late or was refused.
     """
     order = ranked_runs(runs)
     best_s = order[0].mean_completion_s if order else 0.0
-    extra: list[tuple[str, Callable[[FleetRun], str]]] = []
+    cells: list[_Cell] = [
+        ("mean JCT", lambda run: duration_text(run.mean_completion_s)),
+        ("to best", lambda run: f"{run.mean_completion_s / best_s:.2f}x" if best_s else ""),
+    ]
+    if baseline is not None:
+        cells.append((f"to {baseline.policy}", lambda run: f"{beside(run, baseline):.2f}x"))
+    cells += [
+        ("median", lambda run: duration_text(run.percentile_s(50))),
+        ("p99", lambda run: duration_text(run.percentile_s(99))),
+        ("waiting", lambda run: duration_text(run.mean_waiting_s)),
+        ("first wait", lambda run: duration_text(run.mean_first_wait_s)),
+        ("slowdown", lambda run: f"{run.mean_slowdown:.1f}x"),
+        ("unfair", lambda run: f"{run.worst_unfairness:.1f}x"),
+    ]
+    rows = [(run.policy, *(cell(run) if run.jobs else "" for _, cell in cells)) for run in order]
+    columns: Columns = ("policy", *(name for name, _ in cells))
     if any(np.isfinite((*run.deadline_s, *run.refused_deadline_s)).any() for run in order):
-        extra.append(("missed", lambda run: str(run.num_missed)))
+        columns = (*columns, "missed")
+        rows = [(*row, str(run.num_missed)) for row, run in zip(rows, order, strict=True)]
+    rows += [(each.text, "refused", *("",) * (len(columns) - 2)) for each in cannot]
+    return columns, tuple(rows)
+
+
+def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
+    """Columns and rows of what the devices did, in the same order.
+
+    Busy is the share of their time in which jobs had them, and useful that in which these did work that counts.
+    """
+    order = ranked_runs(runs)
+    cells: list[_Cell] = [
+        ("placement", lambda run: run.placement),
+        ("makespan", lambda run: duration_text(run.makespan_s) if run.jobs else ""),
+        ("busy", lambda run: percent_text(run.busy) if run.jobs else ""),
+        ("useful", lambda run: percent_text(run.useful) if run.jobs else ""),
+        ("preempted", lambda run: str(run.num_preemptions) if run.jobs else ""),
+    ]
     if any(run.num_failures for run in order):
-        extra.append(("failures", lambda run: str(run.num_failures)))
+        cells.append(("failures", lambda run: str(run.num_failures)))
     if any(run.refused for run in order):
-        extra.append(("refused", lambda run: str(len(run.refused))))
-    columns = (
-        "policy",
-        "mean JCT",
-        "to best",
-        "median",
-        "p99",
-        "queueing",
-        "makespan",
-        "used",
-        "preempted",
-        "unfair",
-    )
-    rows = ((run.policy, *_figures(run, best_s), *(cell(run) for _, cell in extra)) for run in order)
-    return (*columns, *(name for name, _ in extra)), tuple(rows)
+        cells.append(("refused", lambda run: str(len(run.refused))))
+    if any(run.left_out for run in order):
+        cells.append(("left out", lambda run: str(len(run.left_out))))
+    rows = tuple((run.policy, *(cell(run) for _, cell in cells)) for run in order)
+    return ("policy", *(name for name, _ in cells)), rows
 
 
-def _figures(run: FleetRun, best_s: float) -> tuple[str, ...]:
-    """What every league table has of a run; nothing of one in which no job ran."""
-    if not run.names:
-        return ("",) * 9
+def fleet_tables(
+    title: str,
+    runs: Sequence[FleetRun],
+    baseline: FleetRun | None = None,
+    cannot: Sequence[CannotRun] = (),
+) -> tuple[Table, Table]:
+    """One row per policy in each, best first: what it is for jobs, and what the devices did."""
     return (
-        duration_text(run.mean_completion_s),
-        f"{run.mean_completion_s / best_s:.2f}x" if best_s else "",
-        duration_text(run.percentile_s(50)),
-        duration_text(run.percentile_s(99)),
-        duration_text(run.mean_queueing_s),
-        duration_text(run.makespan_s),
-        percent_text(run.utilisation),
-        str(run.num_preemptions),
-        f"{run.worst_unfairness:.1f}x",
+        make_table(title, *league(runs, baseline, cannot)),
+        make_table("", *devices_table(runs), text_columns=2),
     )
 
 
-def refusals(runs: Sequence[FleetRun]) -> tuple[str, ...]:
-    """Of every policy that refused jobs, how many, and why the first of them."""
-    lines = []
+def refusals(runs: Sequence[FleetRun], cannot: Sequence[CannotRun] = ()) -> tuple[str, ...]:
+    """Which policies cannot run, and of every policy that refused jobs, how many, and why the first of them."""
+    lines = [f"{each.text} refused: {each.why}" for each in cannot]
     for run in ranked_runs(runs):
         if run.refused:
-            first = run.refused[:_MOST_REFUSALS]
+            first = run.refused[:_MOST_NAMED]
             said = "; ".join(f"{name} ({why})" for name, why in first)
             more = f"; and {len(run.refused) - len(first)} more" if len(run.refused) > len(first) else ""
             lines.append(f"{run.policy} refused {len(run.refused)} of {run.num_jobs} jobs: {said}{more}")
     return tuple(lines)
 
 
-def by_virtual_cluster(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
-    """Columns and rows of the same for every virtual cluster; no rows where no job names one."""
-    columns = (
-        "virtual cluster",
-        "policy",
-        "jobs",
-        "mean JCT",
-        "p99",
-        "queueing",
-        "unfair",
-        "missed",
-        "refused",
-    )
-    rows = []
+def left_out_lines(runs: Sequence[FleetRun]) -> tuple[str, ...]:
+    """Jobs that were left out because they can never run, by reason, and under which policies."""
+    by_jobs: dict[tuple[Unfit, ...], list[FleetRun]] = {}
     for run in ranked_runs(runs):
-        for name, times in _by_virtual_cluster(run).items():
-            figures: tuple[str, ...] = ("",) * 4
-            if times["num_jobs"]:
-                durations = (
-                    times[f"{key}_s"] for key in ("mean_completion", "p99_completion", "mean_queueing")
-                )
-                figures = (*map(duration_text, durations), f"{times['worst_unfairness']:.1f}x")
-            counts = str(times["num_missed_deadlines"]), str(times["num_refused"])
-            rows.append((name, run.policy, str(times["num_jobs"]), *figures, *counts))
-    return columns, tuple(sorted(rows, key=lambda row: row[0]))
+        if run.left_out:
+            by_jobs.setdefault(run.left_out, []).append(run)
+    lines: list[str] = []
+    for left_out, own in by_jobs.items():
+        under = "" if len(own) == len(runs) else f" ({', '.join(run.policy for run in own)})"
+        lines.append(f"left out{under}: {len(left_out):,} of {own[0].num_jobs:,} jobs")
+        for reason, unfit in _by_reason(left_out).items():
+            some = ", ".join(each.job.name for each in unfit[:_MOST_NAMED]) + ", ..." * (
+                len(unfit) > _MOST_NAMED
+            )
+            lines.append(f"  {len(unfit):,} job{'s' * (len(unfit) > 1)}: {reason} ({some})")
+    return tuple(lines)
 
 
-def fleet_table(title: str, runs: Sequence[FleetRun]) -> Table:
-    """One row per policy, best first."""
-    return make_table(title, *league(runs))
+def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+    """All that is to be said of policies and jobs below the tables."""
+    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs))
 
 
-def run_document(run: FleetRun) -> dict[str, Any]:
-    """A run in numbers, and by virtual cluster."""
+def _unresized(runs: Sequence[FleetRun], jobs: Sequence[Job]) -> tuple[str, ...]:
+    """Under which policies no job had more devices than it asks for, where some may: one line, or none."""
+    may = {job.name for job in jobs if job.most_devices > job.num_devices}
+    policies = [run.policy for run in runs if may.intersection(run.names) and not _resizes(run, may)]
+    if not policies:
+        return ()
+    count = f"{len(may):,} of {len(jobs):,} jobs"
+    return (
+        f"{', '.join(policies)} gave no job more devices than it asks for, though {count} may have more; policies that "
+        "resize jobs do: elasticflow, optimus, pollux, sia",
+    )
+
+
+def _resizes(run: FleetRun, may: Collection[str]) -> bool:
+    """Whether any of these jobs had more devices than it asks for."""
+    asked = np.array([job.num_devices for job in run.jobs])
+    which = np.array([job.name in may for job in run.jobs], np.bool_)
+    gangs_s = asked * (run.completion_s - run.waiting_s)
+    return bool((run.device_s > gangs_s * (1 + 1e-9) + 1e-6)[which].any())
+
+
+def _by_reason(left_out: Sequence[Unfit]) -> dict[str, list[Unfit]]:
+    """The most frequent reason first."""
+    found: dict[str, list[Unfit]] = {}
+    for each in left_out:
+        found.setdefault(each.reason, []).append(each)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def run_document(
+    run: FleetRun, baseline: FleetRun | None = None, parts: Sequence[Part] = ()
+) -> dict[str, Any]:
+    """A run in numbers, by group, and job by job.
+
+    Parameters
+    ----------
+    baseline : the run with which it is compared.
+    parts : of all runs, by group.
+    """
+    by: dict[str, dict[str, Mapping[str, float | int]]] = {}
+    for part in parts:
+        if part.policy == run.policy:
+            figures = {**_times(part.run), "to_baseline": part.to_baseline}
+            by.setdefault(part.dimension.replace(" ", "_"), {})[part.group] = figures
     return {
         "policy": run.policy,
-        **_times(run, np.ones(len(run.names), np.bool_), np.ones(len(run.refused), np.bool_)),
+        "placement": run.placement,
+        **_times(run),
+        "to_baseline": None if baseline is None else beside(run, baseline),
+        "num_left_out": len(run.left_out),
         "makespan_s": run.makespan_s,
-        "utilisation": run.utilisation,
+        "busy": run.busy,
+        "useful": run.useful,
         "busy_device_s": run.busy_device_s,
         "num_preemptions": run.num_preemptions,
         "num_failures": run.num_failures,
         "num_decisions": run.num_decisions,
         "refused": [{"job": name, "reason": reason} for name, reason in run.refused],
-        "virtual_clusters": _by_virtual_cluster(run),
+        "left_out": [
+            {
+                "reason": reason,
+                "num_jobs": len(unfit),
+                "first": [each.job.name for each in unfit[:_MOST_NAMED]],
+                "example": unfit[0].said,
+            }
+            for reason, unfit in _by_reason(run.left_out).items()
+        ],
+        "by": by,
+        "jobs": job_columns(run),
+        "series": {name: column.tolist() for name, column in run.series._asdict().items()},
     }
 
 
-def _by_virtual_cluster(run: FleetRun) -> dict[str, Mapping[str, float | int]]:
-    ran, refused = np.array(run.virtual_clusters, str), np.array(run.refused_clusters, str)
-    names = np.union1d(ran, refused).tolist()
-    return {name: _times(run, ran == name, refused == name) for name in names if name}
-
-
-def _times(run: FleetRun, which: Bools, refused: Bools) -> Mapping[str, float | int]:
-    """Of some of the jobs that ran and of those that were refused."""
-    times, queueing = run.completion_s[which], run.queueing_s[which]
-    num_late = (run.finish_s > run.deadline_s)[which].sum()
+def _times(run: FleetRun) -> Mapping[str, float | int]:
     counts = {
-        "num_jobs": len(times),
-        "num_refused": int(refused.sum()),
-        "num_missed_deadlines": int(num_late + np.isfinite(run.refused_deadline_s[refused]).sum()),
+        "num_jobs": len(run.jobs),
+        "num_refused": len(run.refused),
+        "num_missed_deadlines": run.num_missed,
     }
-    if not len(times):
+    if not run.jobs:
         return counts
-    return {
-        **counts,
-        "mean_completion_s": float(times.mean()),
-        "median_completion_s": float(np.percentile(times, 50)),
-        "p99_completion_s": float(np.percentile(times, 99)),
-        "mean_queueing_s": float(queueing.mean()),
-        "worst_unfairness": float(run.unfairness[which].max()),
-        "device_s": float(run.device_s[which].sum()),
+    found: dict[str, float | int] = dict(counts)
+    for name, values in (
+        ("completion", run.completion_s),
+        ("waiting", run.waiting_s),
+        ("first_wait", run.first_wait_s),
+    ):
+        found |= {
+            f"mean_{name}_s": float(values.mean()),
+            f"median_{name}_s": float(np.percentile(values, 50)),
+            f"p99_{name}_s": float(np.percentile(values, 99)),
+        }
+    return found | {
+        "mean_slowdown": run.mean_slowdown,
+        "worst_unfairness": run.worst_unfairness,
+        "device_s": float(run.device_s.sum()),
+        "lost_device_s": float(run.lost_device_s.sum()),
     }

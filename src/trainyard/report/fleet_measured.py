@@ -22,14 +22,14 @@ class Measured:
 
     Attributes
     ----------
-    jct_s, queueing_s : from its arrival to its end, and to its first devices: (predicted, measured).
+    jct_s, first_wait_s : from its arrival to its end, and to its first devices: (predicted, measured).
     num_starts : how often it got some or other devices: (predicted, measured).
     place : in the order of ending, from 1: (predicted, measured); None for all jobs.
     """
 
     name: str
     jct_s: tuple[float, float]
-    queueing_s: tuple[float, float]
+    first_wait_s: tuple[float, float]
     num_starts: tuple[float, float]
     place: tuple[int, int] | None = None
 
@@ -47,7 +47,7 @@ def measured_jobs(predicted: FleetRun, measured: FleetRun) -> tuple[Measured, ..
         Measured(
             measured.names[i],
             (float(predicted.completion_s[p]), float(measured.completion_s[i])),
-            (float(predicted.queueing_s[p]), float(measured.queueing_s[i])),
+            (float(predicted.first_wait_s[p]), float(measured.first_wait_s[i])),
             (int(predicted.num_starts[p]), int(measured.num_starts[i])),
             (p + 1, i + 1),
         )
@@ -57,20 +57,20 @@ def measured_jobs(predicted: FleetRun, measured: FleetRun) -> tuple[Measured, ..
         return ()
     means = [
         tuple(np.mean([getattr(job, name) for job in jobs], axis=0).tolist())
-        for name in ("jct_s", "queueing_s", "num_starts")
+        for name in ("jct_s", "first_wait_s", "num_starts")
     ]
     return (*jobs, Measured("mean", *means))
 
 
 def measured_table(title: str, predicted: FleetRun, measured: FleetRun) -> Table:
     """One row per job, the first to end first, and the mean; what was predicted stands before what was measured."""
-    columns = ("job", "JCT", "off by", "queueing", "starts", "place")
+    columns = ("job", "JCT", "off by", "first wait", "starts", "place")
     rows = [
         (
             job.name,
             _both(map(duration_text, job.jct_s)),
             percent_text(job.error),
-            _both(map(duration_text, job.queueing_s)),
+            _both(map(duration_text, job.first_wait_s)),
             _both(f"{count:.3g}" for count in job.num_starts),
             "" if job.place is None else _both(map(str, job.place)),
         )
@@ -90,8 +90,8 @@ def measurement_document(predicted: FleetRun, measured: FleetRun) -> list[Mappin
             "job": job.name,
             "predicted_jct_s": job.jct_s[0],
             "measured_jct_s": job.jct_s[1],
-            "predicted_queueing_s": job.queueing_s[0],
-            "measured_queueing_s": job.queueing_s[1],
+            "predicted_first_wait_s": job.first_wait_s[0],
+            "measured_first_wait_s": job.first_wait_s[1],
             "predicted_num_starts": job.num_starts[0],
             "measured_num_starts": job.num_starts[1],
             "predicted_place": None if job.place is None else job.place[0],

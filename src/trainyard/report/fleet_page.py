@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Span
+from trainyard.fleet.setting import CannotRun
 from trainyard.fleet.workload.left_out import LeftOut
-from trainyard.report.fleet_league import by_virtual_cluster, league, ranked_runs
+from trainyard.report.fleet_groups import Part, groups_table
+from trainyard.report.fleet_league import devices_table, league, left_out_lines, ranked_runs, refusals
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 from trainyard.report.units import percent_text
 
@@ -25,7 +27,14 @@ _UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 
 
 def fleet_page(
-    title: str, runs: Sequence[FleetRun], facts: Mapping[str, str], left_out: LeftOut | None = None
+    title: str,
+    runs: Sequence[FleetRun],
+    facts: Mapping[str, str],
+    left_out: LeftOut | None = None,
+    *,
+    baseline: FleetRun | None = None,
+    cannot: Sequence[CannotRun] = (),
+    parts: Sequence[Part] = (),
 ) -> str:
     """Draw how long jobs take and wait, how fair that is, devices in use, and what ran where under every policy.
 
@@ -34,16 +43,26 @@ def fleet_page(
     runs : of different policies on the same workload and site.
     facts : shown at the top, by name.
     left_out : rows of the trace that gave no job.
+    baseline : the run with which the others are compared.
+    cannot : policies that cannot run.
+    parts : of all runs, by group.
     """
     order = ranked_runs(runs)
-    figures = [_completions(order), _queueing(order), _unfairness(order), _in_use(order)]
+    figures = [_completions(order), _waiting(order), _unfairness(order), _in_use(order)]
     number = {name: i for i, name in enumerate(dict.fromkeys(chain(*(run.names for run in order))))}
     end_s = max((span.end_s for run in order for span in run.spans), default=0.0)
     figures += [_chart(run, number, end_s) for run in order]
-    tables = [Table("League table", *league(order))]
-    columns, rows = by_virtual_cluster(order)
-    if rows:
-        tables.append(Table("By virtual cluster", columns, rows))
+    tables = [
+        Table("League table", *league(order, baseline, cannot)),
+        Table("Devices", *devices_table(order)),
+    ]
+    if notes := (*refusals(order, cannot), *left_out_lines(order)):
+        tables.append(
+            Table("Policies and jobs that were refused or left out", ("what",), tuple((n,) for n in notes))
+        )
+    if parts:
+        beside = f", beside {baseline.policy}" if baseline is not None else ""
+        tables.append(Table(f"Whose jobs wait{beside}", *groups_table(parts)))
     if left_out is not None and left_out.reasons:
         heading = f"Left out: {left_out.num_left_out:,} of {left_out.num_rows:,} rows of the trace"
         reasons = tuple((f"{each.count:,}", each.text, each.where) for each in left_out.reasons)
@@ -61,13 +80,13 @@ def _completions(runs: Sequence[FleetRun]) -> Figure:
     return _distributions("Completion times", runs, lambda run: run.completion_s / size_s, axes)
 
 
-def _queueing(runs: Sequence[FleetRun]) -> Figure:
+def _waiting(runs: Sequence[FleetRun]) -> Figure:
     waited = [run for run in runs if len(run.names)]
-    unit, size_s = _unit(max((float(np.percentile(run.queueing_s, 90)) for run in waited), default=0.0))
-    axes = f"queueing time, arrival to first devices ({unit})", "share of jobs that wait no longer"
-    at_once = [f"{run.policy} {percent_text(float(np.mean(run.queueing_s <= 0)))}" for run in waited]
+    unit, size_s = _unit(max((float(np.percentile(run.waiting_s, 90)) for run in waited), default=0.0))
+    axes = f"time without devices, before the first and later ({unit})", "share of jobs that wait no longer"
+    at_once = [f"{run.policy} {percent_text(float(np.mean(run.waiting_s <= 0)))}" for run in waited]
     note = f"Left of the axis are jobs that did not wait: {', '.join(at_once)}."
-    return _distributions("Queueing times", runs, lambda run: run.queueing_s / size_s, axes, note)
+    return _distributions("Waiting times", runs, lambda run: run.waiting_s / size_s, axes, note)
 
 
 def _unfairness(runs: Sequence[FleetRun]) -> Figure:
@@ -101,7 +120,7 @@ def _in_use(runs: Sequence[FleetRun]) -> Figure:
     unit, size_s = _unit(end_s)
     data = []
     for color, run in zip(_colors(runs), runs, strict=True):
-        times, counts = _averaged(*run.used, end_s)
+        times, counts = _averaged(run.series.time_s, run.series.num_devices_in_use, end_s)
         data.append(_line(run.policy, times / size_s, counts, color))
     most = max((run.site.num_devices for run in runs), default=0)
     layout = _layout(f"time ({unit})", "devices in use")

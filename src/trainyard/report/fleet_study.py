@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table as RichTable
 
-from trainyard.fleet.study import Interval, Standing
+from trainyard.fleet.study import Interval, Standing, Study
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.tables import make_table
 from trainyard.report.units import number_text
@@ -31,30 +31,39 @@ def _time(interval: Interval) -> str:
 
 def _large(interval: Interval) -> str:
     """A ratio that may be in the thousands."""
-    return f"{number_text(interval.mean, 3)} ± {number_text(interval.half_width, 3)}"
+    # What differs by rounding only is the same.
+    half_width = interval.half_width if interval.half_width > 1e-9 * abs(interval.mean) else 0.0
+    return f"{number_text(interval.mean, 3)} ± {number_text(half_width, 3)}"
 
 
 def _ratio(interval: Interval) -> str:
     return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
-def _rows(standings: Sequence[Standing]) -> Rows:
-    """Refusals have a column only where there are any."""
-    some_refuse = any(each.num_refused.mean > 0 for each in standings)
-    rows = tuple(
+def _rows(study: Study) -> Rows:
+    """Refusals and jobs that were left out have a column only where there are any."""
+    standings = study.standings
+    columns = ["policy", "mean JCT", "to best", f"to {study.baseline}", "p99", "wronged"]
+    more = [
+        (heading, name)
+        for heading, name in (("refused", "num_refused"), ("left out", "num_left_out"))
+        if any(getattr(each, name).mean > 0 for each in standings)
+    ]
+    columns += [heading for heading, _ in more]
+    rows = [
         (
             each.policy,
             _time(each.completion_s),
             "best" if i == 0 else _ratio(each.to_best),
+            "" if each.policy == study.baseline else _ratio(each.to_baseline),
             _time(each.p99_s),
-            _ratio(each.utilisation),
             _ratio(each.wronged),
-            *((_ratio(each.num_refused),) if some_refuse else ()),
+            *(_ratio(getattr(each, name)) for _, name in more),
         )
         for i, each in enumerate(standings)
-    )
-    columns = ("policy", "mean JCT", "to best", "p99", "used", "wronged")
-    return (*columns, *(("refused",) if some_refuse else ())), rows
+    ]
+    rows += [(each.text, "refused", *("",) * (len(columns) - 2)) for each in study.refused]
+    return tuple(columns), tuple(rows)
 
 
 def _more_rows(standings: Sequence[Standing]) -> Rows:
@@ -62,41 +71,68 @@ def _more_rows(standings: Sequence[Standing]) -> Rows:
         (
             each.policy,
             _time(each.median_s),
-            _time(each.queueing_s),
-            _time(each.makespan_s),
+            _time(each.waiting_s),
+            _time(each.first_wait_s),
+            _large(each.slowdown),
             _large(each.unfairness),
             _ratio(each.num_missed),
         )
         for each in standings
     )
-    return ("policy", "median JCT", "queueing", "makespan", "unfair", "missed deadlines"), rows
+    return ("policy", "median JCT", "waiting", "first wait", "slowdown", "unfair", "missed"), rows
 
 
-def _rows_by_virtual_cluster(standings: Sequence[Standing]) -> Rows:
+def _rows_of_devices(standings: Sequence[Standing]) -> Rows:
+    rows = tuple(
+        (each.policy, each.placement, _time(each.makespan_s), _ratio(each.busy), _ratio(each.useful))
+        for each in standings
+    )
+    return ("policy", "placement", "makespan", "busy", "useful"), rows
+
+
+def _rows_by_group(standings: Sequence[Standing]) -> Rows:
+    names = dict.fromkeys(
+        (dimension, group)
+        for each in standings
+        for dimension, groups in each.groups.items()
+        for group in groups
+    )
     rows = [
         (
-            name,
+            dimension,
+            group,
             each.policy,
             _time(figures["completion_s"]),
+            _ratio(figures["to_baseline"]) if "to_baseline" in figures else "",
             _time(figures["p99_s"]),
-            _time(figures["queueing_s"]),
+            _time(figures["waiting_s"]),
+            _large(figures["slowdown"]),
             _large(figures["unfairness"]),
             _ratio(figures["num_missed"]),
         )
+        for dimension, group in names
         for each in standings
-        for name, figures in each.virtual_clusters.items()
+        if (figures := each.groups.get(dimension, {}).get(group))
     ]
-    columns = ("virtual cluster", "policy", "mean JCT", "p99", "queueing", "unfair", "missed deadlines")
-    return columns, tuple(sorted(rows, key=lambda row: row[0]))
+    columns = (
+        "by", "group", "policy", "mean JCT", "to baseline", "p99", "waiting", "slowdown", "unfair", "missed deadlines",
+    )  # fmt: skip
+    return columns, tuple(rows)
 
 
-def study_tables(title: str, standings: Sequence[Standing]) -> tuple[RichTable, RichTable]:
-    """One row per policy, best first, in two tables."""
-    return make_table(title, *_rows(standings)), make_table("", *_more_rows(standings))
+def study_tables(title: str, study: Study) -> tuple[RichTable | str, ...]:
+    """One row per policy, best first, in three tables; and why policies cannot run."""
+    return (
+        make_table(title, *_rows(study)),
+        make_table("", *_more_rows(study.standings)),
+        make_table("", *_rows_of_devices(study.standings), text_columns=2),
+        *(f"{each.text} refused: {each.why}" for each in study.refused),
+    )
 
 
-def study_page(title: str, standings: Sequence[Standing]) -> str:
+def study_page(title: str, study: Study) -> str:
     """A self-contained page with mean completion times and their intervals."""
+    standings = study.standings
     bars = {
         "type": "bar",
         "x": [each.policy for each in standings],
@@ -107,19 +143,30 @@ def study_page(title: str, standings: Sequence[Standing]) -> str:
     layout = {"yaxis": {"title": {"text": "mean completion time (h)"}, "rangemode": "tozero"}}
     figure = Figure("Mean completion time", [bars], layout, _NOTE)
     best = standings[0].policy if standings else ""
-    tables = [Table("Standings", *_rows(standings)), Table("More figures", *_more_rows(standings))]
-    if any(each.virtual_clusters for each in standings):
-        tables.append(Table("By virtual cluster", *_rows_by_virtual_cluster(standings)))
+    tables = [
+        Table("Standings", *_rows(study)),
+        Table("More figures", *_more_rows(standings)),
+        Table("Devices", *_rows_of_devices(standings)),
+    ]
+    if study.refused:
+        why = tuple((each.text, each.why) for each in study.refused)
+        tables.append(Table("Policies that cannot run", ("policy", "why"), why))
+    if any(each.groups for each in standings):
+        tables.append(Table(f"Whose jobs wait, beside {study.baseline}", *_rows_by_group(standings)))
     return html_page(title, {"best": best}, [figure], tables)
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:
     """A policy in numbers: means and half-widths of 95 % intervals."""
-    parts = standing.virtual_clusters
+    by = {
+        dimension.replace(" ", "_"): {group: _document(figures) for group, figures in groups.items()}
+        for dimension, groups in standing.groups.items()
+    }
     return {
         "policy": standing.policy,
+        "placement": standing.placement,
         **_document({name: each for name, each in vars(standing).items() if isinstance(each, Interval)}),
-        "virtual_clusters": {name: _document(figures) for name, figures in parts.items()},
+        "by": by,
     }
 
 

@@ -25,5 +25,5 @@ def test_an_exchange_in_one_call_is_the_same_as_step_by_step(policy: Policy) -> 
     assert at_once.names == by_steps.names
     for column in ("first_start_s", "finish_s", "device_s", "num_preempted", "num_starts"):
         np.testing.assert_array_equal(getattr(at_once, column), getattr(by_steps, column))
-    np.testing.assert_array_equal(at_once.used, by_steps.used)
+    np.testing.assert_array_equal(at_once.series, by_steps.series)
     assert at_once.num_preemptions > 0

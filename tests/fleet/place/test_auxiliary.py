@@ -75,7 +75,7 @@ def test_one_that_is_preempted_gives_back_what_it_had() -> None:
 )
 def test_more_than_nodes_have_is_refused(job: Job, site: str) -> None:
     with pytest.raises(FleetError, match=f"job 'a' asks for {job.num_devices} devices with .* Ask for less"):
-        simulated([job], Site.parse(site))
+        setting_of("fifo").simulate([job], Site.parse(site), strict=True)
     simulated([replace(job, device_types=())], Site.parse("2x4"))  # where nodes do not say, all have enough
 
 

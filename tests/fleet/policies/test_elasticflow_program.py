@@ -102,7 +102,7 @@ def test_the_end_that_counts_is_that_on_the_share_alone() -> None:
     """On one device it takes 100 s. It has four until its slot ends, 8 s later for the start, and is done by then."""
     run = simulated(job("a", 0, 100, 1000))
     assert run.finish_s.tolist() == [100.0]
-    assert run.used[0].tolist() == [0.0, 68.0]
+    assert run.series.time_s.tolist() == [0.0, 68.0]
     assert run.device_s.tolist() == [4 * 68.0]
 
 

@@ -127,7 +127,7 @@ def test_unknown_format_lists_the_known(tmp_path: Path) -> None:
 def test_profiles_are_asked_for_where_a_trace_needs_them(tmp_path: Path) -> None:
     path = tmp_path / "gavel.trace"
     path.write_text("LM (batch size 5)\tcmd\tdir\t--steps\t1\t100\t1\t1\t-1.0\t0\n")
-    with pytest.raises(FleetError, match="give `profiles`: its throughputs"):
+    with pytest.raises(FleetError, match=r"give `--profiles` \(in Python `profiles`\): its throughputs"):
         read_workload(path)
     table = tmp_path / "throughputs.json"
     table.write_text(json.dumps({"v100": {"('A3C', 1)": {"null": 2.0}}}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from trainyard.cli.bounds import JOBS, LOAD, SEEDS
-from trainyard.cli.fleet.simulating import SimulatingOptions
+from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Outcome, Screen
 
@@ -55,6 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.fleet.site import Site
     from trainyard.fleet.study import study
+    from trainyard.report.fleet_league import refusals
     from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
     site = Site.parse(options.cluster)
@@ -62,33 +63,36 @@ def act(options: Options, screen: Screen) -> Outcome:
     drawn, slack = _with_deadlines(options, site, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
     with screen.waiting("simulating") as change:
-        standings = study(
+        found = study(
             options.policy,
             drawn,
             site,
             range(options.seeds),
             lambda done, count: change(f"simulating, {done} of {count} runs done"),
+            baseline=options.baseline,
             place=options.placement,
             round_s=options.round_s,
+            strict=options.strict,
             **options.conditions(0),
         )
     title = _title(facts, slack, f"{site.name}, {options.seeds} seeds")
-    if options.html is not None:
-        screen.keep(study_page(title, standings), options.html)
+    if options.html is not None and found.standings:
+        screen.keep(study_page(title, found), options.html)
     document = {
         **facts,
         "deadlines": slack,
         "cluster": site.name,
         "num_seeds": options.seeds,
-        "policies": [standing_document(standing) for standing in standings],
+        "baseline": found.baseline,
+        "policies": [standing_document(standing) for standing in found.standings],
+        "cannot_run": [{"policy": each.text, "why": each.why} for each in found.refused],
     }
-    if left_out is None:
-        return Outcome(document, study_tables(title, standings))
-    if left_out.warning:
-        screen.say(left_out.warning)
-    return Outcome(
-        document | {"rows": left_out.document()}, (*study_tables(title, standings), *left_out.lines())
-    )
+    body = study_tables(title, found) if found.standings else refusals((), found.refused)
+    if left_out is not None:
+        document, body = document | {"rows": left_out.document()}, (*body, *left_out.lines())
+        if left_out.warning:
+            screen.say(left_out.warning)
+    return Outcome(document, body, "" if found.standings else none_ran(found.refused))
 
 
 def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftOut | None]:
@@ -97,9 +101,9 @@ def _workload(options: Options, site: Site) -> tuple[Draw, dict[str, Any], LeftO
     from trainyard.fleet.site import FleetError
 
     if options.trace is None:
-        if (options.format, options.limit, options.strict, options.timezone) != (None, None, False, None):
+        if (options.format, options.limit, options.timezone) != (None, None, None):
             raise FleetError(
-                "--format, --limit, --strict and --timezone are about a trace; give --trace, or leave them out"
+                "--format, --limit and --timezone are about a trace; give --trace, or leave them out"
             )
         name = _WORKLOAD if options.workload is None else options.workload
         count = _JOBS if options.jobs is None else options.jobs

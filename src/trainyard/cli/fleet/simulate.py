@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from trainyard.cli.bounds import SEED
-from trainyard.cli.fleet.simulating import SimulatingOptions
-from trainyard.cli.outputs import Output
+from trainyard.cli.fleet.simulating import SimulatingOptions, none_ran
+from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Outcome, Screen
+
+if TYPE_CHECKING:
+    from trainyard.fleet.records import FleetRun
+    from trainyard.fleet.setting import CannotRun
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.workload.job import Job
 
 __all__ = ["Options", "act"]
 
@@ -28,37 +35,92 @@ class Options(SimulatingOptions):
     """Seed of failures and stragglers."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures."""
+    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write every job under every policy, a line each; and to a file beside it, whose name ends in .series.csv, devices
+    in use and jobs that wait over time."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.fleet.catalog import split_policies
-    from trainyard.fleet.setting import setting_of
+    from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site import Site
-    from trainyard.report.fleet_league import fleet_table, ranked_runs, refusals, run_document
+    from trainyard.report.fleet_groups import losers_table, parts_of
+    from trainyard.report.fleet_league import (
+        fleet_tables,
+        ranked_runs,
+        refusals,
+        remarks,
+        run_document,
+    )
 
     site = Site.parse(options.cluster)
-    settings = [
-        setting_of(name, options.placement, options.round_s) for name in split_policies(options.policy)
-    ]
-    conditions, runs = options.conditions(options.seed), []
-    for setting in settings:
-        jobs = options.read(options.trace, site)
-        with screen.waiting(f"simulating {setting.text}"):
-            runs.append(setting.simulate(jobs, site, keep_spans=options.html is not None, **conditions))
-    title = f"{options.trace.name} on {site.name}: {runs[0].num_jobs} jobs, {site.num_devices} devices"
-    if options.html is not None:
-        from trainyard.report.fleet_page import fleet_page
-
-        facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        screen.keep(fleet_page(title, runs, facts, jobs.left_out), options.html)
+    baseline_of(options.policy, options.baseline)
+    workload = options.read(options.trace, site)
+    jobs = list(workload)
+    runs, cannot = _simulated(options, screen, jobs, site)
+    if workload.left_out.warning:
+        screen.say(workload.left_out.warning)
     document = {
         "trace": str(options.trace),
         "cluster": site.name,
         "num_devices": site.num_devices,
-        "rows": jobs.left_out.document(),
-        "runs": [run_document(run) for run in ranked_runs(runs)],
+        "zero_s": workload.zero_s,
+        "rows": workload.left_out.document(),
+        "cannot_run": [{"policy": each.text, "why": each.why} for each in cannot],
     }
-    if jobs.left_out.warning:
-        screen.say(jobs.left_out.warning)
-    return Outcome(document, (fleet_table(title, runs), *refusals(runs), *jobs.left_out.lines()))
+    if not runs:
+        return Outcome(document | {"baseline": "", "runs": []}, refusals((), cannot), none_ran(cannot))
+    by_name = {run.policy: run for run in runs}
+    base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
+    parts = parts_of(runs, base)
+    title = f"{options.trace.name} on {site.name}: {len(jobs)} jobs, {site.num_devices} devices"
+    if options.html is not None:
+        from trainyard.report.fleet_page import fleet_page
+
+        facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
+        page = fleet_page(title, runs, facts, workload.left_out, baseline=base, cannot=cannot, parts=parts)
+        screen.keep(page, options.html)
+    if options.csv is not None:
+        from trainyard.report.fleet_jobs import series_path, write_jobs, write_series
+
+        with writing("table of jobs", options.csv):
+            write_jobs(options.csv, ranked_runs(runs))
+            write_series(series_path(options.csv), ranked_runs(runs))
+        screen.say(f"jobs written to {options.csv}, and series over time to {series_path(options.csv)}")
+    losers = losers_table(parts, base) if base is not None else None
+    lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
+    tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
+    return Outcome(
+        document
+        | {
+            "baseline": base.policy if base is not None else "",
+            "runs": [run_document(run, base, parts) for run in ranked_runs(runs)] if options.json else [],
+        },
+        (*tables, *((losers,) if losers is not None else ()), *lines),
+    )
+
+
+def _simulated(
+    options: Options, screen: Screen, jobs: Sequence[Job], site: Site
+) -> tuple[list[FleetRun], list[CannotRun]]:
+    """The jobs under every policy that can run so, and as they were recorded; and the policies that cannot."""
+    from trainyard.fleet.recorded import recorded_run
+    from trainyard.fleet.setting import CannotRun, settings_of
+    from trainyard.fleet.site import FleetError, UnfitJobError
+
+    settings, cannot = settings_of(options.policy, options.placement, options.round_s)
+    conditions, runs = options.conditions(options.seed), []
+    for setting in settings:
+        with screen.waiting(f"simulating {setting.text}"):
+            try:
+                run = setting.simulate(
+                    jobs, site, keep_spans=options.html is not None, strict=options.strict, **conditions
+                )
+            except UnfitJobError:
+                raise
+            except FleetError as error:
+                cannot.append(CannotRun(setting.text, str(error)))
+            else:
+                runs.append(run)
+    recorded = recorded_run(jobs, site) if runs else None
+    return runs + ([recorded] if recorded is not None else []), cannot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +14,17 @@ from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
+    from trainyard.fleet.setting import CannotRun
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import Workload
 
-__all__ = ["SimulatingOptions"]
+__all__ = ["SimulatingOptions", "none_ran"]
+
+
+def none_ran(cannot: Sequence[CannotRun]) -> str:
+    """The error where no policy could run: why the first could not."""
+    first, more = cannot[0], f" (and {len(cannot) - 1} more)" if len(cannot) > 1 else ""
+    return f"no policy could run: {first.text}{more} refused: {first.why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +42,18 @@ class SimulatingOptions(Common):
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Take only the first jobs of the trace."""
     strict: bool = False
-    """Stop at the first row of the trace that cannot be read; by default such rows are left out, and counted."""
+    """Stop at the first row of the trace that cannot be read, and at the first job that can never run on the cluster; by
+    default these are left out, and counted."""
     timezone: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a trace with dates that name none, such as Europe/Berlin; by default UTC, for Philly that of its cluster."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
-    paper does. Not for policies that choose them themselves."""
+    paper does, mostly consolidated, where a job waits for as few nodes as can hold it; packed takes more nodes rather
+    than let it wait. That can weigh more than the policy (see the guide). Not for policies that choose devices
+    themselves."""
+    baseline: Annotated[str | None, tyro.conf.arg(metavar="POLICY")] = None
+    """Policy with which the others are compared, by whose jobs; by default the first. Of a trace that says when jobs
+    really started it may be 'as recorded'."""
     round_s: Annotated[float | None, tyro.conf.arg(metavar="S"), PERIOD] = None
     """Decide every so many seconds, instead of as often as the policy does by its own options."""
     start_s: StartS = 0.0

@@ -46,7 +46,9 @@ class Books:
     attained_s, attained_device_s : time for which it had devices, and that times their number, at ``attained_until_s``.
     held, held_type : devices that it has, and index of their type.
     placed_s : when it got the devices that it has; settling and new shares leave it.
-    waiting_since_s : when it last began to wait.
+    waiting_since_s, waited_s : when it last began to wait; for how long it waited before that, until it got devices.
+    lost_s, lost_device_s : time in which it had devices and did no work that counts, because it started or restarted, or
+        a failure undid it; and that times their number; both at ``attained_until_s``.
     job_s : jobs times time, over all jobs, when it was submitted.
     first_start_s : NaN before it.
     gang_rate : work per second on as many whole devices as it asks for; NaN where it matters where they lie.
@@ -104,6 +106,9 @@ class Books:
     attained_until_s: Floats
     placed_s: Floats
     waiting_since_s: Floats
+    waited_s: Floats
+    lost_s: Floats
+    lost_device_s: Floats
     first_start_s: Floats
     job_s: Floats
     serial: Ints
@@ -257,6 +262,8 @@ class Books:
         """A running job loses the work of the last ``unsaved_s`` seconds, and time to restart."""
         self.settle(row, now_s)
         self.left[row] = min(self.job(row).work, self.left[row] + unsaved_s * self.rate[row])
+        self.lost_s[row] += unsaved_s
+        self.lost_device_s[row] += unsaved_s * self.held[row]
         self.since_s[row] = self.began_s[row] = max(self.since_s[row], now_s) + restart_s
         self._expect(row)
 

@@ -12,7 +12,7 @@ from trainyard.compiling import compiled
 REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "began_s", "finish_s", "attained_s", "attained_device_s",
     "attained_until_s", "placed_s", "waiting_since_s", "first_start_s", "job_s", "gang_rate", "best_rate",
-    "mark", "cpus_each", "memory_each",
+    "mark", "cpus_each", "memory_each", "waited_s", "lost_s", "lost_device_s",
 )  # fmt: skip
 WHOLE = (
     "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
@@ -29,6 +29,9 @@ ATTAINED_S = REAL.index("attained_s")
 ATTAINED_DEVICE_S = REAL.index("attained_device_s")
 ATTAINED_UNTIL_S = REAL.index("attained_until_s")
 WAITING_SINCE_S = REAL.index("waiting_since_s")
+WAITED_S = REAL.index("waited_s")
+LOST_S = REAL.index("lost_s")
+LOST_DEVICE_S = REAL.index("lost_device_s")
 FIRST_START_S = REAL.index("first_start_s")
 ARRIVAL_S = REAL.index("arrival_s")
 WEIGHT = REAL.index("weight")
@@ -91,6 +94,9 @@ def settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     had_s = now_s - real[ATTAINED_UNTIL_S, row]
     real[ATTAINED_S, row] += had_s
     real[ATTAINED_DEVICE_S, row] += had_s * whole[HELD, row]
+    lost_s = max(0.0, min(now_s, real[BEGAN_S, row]) - real[ATTAINED_UNTIL_S, row])
+    real[LOST_S, row] += lost_s
+    real[LOST_DEVICE_S, row] += lost_s * whole[HELD, row]
     if now_s > real[SINCE_S, row]:
         done = (now_s - real[SINCE_S, row]) * real[RATE, row]
         real[LEFT, row] = max(0.0, real[LEFT, row] - done)
@@ -160,6 +166,7 @@ def start_jobs(real, whole, rows, devices, counts, kind_of, written, used, now_s
             settle(real, whole, row, now_s)
         else:
             waited += 1
+            real[WAITED_S, row] += now_s - real[WAITING_SINCE_S, row]
         pause_s = pauses_s[1]
         if np.isnan(real[FIRST_START_S, row]):
             real[FIRST_START_S, row] = now_s

@@ -31,8 +31,8 @@ class FairTimes:
         self.counted_s = now_s
         return self.job_s
 
-    def fair_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> float:
-        """The time of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.
+    def times_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> tuple[float, float]:
+        """Times of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.
 
         Its share is that of one of the jobs that there were in the mean while it was there.
 
@@ -44,7 +44,7 @@ class FairTimes:
         alone_s = self.alone_s(job, allowed)
         waited_s = now_s - job.arrival_s
         jobs = job_s / waited_s if waited_s > 0 else 1.0
-        return alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
+        return alone_s, alone_s * max(1.0, jobs * job.num_devices / self.site.num_devices)
 
     def alone_s(self, job: Job, allowed: int) -> float:
         """How long a job takes in one piece on its gang, on the allowed type where it is fastest; infinite on none."""

@@ -15,7 +15,7 @@ from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.paces import Paces
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.reach import Reach
-from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, check_there_is, needs_of
+from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
@@ -67,23 +67,26 @@ class Holdings:
         self._starting: list[int] = []
         self._reach, self._has_gangs, self._has_askers = Reach(site, heeds_of(policy)), False, False
 
-    def enter(self, job: Job, now_s: float) -> None:
+    def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
         """A job is submitted.
+
+        Parameters
+        ----------
+        bits : what `allowed` says of it, if that was asked.
 
         Raises
         ------
-        FleetError
+        UnfitJobError
             If it can never run here as it asks to.
         """
-        bits = self.allowed(job)
+        bits = self.allowed(job) if bits is None else bits
         self._has_gangs = self._has_gangs or bool(job.gang)
-        if asks_for_more(job, self.site):
-            self._has_askers = True
-            check_there_is(job, bits, self.site.whole)
+        self._has_askers = self._has_askers or asks_for_more(job, self.site)
         before_s = self.fair.count(now_s)
         row = self.books.add(job, now_s, bits)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
+        self._note_use(now_s)
 
     def room(self) -> Room:
         """What nobody has, as a policy may play it through."""
@@ -271,7 +274,7 @@ class Holdings:
         check_shares(tenants, self.books)
 
     def _note_use(self, now_s: float) -> None:
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total)
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total, self.num_waiting)
 
     def end_leases(self, now_s: float) -> list[int]:
         """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
@@ -361,10 +364,13 @@ class Holdings:
             job,
             float(books.first_start_s[row]),
             now_s if ended_s is None else ended_s,
+            float(books.waited_s[row]),
+            float(books.lost_s[row]),
             float(books.attained_device_s[row]),
+            float(books.lost_device_s[row]),
             int(books.num_preempted[row]),
             int(books.num_starts[row]),
-            self.fair.fair_s(job, int(books.allowed[row]), job_s, now_s),
+            *self.fair.times_s(job, int(books.allowed[row]), job_s, now_s),
         )
         books.remove(row)
         return True

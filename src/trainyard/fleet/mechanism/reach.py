@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.place.auxiliary import asks_for_more, check_there_is, most_together, needs_of
+from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job
+
+_NO_TYPE = "it asks for a type of device that there is not"
 
 
 class Reach:
@@ -18,13 +21,14 @@ class Reach:
     def __init__(self, site: Site, heeds: frozenset[Wish]) -> None:
         self.site, self.heeds = site.whole, heeds
         self._known: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._most: dict[tuple[float, float], list[float]] = {}
 
     def of(self, job: Job) -> int:
         """The types of device that a job can run on, as bits by their index.
 
         Raises
         ------
-        FleetError
+        UnfitJobError
             If it can never run here as it asks to.
         """
         if job.device_types not in self._known:
@@ -32,17 +36,24 @@ class Reach:
         bits, most = self._known[job.device_types]
         if job.least_devices > most:
             kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
-            raise FleetError(
+            raise UnfitJobError(
+                "it asks for more devices of one type than there are" if most else _NO_TYPE,
                 f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
-                f"{most}, its types are {there}. Take another cluster, or leave the job out"
+                f"{most}, its types are {there}. Take another cluster, or leave the job out",
             )
         if job.pinned_cell and "pinned cell" not in self.heeds:
-            raise FleetError(
+            raise UnfitJobError(
+                "it asks for a pinned cell, and the policy knows no cells",
                 f"job {job.name!r} asks for the pinned cell {job.pinned_cell!r}, and the policy knows no cells. Leave "
-                "pinned_cell out, or take a policy of cells"
+                "pinned_cell out, or take a policy of cells",
             )
         if job.gang and "gang" not in self.heeds:
             self._check_workers(job, bits)
+        if asks_for_more(job, self.site):
+            needs = needs_of(job)
+            if needs not in self._most:
+                self._most[needs] = most_together(self.site, needs)
+            check_there_is(job, bits, self._most[needs], self.site)
         return bits
 
     def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
@@ -57,26 +68,34 @@ class Reach:
 
         Raises
         ------
-        FleetError
+        UnfitJobError
             If not.
         """
         workers, size = "+".join(map(str, job.gang)), job.gang[0]
         asks = f"job {job.name!r} asks for workers of {workers} devices, each on one node"
         if "equal workers" not in self.heeds:
-            raise FleetError(
-                f"{asks}, and the policy gives devices without regard to that. Leave gang out, or take another policy"
+            raise UnfitJobError(
+                "it has workers that lie on one node each, which the policy does not heed",
+                f"{asks}, and the policy gives devices without regard to that. Leave gang out, or take another policy",
             )
         if len(set(job.gang)) > 1:
-            raise FleetError(f"{asks}; the policy places workers of one size only. Make them equal")
+            raise UnfitJobError(
+                "it has workers of several sizes, which the policy cannot place",
+                f"{asks}; the policy places workers of one size only. Make them equal",
+            )
         if size < 1 or size * len(job.gang) != job.num_devices:
-            raise FleetError(f"{asks}; together these are not its {job.num_devices} devices")
+            raise UnfitJobError(
+                "its workers have not as many devices together as it has",
+                f"{asks}; together these are not its {job.num_devices} devices",
+            )
         room = [0] * len(self.site.device_types)
         for kind, there in zip(
             self.site.type_of_node.tolist(), self.site.devices_per_node.tolist(), strict=True
         ):
             room[kind] += there // size
         if not any(bits >> kind & 1 and count >= len(job.gang) for kind, count in enumerate(room)):
-            raise FleetError(
+            raise UnfitJobError(
+                "it has workers that lie on one node each, and nodes are too small for that",
                 f"{asks}; cluster {self.site.name!r} has no nodes of one type with room for all. Make them smaller, or "
-                "take another cluster"
+                "take another cluster",
             )

@@ -5,16 +5,17 @@ A job that does not ask for more or less holds a proportional share with every d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.place.free import FreeDevices
-from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.workload.job import Grant, Job
 
-__all__ = ["as_asked", "asks_for_more", "check_there_is", "needs_of"]
+__all__ = ["as_asked", "asks_for_more", "check_there_is", "most_together", "needs_of"]
 
 Floats = NDArray[np.float64]
 
@@ -45,24 +46,30 @@ def needs_of(job: _Asking) -> tuple[float, float]:
     return job.cpus / job.num_devices, job.memory_bytes / job.num_devices
 
 
-def check_there_is(job: Job, allowed: int, site: Site) -> None:
+def most_together(site: Site, needs: tuple[float, float]) -> list[float]:
+    """Of every type, how many devices of a cluster can be had with so many processors and so much memory each."""
+    most: list[float] = np.bincount(site.type_of_node, FreeDevices(site).room_for(needs)).tolist()
+    return most
+
+
+def check_there_is(job: Job, allowed: int, most: Sequence[float], site: Site) -> None:
     """Whether a job can ever have the processors and the memory that it asks for.
 
     Parameters
     ----------
     allowed : types of device that it can run on, as bits by their index.
-    site : all whose nodes are there.
+    most : devices that can be had with as much; see `most_together`.
 
     Raises
     ------
-    FleetError
+    UnfitJobError
         If it cannot.
     """
-    most = np.bincount(site.type_of_node, FreeDevices(site).room_for(needs_of(job)))
     if not any(most[kind] >= job.least_devices and allowed >> kind & 1 for kind in range(len(most))):
         asked = [f"{job.cpus:g} processors"] * (job.cpus > 0)
         asked += [f"{job.memory_bytes / 1e9:g} GB of memory"] * (job.memory_bytes > 0)
-        raise FleetError(
+        raise UnfitJobError(
+            "it asks for more processors or memory than its nodes can have",
             f"job {job.name!r} asks for {job.num_devices} devices with {' and '.join(asked)}; no nodes of one type "
-            f"of cluster {site.name!r} have that together. Ask for less, or take larger nodes"
+            f"of cluster {site.name!r} have that together. Ask for less, or take larger nodes",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
@@ -14,14 +14,20 @@ _INF = float("inf")
 class Arrivals:
     """Jobs of which one is read ahead, so that a workload may be a generator.
 
+    Parameters
+    ----------
+    allowed : the types of device that a job can run on, as bits; a job for which it is None is passed over.
+
     Attributes
     ----------
     job : the next one; None if there is none.
     next_s : when it comes; infinite if there is none.
+    bits : the types of device that it can run on.
     """
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._coming = iter(jobs)
+    def __init__(self, jobs: Iterable[Job], allowed: Callable[[Job], int | None]) -> None:
+        self._coming, self._allowed = iter(jobs), allowed
+        self.bits = 0
         self.job: Job | None = None
         self.next_s = -_INF
         self.read_on()
@@ -34,7 +40,11 @@ class Arrivals:
         FleetError
             If it comes before this one, or takes too long.
         """
-        last, self.job = self.job, next(self._coming, None)
+        last, self.job = self.job, None
+        for job in self._coming:
+            if (bits := self._allowed(job)) is not None:
+                self.job, self.bits = job, bits
+                break
         before_s, self.next_s = self.next_s, _INF if self.job is None else self.job.arrival_s
         if self.job is not None:
             check_times(self.job)

@@ -79,7 +79,7 @@ class Express:
         self._wholes = np.zeros((loop.NUM_WHOLES, 0), np.int64)
         self._num_let_in = 0
         self._ended = np.zeros((loop.NUM_NOTED, _NUM_NOTES))
-        self._used = np.zeros((2, 2 * _NUM_NOTES))
+        self._used = np.zeros((3, 2 * _NUM_NOTES))
         self._moment_s = _INF
 
     def ride(self, clock: Clock, look_every: int) -> int:
@@ -115,7 +115,7 @@ class Express:
         reals: list[tuple[float, ...]] = []
         wholes: list[tuple[int, int]] = []
         while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
-            bits, rate = self.holdings.allowed(job), rate_anywhere(job)
+            bits, rate = self.arrivals.bits, rate_anywhere(job)
             if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.books.num_entered + len(reals)] = job
@@ -192,7 +192,7 @@ class Express:
         """Of jobs that ended, and of devices in use."""
         self.notes.uses(self._used[:, :num_used])
         for note in self._ended[:, :num_ended].T.tolist():
-            serial, allowed, first_start_s, end_s, device_s, num_preempted, num_starts, job_s = note
+            serial, allowed, *times, job_s = note
             job = self._jobs.pop(int(serial))
-            fair_s = self.holdings.fair.fair_s(job, int(allowed), job_s, end_s)
-            self.notes.ended(job, first_start_s, end_s, device_s, num_preempted, num_starts, fair_s)
+            end_s = times[loop.END_S - loop.END_FIRST_START_S]
+            self.notes.ended(job, *times, *self.holdings.fair.times_s(job, int(allowed), job_s, end_s))

@@ -21,12 +21,15 @@ from trainyard.fleet.mechanism.columns import (
     HAS_SHARE,
     HELD,
     JOB_S,
+    LOST_DEVICE_S,
+    LOST_S,
     MARK,
     NEEDS,
     NUM_DEVICES,
     NUM_PREEMPTED,
     NUM_STARTS,
     SERIAL,
+    WAITED_S,
     enter,
     release_jobs,
     remove_row,
@@ -50,8 +53,9 @@ NUM_REALS, NUM_WHOLES = 6, 2
 ARRIVES_S = 0
 # Rows of the notes of ends.
 (
-    END_SERIAL, END_ALLOWED, END_FIRST_START_S, END_S, END_DEVICE_S, END_PREEMPTED, END_STARTS, END_JOB_S,
-) = range(8)  # fmt: skip
+    END_SERIAL, END_ALLOWED, END_FIRST_START_S, END_S, END_WAITED_S, END_LOST_S, END_DEVICE_S, END_LOST_DEVICE_S,
+    END_PREEMPTED, END_STARTS, END_JOB_S,
+) = range(11)  # fmt: skip
 NUM_NOTED = END_JOB_S + 1
 
 
@@ -66,7 +70,7 @@ class Tables(NamedTuple):
     kind_of, free : of devices; ``free`` are the tables of `FreeDevices`.
     when_s, heap, place : the agenda of ends.
     reals, wholes : jobs that come, a column each.
-    ended, used_s, used : notes of jobs that ended, a column each, and of devices in use.
+    ended, used_s, used, queued : notes of jobs that ended, a column each, and of devices in use and jobs that wait.
     """
 
     real: Floats
@@ -84,6 +88,7 @@ class Tables(NamedTuple):
     ended: Floats
     used_s: Floats
     used: Floats
+    queued: Floats
 
 
 class Counts(NamedTuple):
@@ -273,6 +278,7 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     counts[ENTERED] += 1
     counts[LET_IN] += 1
     counts[WAITING] += 1
+    _note_use(now_s, tables, counts)
 
 
 @compiled
@@ -287,6 +293,8 @@ def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     note[END_FIRST_START_S], note[END_S] = real[FIRST_START_S, row], now_s
     note[END_DEVICE_S], note[END_JOB_S] = real[ATTAINED_DEVICE_S, row], _count(now_s, counts, clock)
     note[END_JOB_S] -= real[JOB_S, row]
+    note[END_WAITED_S], note[END_LOST_S] = real[WAITED_S, row], real[LOST_S, row]
+    note[END_LOST_DEVICE_S] = real[LOST_DEVICE_S, row]
     note[END_PREEMPTED], note[END_STARTS] = whole[NUM_PREEMPTED, row], whole[NUM_STARTS, row]
     counts[ENDED] += 1
     remove_row(tables.rows, counts[ACTIVE], row)
@@ -297,13 +305,14 @@ def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
 
 @compiled
 def _note_use(now_s, tables, counts):  # type: ignore[no-untyped-def]
-    """Devices in use from now on; see `Recorder.in_use`."""
-    num, in_use = counts[USED], len(tables.kind_of) - counts[FREE]
-    if num and tables.used_s[num - 1] == now_s:
-        tables.used[num - 1] = in_use
-    elif num == 0 or tables.used[num - 1] != in_use:
-        tables.used_s[num], tables.used[num] = now_s, in_use
+    """Devices in use and jobs that wait from now on; see `Recorder.in_use`."""
+    last, in_use, waiting = counts[USED] - 1, len(tables.kind_of) - counts[FREE], counts[WAITING]
+    if last >= 0 and tables.used[last] == in_use and tables.queued[last] == waiting:
+        return
+    if last < 0 or tables.used_s[last] != now_s:
         counts[USED] += 1
+        last += 1
+    tables.used_s[last], tables.used[last], tables.queued[last] = now_s, in_use, waiting
 
 
 @compiled

@@ -171,7 +171,9 @@ def _reading(
     if profiles is not None and not entry.profiles:
         raise FleetError(f"a {entry.name} trace has no profiles; leave {profiles} out")
     if profiles is None and entry.needs_profiles:
-        raise FleetError(f"a {entry.name} trace gives work, not time; give `profiles`: {entry.profiles}")
+        raise FleetError(
+            f"a {entry.name} trace gives work, not time; give `--profiles` (in Python `profiles`): {entry.profiles}"
+        )
     if timezone is not None and not entry.is_dated:
         raise FleetError(f"a {entry.name} trace has seconds, no dates; leave the time zone {timezone!r} out")
     read = partial(entry.read, left_out=left_out, profiles=profiles)

@@ -139,6 +139,11 @@ class Tiresias:
         """Whether it says of some jobs where they are to lie."""
         return self.by_skew and not (self.as_published or self.as_in_pollux)
 
+    @property
+    def places_by(self) -> str:
+        """Of models whose parameters it knows: those that are skewed are consolidated, the others lie anywhere."""
+        return "by skew"
+
     def without_placing(self) -> Tiresias:
         """The same, which leaves that to the run."""
         return replace(self, by_skew=False)

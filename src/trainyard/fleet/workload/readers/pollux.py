@@ -173,6 +173,7 @@ FORMAT = Format(
     has_columns(*_WORKLOAD),
     read_pollux,
     profiles=_PROFILES,
+    needs_profiles=True,
     by_type=True,
 )
 PHILLY = Format(

@@ -1,0 +1,68 @@
+"""The jobs of a run by whose they are and by what they ask for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.records import FleetRun, Submitted
+
+__all__ = ["DIMENSIONS", "beside", "groups"]
+
+Floats = NDArray[np.float64]
+
+
+def _size(job: Submitted) -> str:
+    """Devices that a job asks for, in steps of two: ``1``, ``2``, ``3 to 4``, ``5 to 8``."""
+    most = 1 << (job.num_devices - 1).bit_length()
+    return str(most) if most <= 2 else f"{most // 2 + 1} to {most}"
+
+
+DIMENSIONS: Mapping[str, Callable[[Submitted], str]] = MappingProxyType(
+    {
+        "user": lambda job: job.user,
+        "account": lambda job: job.account,
+        "virtual cluster": lambda job: job.virtual_cluster,
+        "devices": _size,
+        "device type": lambda job: job.device_types or "any",
+    }
+)
+"""By what jobs are grouped, and the group of a job; empty if it is of none. Virtual clusters of Slurm are partitions."""
+
+
+def groups(run: FleetRun, dimension: str) -> dict[str, FleetRun]:
+    """The run of each group's jobs, as if they were all; nothing where there are no two groups."""
+    ran, refused = (_places(jobs, DIMENSIONS[dimension]) for jobs in (run.jobs, run.refused_jobs))
+    names = sorted(
+        {*ran, *refused} - {""},
+        key=lambda name: (int(name.split()[-1]), "") if dimension == "devices" else (0, name),
+    )
+    return {name: run.of(ran[name], refused[name]) for name in names} if len(names) > 1 else {}
+
+
+def _places(jobs: Iterable[Submitted], group_of: Callable[[Submitted], str]) -> defaultdict[str, list[int]]:
+    """Places of the jobs of every group."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for place, job in enumerate(jobs):
+        found[group_of(job)].append(place)
+    return found
+
+
+def beside(run: FleetRun, baseline: FleetRun) -> float:
+    """Mean completion time over that under another policy, of the jobs that ended under both; NaN if none did."""
+    theirs = {
+        job.name: time_s for job, time_s in zip(baseline.jobs, baseline.completion_s.tolist(), strict=True)
+    }
+    both = [
+        (time_s, theirs[job.name])
+        for job, time_s in zip(run.jobs, run.completion_s.tolist(), strict=True)
+        if job.name in theirs
+    ]
+    ours_s, theirs_s = (sum(times) for times in zip(*both, strict=True)) if both else (0.0, 0.0)
+    if not both:
+        return float("nan")
+    return ours_s / theirs_s if theirs_s > 0 else 1.0
