@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from runs import finished
 
+from trainyard.fleet.place.auxiliary import memory_in_doubt
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
@@ -62,6 +63,18 @@ def test_one_that_is_preempted_gives_back_what_it_had() -> None:
         "short": 25,
         "long": 115,
     }
+
+
+def test_it_is_said_where_gib_are_taken_for_gb() -> None:
+    """Slurm's 60G with every device are GiB; eight of them are more than 480 GB."""
+    jobs = [
+        declared_job("whole", 0, 8, 10, memory_bytes=480 * 2**30),
+        declared_job("less", 0, 1, 10, memory_bytes=1e9),
+    ]
+    assert "1 of 2, the first for 60 GiB" in memory_in_doubt(jobs, Site.parse("2x8@480GB"))
+    assert not memory_in_doubt(jobs, Site.parse("2x8@480GiB"))
+    assert not memory_in_doubt(jobs, Site.parse("2x8@240GB"))  # that is another matter
+    assert not memory_in_doubt(jobs, Site.parse("2x8"))
 
 
 @pytest.mark.parametrize(

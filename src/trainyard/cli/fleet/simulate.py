@@ -42,6 +42,7 @@ class Options(SimulatingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
+    from trainyard.fleet.place.auxiliary import memory_in_doubt
     from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site import Site
     from trainyard.report.fleet_groups import losers_table, parts_of
@@ -58,8 +59,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     workload = options.read(options.trace, site)
     jobs = list(workload)
     runs, cannot = _simulated(options, screen, jobs, site)
-    if workload.left_out.warning:
-        screen.say(workload.left_out.warning)
+    for warning in filter(None, (workload.left_out.warning, memory_in_doubt(jobs, site))):
+        screen.say(warning)
     document = {
         "trace": str(options.trace),
         "cluster": site.name,

@@ -5,7 +5,7 @@ A job that does not ask for more or less holds a proportional share with every d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,9 +15,11 @@ from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.workload.job import Grant, Job
 
-__all__ = ["as_asked", "asks_for_more", "check_there_is", "most_together", "needs_of"]
+__all__ = ["as_asked", "asks_for_more", "check_there_is", "memory_in_doubt", "most_together", "needs_of"]
 
 Floats = NDArray[np.float64]
+
+_GIB_PER_GB = 2**30 / 1e9
 
 
 def as_asked(job: Job, grant: Grant) -> Grant:
@@ -30,6 +32,29 @@ def asks_for_more(job: Job, site: Site) -> bool:
     """Whether a job asks for something that nodes say that they have beside devices."""
     says_cpus, says_memory = site.says
     return bool(job.cpus and says_cpus) or bool(job.memory_bytes and says_memory)
+
+
+def memory_in_doubt(jobs: Iterable[Job], site: Site) -> str:
+    """A warning where jobs ask for all of a node but for the unit: for so many GiB with every device as it has GB.
+
+    Such jobs leave a device of every node idle, and one of a whole node lies on two. Empty where there are none.
+    """
+    shares = {
+        host.memory_bytes / host.num_devices for host in site.hosts if host.memory_bytes and host.num_devices
+    }
+    asked = [memory for job in jobs if (memory := needs_of(job)[1])]
+    beyond = [
+        memory
+        for memory in asked
+        if any(share < memory <= share * _GIB_PER_GB * (1 + 1e-9) for share in shares)
+    ]
+    if not beyond:
+        return ""
+    return (
+        f"jobs ask with every device for a little more memory than its share of a node, {min(shares) / 1e9:g} GB, and so "
+        f"leave a device idle: {len(beyond)} of {len(asked)}, the first for {beyond[0] / 2**30:g} GiB. If the sizes of "
+        "nodes are meant in GiB, as Slurm's are, write @480GiB for @480GB"
+    )
 
 
 class _Asking(Protocol):
