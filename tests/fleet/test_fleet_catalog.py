@@ -78,7 +78,10 @@ def test_options_reach_the_policy() -> None:
             "gavel_hierarchical(inners=(('a', 'las'),))",
             "('a', 'las') is no pair of a virtual cluster and 'fairness' or",
         ),
-        ("gavel_hierarchical(inner='las')", "inner of gavel_hierarchical is 'fairness' or 'fifo', got 'las'"),
+        (
+            "gavel_hierarchical(inner='las')",
+            "option inner of gavel_hierarchical must be 'fairness' or 'fifo'",
+        ),
         ("hived(quotas=3)", "quotas of hived are tuples of a virtual cluster, devices of a cell, and cells"),
         ("hived(quotas=(('a', 8),))", "got (('a', 8),)"),
         ("fifo sjf", "joined by ,"),

@@ -300,7 +300,7 @@ def test_errors_of_the_verb(
     for name, folder, said in (
         ("nothing", "new", "no trace 'nothing' to download; there are philly, philly-small"),
         ("gone", "new", "the server says 404"),
-        ("made-up", "file", "cannot make folder"),
+        ("made-up", "file", "it is no folder; give another folder"),
         ("made-up", "new", "call again, which goes on where it stopped"),
     ):
         code, out, err = command(name, "--folder", str(tmp_path / folder))

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.fleet import quick
+from trainyard.fleet.easy import Easy
 from trainyard.fleet.periods import check_period
-from trainyard.fleet.policies.easy import Easy
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
