@@ -22,8 +22,8 @@ Ints = NDArray[np.int64]
 
 EXACT = 1e-11
 """What costs less than that, in parts of the cluster, costs nothing."""
-STEEP = 1e-12
-"""What is not steeper than that does not end a step."""
+STEEP = 1e-9
+"""What is not steeper than that does not end a step: it is rounding, and would make the basis singular."""
 STALLED = 50
 """Steps without progress after which any column that promises some is as good as the best: so that it ends."""
 
