@@ -146,3 +146,22 @@ def test_without_a_folder_to_write_in_functions_are_compiled(
     doubled = compiling.compiled(lambda number: 2 * number)
     assert doubled(3) == 6
     assert "no locator available" in capsys.readouterr().err
+
+
+def test_what_is_compiled_for_the_first_time_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "said_once.py").write_text(_CALLED.format(rate=1, sign="+"))
+
+    def said() -> list[str]:
+        sys.modules.pop("said_once", None)
+        lines: list[str] = []
+        with compiling.compiling_is_said(lines.append, "the simulator"):
+            inner = importlib.import_module("said_once").inner
+            assert (inner(3), inner(3.0)) == (4, 4.0)  # two types: compiled twice
+        return lines
+
+    (line,) = said()
+    assert line.startswith("compiling the simulator for the first time")
+    assert said() == []

@@ -42,6 +42,7 @@ class Options(SimulatingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
+    from trainyard.compiling import compiling_is_said
     from trainyard.fleet.place.auxiliary import memory_in_doubt
     from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site import Site
@@ -58,7 +59,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     baseline_of(options.policy, options.baseline)
     workload = options.read(options.trace, site)
     jobs = list(workload)
-    runs, cannot = _simulated(options, screen, jobs, site)
+    with compiling_is_said(screen.say, "the simulator"):
+        runs, cannot = _simulated(options, screen, jobs, site)
     for warning in filter(None, (workload.left_out.warning, memory_in_doubt(jobs, site))):
         screen.say(warning)
     document = {
