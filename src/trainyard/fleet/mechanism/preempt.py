@@ -165,13 +165,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], sizes[:placed] = found
-    # What is free, and what those have beside it whose turn has not come.
-    nodes, types, more, last = per_node.copy(), by_type.copy(), aux.copy(), first
-    for i in range(first, len(order)):
-        if outcome[order[i]] == KEEPS:
-            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
-        elif outcome[order[i]] != GETS:
-            last = i
+    nodes, types, more, last = _reach(first, order, outcome, rows, books, tables)
     failed, unblocked = nothing_failed(types.sum()), empty(0, int64)
     for i in range(first, len(order)):
         if i > last or types.sum() == 0:
@@ -214,6 +208,20 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
         elif not backfill:
             unblocked = without_nodes_of(bits, members[whole[PARTITION, row]], unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
+
+
+@compiled
+def _reach(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+    """What is free, and what those have beside it whose turn has not come; and the place of the last that waits."""
+    real, whole, written = books
+    per_device, per_node, by_type, aux, _ = tables
+    nodes, types, more, last = per_node.copy(), by_type.copy(), aux.copy(), first
+    for i in range(first, len(order)):
+        if outcome[order[i]] == KEEPS:
+            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
+        elif outcome[order[i]] != GETS:
+            last = i
+    return nodes, types, more, last
 
 
 @compiled
