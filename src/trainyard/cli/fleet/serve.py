@@ -52,12 +52,12 @@ def act(options: Options, screen: Screen) -> Outcome:
         ) from error
     from trainyard.fleet.run.engines import make_engine
     from trainyard.fleet.setting import setting_of
-    from trainyard.fleet.site import Site
+    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.workload.level1 import Level1Process, ask_through
     from trainyard.private import only_for_user
 
     site, setting = (
-        Site.parse(options.cluster),
+        site_of(options.cluster),
         setting_of(options.policy, options.placement, options.round_s),
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
