@@ -23,6 +23,7 @@ __all__ = ["BusyError", "Level1Process", "UnansweredError", "ask", "ask_through"
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
 _LIMIT_S = 90.0
+_END_S = 5.0
 _KEPT = 65_536
 # A question that found no answer so often is to blame itself, and is not asked again for a while.
 _MOST_TRIES, _REST_S = 3, 600.0
@@ -198,15 +199,19 @@ class Level1Process:
         return found, problem
 
     def _start(self) -> None:
-        from trainyard.job.run.processes import context
+        from trainyard.job.run.processes import WorkerError, context, start
 
         if self._process is None or not self._process.is_alive():
             self._num_answers = 0
             self._pipe, theirs = context().Pipe()
             arguments = (theirs, self.memory_bytes)
-            self._process = context().Process(target=_serve, args=arguments, daemon=True)
-            self._process.start()
-            theirs.close()
+            process = context().Process(target=_serve, args=arguments, daemon=True)
+            try:
+                with theirs:
+                    start(process)
+            except WorkerError as error:
+                raise OSError(str(error)) from error
+            self._process = process
 
     def _end(self) -> None:
         self._num_answers = 0
@@ -214,7 +219,7 @@ class Level1Process:
             return
         self._pipe.close()
         self._process.kill()
-        self._process.join()
+        self._process.join(_END_S)  # where it is not known to have ended, it has all the same
         self._process = None
 
 
