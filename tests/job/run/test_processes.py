@@ -31,7 +31,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
 
 def test_a_server_that_does_not_answer_makes_room_for_another(server: psutil.Process) -> None:
     server.suspend()
-    with pytest.raises(WorkerError, match=r"did not answer within 1 s and was killed; another one is started"):
+    with pytest.raises(
+        WorkerError, match=r"did not answer within 1 s and was killed; another one is started"
+    ):
         start(context().Process(target=os.getpid))
     start(process := context().Process(target=os.getpid))
     process.join()
