@@ -43,7 +43,7 @@ from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
-_SILENT_S = 120.0
+_SILENT_S = 60.0
 _STATE_AGAIN_S = 1.0
 _INTAKE_WAIT_S = 60.0
 _LOG = logging.getLogger(__name__)
