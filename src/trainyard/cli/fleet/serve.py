@@ -53,7 +53,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.engines import make_engine
     from trainyard.fleet.setting import setting_of
     from trainyard.fleet.site_file import site_of
-    from trainyard.fleet.workload.level1 import Level1Process, ask_through
+    from trainyard.fleet.workload.level1 import Level1Processes, ask_through
     from trainyard.private import only_for_user
 
     site, setting = (
@@ -63,7 +63,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     state = state_address(options.state, folder)
-    ask_through(Level1Process())
+    ask_through(Level1Processes())
     with only_for_user(), only_daemon(folder):
         log_to(folder / "daemon.log")
         engine = make_engine(
