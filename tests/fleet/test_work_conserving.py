@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trainyard.fleet.mechanism.holdings import Holdings
-from trainyard.fleet.place.free import are_in_racks, find_place
+from trainyard.fleet.place.find import are_in_racks, find_place, usable_nodes, without_nodes_of
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.setting import setting_of
@@ -21,7 +22,18 @@ from trainyard.fleet.workload.job import Job, declared_job
 
 # fifo waits behind the first job of its queue, and has a test of its own.
 POLICIES = ("fifo(backfill=True)", "sjf", "srtf", "las", "edf", "tiresias", "gavel_max_min")
-CLUSTERS = ("2x3", "3x4", "2x4+2x2", "4x2@2/rack", "3x4@8cpu", "2x4xA+3x2xB", "2x3xA@6cpu,12GB+2x2xB")
+ALL = np.zeros(0, np.int64)
+CLUSTERS = {
+    text: Site.parse(text)
+    for text in ("2x3", "3x4", "2x4+2x2", "4x2@2/rack", "3x4@8cpu", "2x4xA+3x2xB", "2x3xA@6cpu,12GB+2x2xB")
+} | {
+    "partitions": replace(
+        Site.parse("3x4+2x2"), partitions=(("a", frozenset({0, 1})), ("b", frozenset({1, 2, 3})))
+    ),
+    "partitions of types": replace(
+        Site.parse("3x2xA+2x4xB@8cpu"), partitions=(("a", frozenset({0, 1, 2})), ("b", frozenset({2, 3, 4})))
+    ),
+}
 
 
 def drawn(seed: int, site: Site) -> list[Job]:
@@ -31,7 +43,11 @@ def drawn(seed: int, site: Site) -> list[Job]:
     jobs = []
     for number, arrival_s in enumerate(arrivals_s.tolist()):
         kinds = rng.choice(site.device_types, 1) if rng.random() < 0.3 else site.device_types
-        most = max(int(site.devices_of_type[site.type_index(kind)]) for kind in kinds)
+        partition = int(rng.integers(1 + len(site.partitions)))
+        sizes = site.devices_per_node * site.members[partition]
+        most = max(int(sizes[site.type_of_node == site.type_index(kind)].sum()) for kind in kinds)
+        if not most:
+            continue
         size = int(min(most, rng.choice([1, 1, 1, 2, 2, 3, 4, 5, 8])))
         cpus = float(size) * 3.0 if site.says[0] and size <= 2 and rng.random() < 0.3 else 0.0
         jobs.append(
@@ -42,6 +58,7 @@ def drawn(seed: int, site: Site) -> list[Job]:
                 float(rng.integers(1, 2000)),
                 device_types=tuple(kinds),
                 cpus=cpus,
+                virtual_cluster=["", *(name for name, _ in site.partitions)][partition],
             )
         )
     return jobs
@@ -59,15 +76,13 @@ def looking(see: Callable[[Holdings, Ints, Targets], None]) -> Any:
     return applied
 
 
-def has_place(holdings: Holdings, row: int, closed: int = 0) -> bool:
+def has_place(holdings: Holdings, row: int, unblocked: Ints = ALL) -> bool:
     """Whether a job could have devices that nobody has."""
     books = holdings.books
-    bits, need = int(books.allowed[row]) & ~closed, books.needs[:, row]
-    _, *tables = holdings.free.tables
-    return (
-        len(find_place(books.num_devices[row], bits, holdings.how, need, *tables, are_in_racks(tables[0])))
-        > 0
-    )
+    _, nodes, by_type, auxiliary, members = holdings.free.tables
+    usable = usable_nodes(books.partition[row], members, unblocked)
+    asked = books.num_devices[row], books.allowed[row], usable, holdings.how, books.needs[:, row]
+    return len(find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))) > 0
 
 
 def check_devices(holdings: Holdings) -> None:
@@ -77,6 +92,9 @@ def check_devices(holdings: Holdings) -> None:
         if (grant := books.grants[row]) is not None:
             assert len(grant.devices) == books.num_devices[row]
             held += grant.devices
+            assert holdings.site.members[
+                books.partition[row], holdings.site.node_of[list(grant.devices)]
+            ].all()
     assert len(set(held)) == len(held)
     assert sorted(held) == np.flatnonzero(holdings.free.taken()).tolist()
     assert holdings.free.total == len(holdings.site.node_of) - len(held)
@@ -88,15 +106,16 @@ def check_devices(holdings: Holdings) -> None:
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
-    cluster=st.sampled_from(CLUSTERS),
+    cluster=st.sampled_from(sorted(CLUSTERS)),
     place=st.sampled_from(sorted(PLACEMENTS)),
     spans=st.booleans(),
 )
 def test_nobody_waits_beside_devices_that_would_do(
     policy: str, seed: int, cluster: str, place: str, spans: bool
 ) -> None:
-    site = Site.parse(cluster)
-    assume(policy != "edf" or len(site.device_types) == 1)
+    site = CLUSTERS[cluster]
+    assume(policy != "edf" or site.is_one_pool)
+    assume(policy != "gavel_max_min" or not site.partitions)
     looks = [0]
 
     def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
@@ -117,19 +136,22 @@ def test_nobody_waits_beside_devices_that_would_do(
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 10_000), cluster=st.sampled_from(CLUSTERS), place=st.sampled_from(sorted(PLACEMENTS))
+    seed=st.integers(0, 10_000),
+    cluster=st.sampled_from(sorted(CLUSTERS)),
+    place=st.sampled_from(sorted(PLACEMENTS)),
 )
 def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
     seed: int, cluster: str, place: str
 ) -> None:
-    site = Site.parse(cluster)
+    site = CLUSTERS[cluster]
 
     def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
         check_devices(holdings)
-        closed = 0
-        for row in holdings.books.waiting().tolist():
-            assert not has_place(holdings, row, closed)
-            closed |= int(holdings.books.allowed[row])
+        books, unblocked = holdings.books, ALL
+        _, nodes, _, _, members = holdings.free.tables
+        for row in books.waiting().tolist():
+            assert not has_place(holdings, row, unblocked)
+            unblocked = without_nodes_of(books.allowed[row], members[books.partition[row]], unblocked, nodes)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Holdings, "apply", looking(see))

@@ -16,7 +16,7 @@ import numpy as np
 from trainyard.fleet.quick import Quick, in_known_order, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import EQUAL_WORKERS, Wish
+from trainyard.fleet.traits import ORDERED, Wish
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Priority:
     in_turn: bool = False
     quantum_s: float = float("inf")
     quick_key: int | Callable[..., Any] | None = None
-    heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
+    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     @property
     def quick(self) -> Quick | None:

@@ -346,15 +346,15 @@ class _Simulator:
             self._expect(self.turns.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
         blocked = targets.blocks and self.holdings.num_waiting and not self.holdings.paces.adaptive
-        # Of several types others may have room still, for jobs that come.
-        blocked = blocked and len(self.holdings.site.device_types) == 1
+        # Of several pools others may have room still, for jobs that come.
+        blocked = blocked and self.holdings.site.is_one_pool
         self.clock.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
 
     def _ask(self, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        room = self.holdings.room
+        trial = self.holdings.trial
         snapshot = Snapshot(
-            self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books, room
+            self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books, trial
         )
         targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()

@@ -70,11 +70,14 @@ class Site:
     name : what reports call it.
     hosts : the nodes.
     away : numbers of nodes that cannot be used now. Their devices keep their numbers, and count as none.
+    partitions : names of partitions, each with the numbers of its nodes; a node may be in several. A job whose virtual
+        cluster is called so has nodes of that partition only.
     """
 
     name: str
     hosts: tuple[Host, ...]
     away: frozenset[int] = frozenset()
+    partitions: tuple[tuple[str, frozenset[int]], ...] = ()
 
     def __post_init__(self) -> None:
         if not any(host.num_devices for host in self.hosts):
@@ -124,6 +127,27 @@ class Site:
     def whole(self) -> Site:
         """The same cluster when all its nodes are there."""
         return self.without(()) if self.away else self
+
+    @cached_property
+    def is_one_pool(self) -> bool:
+        """Whether all jobs can have all devices: these are of one type, and there are no partitions."""
+        return len(self.device_types) == 1 and not self.partitions
+
+    @cached_property
+    def members(self) -> Ints:
+        """A row for every partition, after one for the whole cluster: 1 for each of its nodes, 0 for others."""
+        found = np.ones((1 + len(self.partitions), len(self.hosts)), np.int64)
+        for row, (_, nodes) in enumerate(self.partitions, 1):
+            found[row] = [node in nodes for node in range(len(self.hosts))]
+        return found
+
+    def partition_index(self, name: str) -> int:
+        """Row of a partition among ``members``; 0 for none, where there is none of that name."""
+        return self._partition_indices.get(name, 0)
+
+    @cached_property
+    def _partition_indices(self) -> dict[str, int]:
+        return {name: row for row, (name, _) in enumerate(self.partitions, 1)}
 
     @cached_property
     def num_devices(self) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.known import KnownJob, require
 from trainyard.fleet.mechanism import columns
 from trainyard.fleet.mechanism.books import Books
-from trainyard.fleet.place.room import Room
+from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
@@ -53,12 +53,12 @@ class Snapshot:
     needs: frozenset[Need]
     rows: Ints
     _books: Books
-    _room: Callable[[], Room] | None = None
+    _trial: Callable[[], TrialPlacement] | None = None
 
-    def room(self) -> Room:
+    def trial(self) -> TrialPlacement:
         """What nobody has, to play through who would find a place; changes to it change nothing else."""
-        assert self._room is not None, "whoever asks a policy says what is free"
-        return self._room()
+        assert self._trial is not None, "whoever asks a policy says what is free"
+        return self._trial()
 
     @property
     def num_jobs(self) -> int:
@@ -105,6 +105,11 @@ class Snapshot:
     def allowed(self) -> Ints:
         """Device types that every job can run on, as bits by their index in ``site.device_types``."""
         return self._books.allowed[self.rows]
+
+    @cached_property
+    def partition(self) -> Ints:
+        """Index of the partition in whose nodes every job must lie; 0 for any node."""
+        return self._books.partition[self.rows]
 
     def allowed_types(self, number: int) -> list[int]:
         """Device types that one job can run on, by their index."""

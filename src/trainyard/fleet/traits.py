@@ -88,9 +88,9 @@ def placing(policy: object, place: str) -> str:
     return place
 
 
-Wish = Literal["gang", "equal workers", "pinned cell"]
+Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
 """What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
-sizes, or if these are equal; and that it lies in its pinned cell."""
+sizes, or if these are equal; that it lies in its pinned cell; and that it lies on nodes of its partition."""
 
 
 @runtime_checkable
@@ -110,3 +110,6 @@ def heeds_of(policy: object) -> frozenset[Wish]:
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """What those heed that leave placement to others, and give jobs as many devices as they ask for."""
+
+ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
+"""What those heed, too, that only put jobs in an order, whichever devices they can have."""

@@ -38,6 +38,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+from trainyard.job.run.processes import WorkerError
 
 SITE = Site.uniform(2, 2, "local")
 TRAINING = trial_training(12)
@@ -155,17 +156,29 @@ class Process:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.exitcode = self.pid = None
 
-    def start(self) -> None:
-        PROCESSES.append(self)
-
 
 PROCESSES: list[Process] = []
+
+
+def test_a_server_of_processes_that_does_not_answer_is_no_failure_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(process: Process) -> None:
+        raise WorkerError("the server did not answer")
+
+    monkeypatch.setattr(local_engine, "context", lambda: SimpleNamespace(Process=Process))
+    monkeypatch.setattr(local_engine, "start", start)
+    local = LocalEngine(SITE, tmp_path)
+    with pytest.raises(EngineError, match="did not answer"):
+        local.start(training_job("a", 0.0, 1, TRAINING), Grant((0,)))
+    assert local.is_over("a")
 
 
 def test_a_process_that_does_not_begin_is_no_failure_of_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_engine, "context", lambda: SimpleNamespace(Process=Process))
+    monkeypatch.setattr(local_engine, "start", PROCESSES.append)
     now_s = [0.0]
     monkeypatch.setattr(local_engine.time, "monotonic", lambda: now_s[0])
     PROCESSES.clear()

@@ -33,7 +33,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.level1 import UnansweredError
+from trainyard.fleet.workload.level1 import LateError, Level1Processes, UnansweredError
 from trainyard.fleet.workload.own import read_form
 
 
@@ -186,14 +186,20 @@ def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytes
         client.Client().submit({})
 
 
+def refuse_late(question: str, arguments: tuple[Any, ...]) -> Any:
+    """No answer in time."""
+    raise LateError("late")
+
+
 def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, world = Store(f"sqlite:///{tmp_path / 'state.sqlite'}"), World(random.Random(0), crashes=0.0)
     daemon, goes_on = daemons.Daemon(SITE, setting_of("fifo"), world, store, tmp_path), threading.Event()
     looks: list[str] = []
+    slow = Level1Processes(refuse_late, lambda *_: goes_on.wait())
 
     def look(policy: Any, site: Any, job: Job, now_s: float) -> None:
         if job.name == "slow":
-            goes_on.wait()
+            slow("how fast", ())
             looks.append(job.name)
             raise UnansweredError("again") if len(looks) < 3 else FleetError("the scheduler finds that, too")
 
@@ -202,7 +208,7 @@ def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: py
             time.sleep(0.01)
 
     monkeypatch.setattr(daemons, "look_at", look)
-    for name in ("first", "slow"):
+    for name in ("slow", "first"):
         text = form(name, 1)
         store.add(read_form(text, Path("form")), "", text, 1.0)
     scheduling = threading.Thread(target=daemon.run)

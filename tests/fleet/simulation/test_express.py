@@ -146,6 +146,19 @@ def test_processors_and_memory_are_counted_on_the_way(policy: str, rides: list[i
     check_same(run, by_steps(jobs, site, parse_policy(policy)))
 
 
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias"])
+def test_partitions_are_heeded_on_the_way(policy: str, rides: list[int]) -> None:
+    nodes = (("a", frozenset({0, 1})), ("b", frozenset({1, 2, 3})))
+    site = replace(Site.parse("4x8"), partitions=nodes)
+    jobs = [
+        replace(job, device_types=(), virtual_cluster=("a", "b", "")[i % 3])
+        for i, job in enumerate(crowded())
+    ]
+    run = simulate.simulate_fleet(jobs, site, parse_policy(policy))
+    assert rides[-1] >= run.num_decisions
+    check_same(run, by_steps(jobs, site, parse_policy(policy)))
+
+
 def test_a_policy_that_decides_in_python_takes_every_step(rides: list[int]) -> None:
     for policy in (
         "srtf(steady=True)",

@@ -14,10 +14,13 @@ from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import (
     BusyError,
+    LateError,
     Level1Process,
+    Level1Processes,
     UnansweredError,
     ask,
     ask_through,
+    quick_ones,
     waiting_at_most,
 )
 
@@ -70,6 +73,29 @@ def test_what_may_be_due_to_the_machine_is_tried_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(level1.time, "monotonic", lambda: 1e12)
     assert ask("what", 2) == 8
     ask_through(level1._here)
+
+
+def test_what_takes_long_keeps_nobody_waiting() -> None:
+    """It is asked again elsewhere, and the next time there at once."""
+    heard: list[Any] = []
+
+    def quick(question: str, about: tuple[Any, ...]) -> Any:
+        heard.append(("quick", question))
+        if question == "long":
+            raise LateError("late")
+        return 1
+
+    def slow(question: str, about: tuple[Any, ...]) -> Any:
+        heard.append(("slow", question))
+        return 2
+
+    answers = Level1Processes(quick, slow)
+    with quick_ones():
+        assert answers("short", ()) == 1
+        with pytest.raises(BusyError, match="takes a while"):
+            answers("long", ())
+    assert answers("long", ()) == 2
+    assert heard == [("quick", "short"), ("quick", "long"), ("slow", "long")]
 
 
 def test_whoever_must_not_wait_for_long_is_told_so() -> None:

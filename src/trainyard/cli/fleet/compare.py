@@ -54,12 +54,12 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
     from trainyard.compiling import compiling_is_said
-    from trainyard.fleet.site import Site
+    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.study import study
     from trainyard.report.fleet_league import refusals
     from trainyard.report.fleet_study import standing_document, study_page, study_tables
 
-    site = Site.parse(options.cluster)
+    site = site_of(options.cluster)
     drawn, facts, left_out = _workload(options, site)
     drawn, slack = _with_deadlines(options, site, drawn)
     drawn(0)  # what is wrong with it is said before anything starts

@@ -45,13 +45,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.run_fleet import run_fleet
     from trainyard.fleet.setting import setting_of
-    from trainyard.fleet.site import Site
+    from trainyard.fleet.site_file import site_of
     from trainyard.fleet.workload.read import read_workload
     from trainyard.private import only_for_user
     from trainyard.report.fleet_league import run_document
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
-    site = Site.parse(options.cluster)
+    site = site_of(options.cluster)
     setting = setting_of(options.policy, options.placement, options.round_s)
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))

@@ -52,18 +52,18 @@ def act(options: Options, screen: Screen) -> Outcome:
         ) from error
     from trainyard.fleet.run.engines import make_engine
     from trainyard.fleet.setting import setting_of
-    from trainyard.fleet.site import Site
-    from trainyard.fleet.workload.level1 import Level1Process, ask_through
+    from trainyard.fleet.site_file import site_of
+    from trainyard.fleet.workload.level1 import Level1Processes, ask_through
     from trainyard.private import only_for_user
 
     site, setting = (
-        Site.parse(options.cluster),
+        site_of(options.cluster),
         setting_of(options.policy, options.placement, options.round_s),
     )
     users, folder = Users.read(options.token_file), options.folder.resolve()
     users.check_host(options.host)
     state = state_address(options.state, folder)
-    ask_through(Level1Process())
+    ask_through(Level1Processes())
     with only_for_user(), only_daemon(folder):
         log_to(folder / "daemon.log")
         engine = make_engine(

@@ -45,7 +45,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.compiling import compiling_is_said
     from trainyard.fleet.place.auxiliary import memory_in_doubt
     from trainyard.fleet.setting import baseline_of
-    from trainyard.fleet.site import Site
+    from trainyard.fleet.site_file import site_of
     from trainyard.report.fleet_groups import losers_table, parts_of
     from trainyard.report.fleet_league import (
         fleet_tables,
@@ -55,7 +55,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         run_document,
     )
 
-    site = Site.parse(options.cluster)
+    site = site_of(options.cluster)
     baseline_of(options.policy, options.baseline)
     workload = options.read(options.trace, site)
     jobs = list(workload)

@@ -33,7 +33,7 @@ class SimulatingOptions(Common):
 
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICES or NODESxDEVICESxTYPE, pools joined by +, such as 2x8xV100+4x4xK80; after an @, what else nodes have:
-    16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30."""
+    16x4@24cpu,500GB,4/rack. GB are 10^9 bytes, GiB 2^30. Or a YAML file with this and partitions (see the guide)."""
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Format of the trace; by default recognised by its contents."""
     profiles: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None

@@ -57,7 +57,8 @@ class Books:
     taken_over : 1 for a job that a scheduler before this one had admitted.
     first_device : where in the array of ``grants`` its devices begin.
     cpus_each, memory_each : processors and bytes that it needs with each device; 0 for a share of its node.
-    has_share : 1 if what it has of these is counted.
+    has_auxiliary : 1 if what it has of these is counted.
+    partition : index of the partition in whose nodes it must lie; 0 for any.
     mark : what the policy made of the job when it came, where it decides in compiled code; see `Quick`.
     """
 
@@ -124,7 +125,8 @@ class Books:
     mark: Floats
     cpus_each: Floats
     memory_each: Floats
-    has_share: Ints
+    has_auxiliary: Ints
+    partition: Ints
     first_device: Ints
 
     def job(self, row: int) -> Job:
@@ -161,13 +163,13 @@ class Books:
         found = np.empty(self.num_active, np.int64)
         return found[: columns.waiting_rows(self.rows, self.num_active, self.held, found)]
 
-    def add(self, job: Job, now_s: float, allowed: int) -> int:
-        """Enter a job that may run on the device types ``allowed``, as bits; return its row."""
+    def add(self, job: Job, now_s: float, allowed: int, partition: int = 0) -> int:
+        """Enter a job that may run on the device types ``allowed``, as bits, of a partition; return its row."""
         if not self.unused:
             self.grow()
         row = self.unused.pop()
         self.jobs[row] = job
-        whole = (self.num_entered, allowed, job.num_devices)
+        whole = (self.num_entered, allowed, job.num_devices, partition)
         reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job), *needs_of(job))
         columns.enter(self._real, self._whole, row, now_s, reals, whole)
         self.num_entered += 1

@@ -16,7 +16,7 @@ REAL = (
 )  # fmt: skip
 WHOLE = (
     "serial", "allowed", "num_devices", "held", "held_type", "num_preempted", "num_starts", "taken_over", "first_device",
-    "has_share",
+    "has_auxiliary", "partition",
 )  # fmt: skip
 # Where compiled functions find them in the block of their kind.
 LEFT = REAL.index("left")
@@ -49,7 +49,8 @@ HELD_TYPE = WHOLE.index("held_type")
 NUM_PREEMPTED = WHOLE.index("num_preempted")
 NUM_STARTS = WHOLE.index("num_starts")
 FIRST_DEVICE = WHOLE.index("first_device")
-HAS_SHARE = WHOLE.index("has_share")
+HAS_AUXILIARY = WHOLE.index("has_auxiliary")
+PARTITION = WHOLE.index("partition")
 
 # Rows of what `facts` finds.
 (
@@ -64,7 +65,7 @@ def enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-de
     real[ARRIVAL_S, row], real[WEIGHT, row], real[LEFT, row], real[GANG_RATE, row] = reals[:4]
     real[NEEDS, row] = reals[4:]
     real[BEST_RATE, row] = real[GANG_RATE, row]
-    whole[SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row] = wholes
+    whole[SERIAL, row], whole[ALLOWED, row], whole[NUM_DEVICES, row], whole[PARTITION, row] = wholes
     real[WAITING_SINCE_S, row], real[FIRST_START_S, row], real[FINISH_S, row] = now_s, np.nan, np.inf
 
 

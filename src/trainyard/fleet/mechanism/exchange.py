@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
 from trainyard.fleet.mechanism.books import Books
-from trainyard.fleet.mechanism.columns import HAS_SHARE, HELD, release_jobs, start_jobs
+from trainyard.fleet.mechanism.columns import HAS_AUXILIARY, HELD, release_jobs, start_jobs
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign, change_holding
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid
@@ -67,7 +67,7 @@ class Exchanged(NamedTuple):
     known: bool
 
 
-class Assigned(NamedTuple):
+class Assignment(NamedTuple):
     """Who is to have which devices.
 
     Attributes
@@ -83,9 +83,9 @@ class Assigned(NamedTuple):
     stopping: Ints
 
 
-def assigned(
+def assignment(
     books: Books, free: FreeDevices, rows: Ints, asked: Asked, how: int, room: Ints, backfill: bool
-) -> Assigned:
+) -> Assignment:
     """Give devices back and take others; on the books jobs have what they had.
 
     Parameters
@@ -95,13 +95,13 @@ def assigned(
     room : devices of every pool that can be given out.
     backfill : whether a job may run before one that is more urgent and does not fit.
     """
-    places, devices, sizes, fate = assign(
+    places, devices, sizes, outcome = assign(
         *asked, rows, *books.blocks, books.grants.devices, free.tables, room, how, backfill
     )
     free.total = int(free.by_type.sum())
     had = books.held[rows] > 0
-    leaving, stopping = had & (fate != KEEPS), had & (fate != KEEPS) & (fate != GETS)
-    return Assigned(places, Laid(devices, sizes), rows[leaving], rows[stopping])
+    leaving, stopping = had & (outcome != KEEPS), had & (outcome != KEEPS) & (outcome != GETS)
+    return Assignment(places, Laid(devices, sizes), rows[leaving], rows[stopping])
 
 
 def exchange(
@@ -121,7 +121,7 @@ def exchange(
 
     Parameters
     ----------
-    rows, how, room : as for `assigned`.
+    rows, how, room : as for `assignment`.
     pauses_s : as for `Books.start`.
     """
     asked = Asked.of(targets)
@@ -191,20 +191,20 @@ def exchanged(  # type: ignore[no-untyped-def]
     What `Exchanged` has first; then how many devices were given, and are free that were not; then the rest of it.
     """
     held, total = whole[HELD], tables[2].sum()
-    places, given, sizes, fate = assign(
+    places, given, sizes, outcome = assign(
         order, counts, kinds, hows, rows, real, whole, written, tables, room, how, backfill
     )
     started, leaving, stopped = rows[order[places]], empty(len(rows), int64), empty(len(rows), int64)
     num_leaving = num_stopped = 0
     for number in range(len(rows)):
-        if held[rows[number]] > 0 and fate[number] != KEEPS:
+        if held[rows[number]] > 0 and outcome[number] != KEEPS:
             leaving[num_leaving] = rows[number]
             num_leaving += 1
-            if fate[number] != GETS:
+            if outcome[number] != GETS:
                 stopped[num_stopped] = rows[number]
                 num_stopped += 1
     release_jobs(real, whole, stopped[:num_stopped], now_s, True)
     waited, known = start_jobs(real, whole, started, given, sizes, kind_of, written, used, now_s, pauses_s)
-    whole[HAS_SHARE][started] = tables[3].shape[1] > 0
+    whole[HAS_AUXILIARY][started] = tables[3].shape[1] > 0
     num_freed = tables[2].sum() - total
     return started, places, leaving[:num_leaving], len(given), num_freed, num_stopped - waited, known

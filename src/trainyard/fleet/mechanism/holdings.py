@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.fleet.mechanism.books import Books, Bools, Ints
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.exchange import Asked, assigned, exchange, give_back
+from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, give_back
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.leases import Leases
@@ -19,7 +19,7 @@ from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
-from trainyard.fleet.place.room import Room
+from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
@@ -80,17 +80,18 @@ class Holdings:
             If it can never run here as it asks to.
         """
         bits = self.allowed(job) if bits is None else bits
+        partition = self.site.partition_index(job.virtual_cluster)
         self._has_gangs = self._has_gangs or bool(job.gang)
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
         before_s = self.fair.count(now_s)
-        row = self.books.add(job, now_s, bits)
+        row = self.books.add(job, now_s, bits, partition)
         self.books.job_s[row] = before_s
         self.num_waiting += 1
         self._note_use(now_s)
 
-    def room(self) -> Room:
+    def trial(self) -> TrialPlacement:
         """What nobody has, as a policy may play it through."""
-        return Room(self.free, self.how)
+        return TrialPlacement(self.free, self.how)
 
     def allowed(self, job: Job) -> int:
         """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
@@ -147,7 +148,7 @@ class Holdings:
             self._as_placed(rows, targets, targets.devices, now_s)
         elif self.preempts:
             asked, room = self._asked(rows, targets), self.site.devices_of_type
-            done = assigned(self.books, self.free, rows, asked, self.how, room, targets.backfill)
+            done = assignment(self.books, self.free, rows, asked, self.how, room, targets.backfill)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
             self._begin(rows[targets.order[done.places]], done.places, done.given, targets, now_s)
@@ -181,7 +182,7 @@ class Holdings:
     def _fill(self, rows: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs that wait what is free, most urgent first; one that finds no place waits."""
         count = len(targets.order)
-        if not targets.backfill and targets.num_devices is None and len(self.site.device_types) == 1:
+        if not targets.backfill and targets.num_devices is None and self.site.is_one_pool:
             # Every job takes a device at least, and who comes after one that finds no place is not tried.
             count = min(count, self.free.total + 1)
         own = rows[targets.order[:count]]
@@ -194,7 +195,8 @@ class Holdings:
             self.how,
             targets.backfill,
             targets.one_queue,
-            self.books.needs[:, own] if self.free.counts_shares else NO_NEEDS,
+            self.books.needs[:, own] if self.free.counts_auxiliary else NO_NEEDS,
+            self.books.partition[own],
         )
         self._begin(own[numbers], numbers, given, targets, now_s)
 
@@ -210,7 +212,7 @@ class Holdings:
         """Jobs, at these places in the order, have got devices, or others than they had."""
         if len(started):
             known = self._start(started, given, now_s)
-            self.books.has_share[started] = targets.devices is None and self.free.counts_shares
+            self.books.has_auxiliary[started] = targets.devices is None and self.free.counts_auxiliary
             self._set_going(started, places, targets, known)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
@@ -218,7 +220,7 @@ class Holdings:
         self.free.take_these(grant.devices, needs_of(self.books.job(row)))
         started = np.array([row])
         self._start(started, laid([grant.devices]), now_s)
-        self.books.has_share[row] = self.free.counts_shares
+        self.books.has_auxiliary[row] = self.free.counts_auxiliary
         self.books.grants[row] = grant
         self.paces.started(started, whole=False)
         self._note_use(now_s)
@@ -324,7 +326,7 @@ class Holdings:
         self.free = FreeDevices(self.site)
         for row in self.books.active.tolist():
             if (grant := self.books.grants[row]) is not None:
-                needs = needs_of(self.books.job(row)) if self.books.has_share[row] else None
+                needs = needs_of(self.books.job(row)) if self.books.has_auxiliary[row] else None
                 self.free.take_these(grant.devices, needs)
         self._note_use(now_s)
 

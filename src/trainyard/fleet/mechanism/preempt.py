@@ -14,27 +14,30 @@ from trainyard.compiling import compiled
 from trainyard.fleet.mechanism.columns import (
     ALLOWED,
     FIRST_DEVICE,
-    HAS_SHARE,
+    HAS_AUXILIARY,
     HELD,
     HELD_TYPE,
     NEEDS,
     NUM_DEVICES,
+    PARTITION,
 )
-from trainyard.fleet.place.free import (
+from trainyard.fleet.place.find import (
     are_held,
     are_in_racks,
-    change_free,
+    change_auxiliary,
     change_tenants,
+    count_device_free,
+    count_devices_free,
     find_place,
     fits_on,
-    hold,
-    is_known,
+    has_failed,
     nodes_of,
-    not_closed,
-    note,
+    note_failed,
+    nothing_failed,
     place_jobs,
-    shift_devices,
     take,
+    usable_nodes,
+    without_nodes_of,
 )
 from trainyard.fleet.place.pools import pool_for
 
@@ -63,39 +66,40 @@ def assign(  # type: ignore[no-untyped-def]
     Places in the order of the jobs that get devices, most urgent first; their devices, and how many each gets; and what
     becomes of every job.
     """
-    starting, fate = _walk(order, counts, kinds, rows, whole, room, backfill)
+    starting, outcome = _walk(order, counts, kinds, rows, whole, room, backfill)
     for number in range(len(rows)):
-        if fate[number] == LOSES:
+        if outcome[number] == LOSES:
             change_holding(rows[number], -1, real, whole, written, tables)
-    wanted = rows[order[starting]]
+    wanted, has_partitions = rows[order[starting]], tables[4].shape[0] > 1
     sizes = counts[starting] if len(counts) else whole[NUM_DEVICES][wanted]
     own_kinds = kinds[starting] if len(kinds) else kinds
     own_hows = hows[starting] if len(hows) else hows
     needs = real[NEEDS][:, wanted] if tables[3].shape[1] else empty((2, 0))
+    partitions = whole[PARTITION][wanted] if has_partitions else empty(0, int64)
     numbers, devices, sizes = place_jobs(
-        sizes, own_kinds, whole[ALLOWED][wanted], own_hows, how, True, True, needs, *tables
+        sizes, own_kinds, whole[ALLOWED][wanted], partitions, own_hows, how, True, True, needs, tables
     )
     for number in numbers:
-        fate[order[starting[number]]] = GETS
+        outcome[order[starting[number]]] = GETS
     num_placed, first = len(numbers), 0
-    # Of several types, a job may lie on another than it was counted on: then all are looked at once more.
-    if len(room) == 1 or tables[2].sum() == 0:
+    # By number, a job may be counted on another type than it lies on, or on nodes that are not of its partition: then all
+    # are looked at once more.
+    if (len(room) == 1 and not has_partitions) or tables[2].sum() == 0:
         if num_placed == len(starting):
-            return starting, devices, sizes, fate
-        first = starting[num_placed] if len(room) == 1 else 0
-    asked = order, counts, kinds, hows
-    books = real, whole, written
+            return starting, devices, sizes, outcome
+        first = starting[num_placed] if len(room) == 1 and not has_partitions else 0
+    asked, books = (order, counts, kinds, hows), (real, whole, written)
     found = starting[:num_placed], devices, sizes
-    return _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfill)
+    return _assign_one_by_one(first, found, outcome, asked, rows, books, tables, room, how, backfill)
 
 
 @compiled
 def change_holding(row, change, real, whole, written, tables):  # type: ignore[no-untyped-def]
     """A job takes the devices that it has (1), and what comes with them, or gives them back (-1)."""
-    per_device, per_node, by_type, beside = tables
+    per_device, per_node, by_type, aux, _ = tables
     devices = devices_held(row, whole, written)
-    if whole[HAS_SHARE, row]:
-        hold(nodes_of(devices, per_device, per_node.shape[1]), real[NEEDS, row], -change, beside)
+    if whole[HAS_AUXILIARY, row]:
+        change_auxiliary(nodes_of(devices, per_device, per_node.shape[1]), real[NEEDS, row], -change, aux)
     return change_tenants(devices, change, per_device, per_node, by_type)
 
 
@@ -109,13 +113,13 @@ def devices_held(row, whole, written):  # type: ignore[no-untyped-def]
 def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
     asked, held, held_type, allowed = whole[NUM_DEVICES], whole[HELD], whole[HELD_TYPE], whole[ALLOWED]
-    left, closed = room.copy(), 0
+    left, blocked = room.copy(), 0
     total = left.sum()
-    starting, fate = empty(len(order), int64), zeros(len(rows), int64)
+    starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
     num_starting = 0
     for number in range(len(rows)):
         if held[rows[number]] > 0:
-            fate[number] = LOSES
+            outcome[number] = LOSES
     for i in range(len(order)):
         if total == 0:
             break
@@ -124,7 +128,7 @@ def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no
         if n == 0:
             continue
         kind = kinds[i] if len(kinds) else -1
-        bits = (1 << kind if kind >= 0 else allowed[row]) & ~closed
+        bits = (1 << kind if kind >= 0 else allowed[row]) & ~blocked
         pool = -1
         if held[row] == n and (bits >> held_type[row]) & 1:
             pool = pool_for(left, n, held_type[row], bits)
@@ -134,19 +138,19 @@ def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no
             left[pool] -= n
             total -= n
             if held[row] == n and held_type[row] == pool:
-                fate[order[i]] = KEEPS
+                outcome[order[i]] = KEEPS
             else:
                 starting[num_starting] = i
                 num_starting += 1
         elif not backfill:
-            closed |= bits
-            if not_closed(closed, left) == 0:
-                break
-    return starting[:num_starting], fate
+            blocked |= bits
+    return starting[:num_starting], outcome
 
 
 @compiled
-def _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfill):  # type: ignore[no-untyped-def]
+def _assign_one_by_one(  # type: ignore[no-untyped-def]
+    first, found, outcome, asked, rows, books, tables, room, how, backfill
+):
     """Go on with `assign` where not all is as by number.
 
     Parameters
@@ -157,123 +161,157 @@ def _assign_on(first, found, fate, asked, rows, books, tables, room, how, backfi
     """
     order, counts, kinds, hows = asked
     real, whole, written = books
-    per_device, per_node, by_type, beside = tables
-    places, given = empty(len(order), int64), empty(room.sum(), int64)
-    all_sizes = empty(len(order), int64)
+    per_device, per_node, by_type, aux, members = tables
+    places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
-    places[:placed], given[:count], all_sizes[:placed] = found
-    # What is free, and what those have beside it whose turn has not come.
-    nodes, types, more, last = per_node.copy(), by_type.copy(), beside.copy(), first
-    for i in range(first, len(order)):
-        if fate[order[i]] == KEEPS:
-            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
-        elif fate[order[i]] != GETS:
-            last = i
-    nowhere, closed, has_racks = zeros((3, types.sum() + 1), int64), 0, are_in_racks(per_node)
+    places[:placed], given[:count], sizes[:placed] = found
+    nodes, types, more, last = _reach(first, order, outcome, rows, books, tables)
+    failed, unblocked = nothing_failed(types.sum()), empty(0, int64)
     for i in range(first, len(order)):
         if i > last or types.sum() == 0:
             break
         number = order[i]
         row = rows[number]
-        if fate[number] == KEEPS:
-            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
         n = counts[i] if len(counts) else whole[NUM_DEVICES, row]
-        if n == 0 or fate[number] in (KEEPS, GETS):
+        if outcome[number] == KEEPS:
+            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
+        if n == 0 or outcome[number] in (KEEPS, GETS):
             continue
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
-        bits = (1 << kind if kind >= 0 else whole[ALLOWED, row]) & ~closed
-        need = real[NEEDS, row]
-        if fate[number] == LOSES and _may_stay(row, n, bits, books, tables):
+        bits, need = 1 << kind if kind >= 0 else whole[ALLOWED, row], real[NEEDS, row]
+        usable = usable_nodes(whole[PARTITION, row], members, unblocked)
+        if outcome[number] == LOSES and _may_stay(row, n, bits, usable, books, tables):
             change_holding(row, 1, real, whole, written, tables)
             _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
-            fate[number] = KEEPS
+            outcome[number] = KEEPS
             continue
+        key = bits, whole[PARTITION, row], own_how
         taken = empty(0, int64)
-        if beside.shape[1] or not is_known(nowhere, n, bits, own_how):
-            taken = find_place(n, bits, own_how, need, per_node, by_type, beside, has_racks)
+        if aux.shape[1] or not has_failed(failed, n, *key):
+            wish = n, bits, usable, own_how, need
+            taken, some_lose = _find_or_take_away(
+                wish, i, (nodes, types, more), order, outcome, rows, books, tables
+            )
+            if some_lose:
+                last = len(order) - 1
             if len(taken) == 0:
-                taken = find_place(n, bits, own_how, need, nodes, types, more, has_racks)
-                if len(taken):
-                    others = _less_urgent(i, order, fate)
-                    taken = _of_the_least_urgent(taken, n, bits, own_how, need, others, rows, books, tables)
-                    _take_away(taken, need, others, fate, rows, books, tables)
-                    last = len(order) - 1
-                else:
-                    note(nowhere, n, bits, own_how)
+                note_failed(failed, n, *key)
         if len(taken):
             take(taken, n, given[count:], per_device, per_node, by_type)
-            shift_devices(given[count : count + n], -1, per_device, nodes, types)
-            if beside.shape[1]:
-                hold(taken, need, -1, beside)
-                hold(taken, need, -1, more)
-            fate[number] = GETS
-            places[placed], all_sizes[placed] = i, n
+            count_devices_free(given[count : count + n], -1, per_device, nodes, types)
+            if aux.shape[1]:
+                change_auxiliary(taken, need, -1, aux)
+                change_auxiliary(taken, need, -1, more)
+            outcome[number] = GETS
+            places[placed], sizes[placed] = i, n
             placed, count = placed + 1, count + n
         elif not backfill:
-            closed |= bits
-            if not_closed(closed, types) == 0:
-                break
-    return places[:placed], given[:count], all_sizes[:placed], fate
+            unblocked = without_nodes_of(bits, members[whole[PARTITION, row]], unblocked, per_node)
+    return places[:placed], given[:count], sizes[:placed], outcome
 
 
 @compiled
-def _count_free(row, sign, real, whole, written, per_device, nodes, types, beside):  # type: ignore[no-untyped-def]
+def _reach(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+    """What is free, and what those have beside it whose turn has not come; and the place of the last that waits."""
+    real, whole, written = books
+    per_device, per_node, by_type, aux, _ = tables
+    nodes, types, more, last = per_node.copy(), by_type.copy(), aux.copy(), first
+    for i in range(first, len(order)):
+        if outcome[order[i]] == KEEPS:
+            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
+        elif outcome[order[i]] != GETS:
+            last = i
+    return nodes, types, more, last
+
+
+@compiled
+def _find_or_take_away(wish, i, reach, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+    """A place for a job, and whether others lose theirs for it: less urgent ones, if it finds none else.
+
+    Parameters
+    ----------
+    wish : what `find_place` has to know of the job.
+    i : its place in the order.
+    reach : what is free, and what those have beside it that come after it.
+    """
+    n, bits, usable, own_how, need = wish
+    _, per_node, by_type, aux, _ = tables
+    has_racks = are_in_racks(per_node)
+    taken = find_place(n, bits, usable, own_how, need, per_node, by_type, aux, has_racks)
+    if len(taken):
+        return taken, False
+    nodes, types, more = reach
+    taken = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
+    if len(taken) == 0:
+        return taken, False
+    others = _less_urgent(i, order, outcome)
+    taken = _of_the_least_urgent(taken, wish, others, rows, books, tables)
+    _take_away(taken, need, others, outcome, rows, books, tables)
+    return taken, True
+
+
+@compiled
+def _count_free(row, sign, real, whole, written, per_device, nodes, types, aux):  # type: ignore[no-untyped-def]
     """The devices of a job count as free (1), or no longer (-1).
 
     It is called for every job at most decisions, and to hand tuples of arrays over would take longer than what it does.
     """
     first = whole[FIRST_DEVICE, row]
     for place in range(first, first + whole[HELD, row]):
-        change_free(written[place], sign, per_device, nodes, types)
-    if whole[HAS_SHARE, row]:
+        count_device_free(written[place], sign, per_device, nodes, types)
+    if whole[HAS_AUXILIARY, row]:
         devices = devices_held(row, whole, written)
-        hold(nodes_of(devices, per_device, nodes.shape[1]), real[NEEDS, row], sign, beside)
+        change_auxiliary(nodes_of(devices, per_device, nodes.shape[1]), real[NEEDS, row], sign, aux)
 
 
 @compiled
-def _may_stay(row, n, bits, books, tables):  # type: ignore[no-untyped-def]
+def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-def]
     """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
     real, whole, written = books
-    per_device, per_node, _, beside = tables
+    per_device, per_node, _, aux, _ = tables
     if whole[HELD, row] != n or (bits >> whole[HELD_TYPE, row]) & 1 == 0:
         return False
     devices = devices_held(row, whole, written)
     if are_held(devices, per_device):
         return False
     taken = nodes_of(devices, per_device, per_node.shape[1])
-    return fits_on(taken, real[NEEDS, row], per_node, beside)
+    if len(usable) and (taken * (1 - usable)).any():
+        return False
+    return fits_on(taken, real[NEEDS, row], per_node, aux)
 
 
 @compiled
-def _less_urgent(i, order, fate):  # type: ignore[no-untyped-def]
+def _less_urgent(i, order, outcome):  # type: ignore[no-untyped-def]
     """Numbers of the jobs that come after a place in the order and keep what they have, the most urgent first."""
     found, num = empty(len(order) - i, int64), 0
     for number in order[i + 1 :]:
-        if fate[number] == KEEPS:
+        if outcome[number] == KEEPS:
             found[num] = number
             num += 1
     return found[:num]
 
 
 @compiled
-def _of_the_least_urgent(taken, n, bits, own_how, need, others, rows, books, tables):  # type: ignore[no-untyped-def]
+def _of_the_least_urgent(taken, wish, others, rows, books, tables):  # type: ignore[no-untyped-def]
     """A place for a job where as few of the others lose theirs as can be, counted from the least urgent one.
 
     Parameters
     ----------
     taken : where it finds one if all of them do.
+    wish : what `find_place` has to know of the job.
     others : numbers of these, the most urgent first.
     """
+    n, bits, usable, own_how, need = wish
     real, whole, written = books
-    per_device, per_node, by_type, beside = tables
+    per_device, per_node, by_type, aux, _ = tables
     has_racks = are_in_racks(per_node)
     enough, too_few = 0, len(others)
     while too_few - enough > 1:
         middle = (enough + too_few) // 2
-        nodes, types, more = per_node.copy(), by_type.copy(), beside.copy()
+        nodes, types, more = per_node.copy(), by_type.copy(), aux.copy()
         for number in others[middle:]:
             _count_free(rows[number], 1, real, whole, written, per_device, nodes, types, more)
-        found = find_place(n, bits, own_how, need, nodes, types, more, has_racks)
+        found = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
         if len(found):
             enough, taken = middle, found
         else:
@@ -282,23 +320,23 @@ def _of_the_least_urgent(taken, n, bits, own_how, need, others, rows, books, tab
 
 
 @compiled
-def _take_away(taken, need, others, fate, rows, books, tables):  # type: ignore[no-untyped-def]
+def _take_away(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
     real, whole, written = books
-    per_device, per_node, _, beside = tables
+    per_device, per_node, _, aux, _ = tables
     losers, num = empty(len(others), int64), 0
     for number in others[::-1]:
         on = nodes_of(devices_held(rows[number], whole, written), per_device, per_node.shape[1])
         if (on * taken).any():
             change_holding(rows[number], -1, real, whole, written, tables)
-            fate[number] = LOSES
+            outcome[number] = LOSES
             losers[num] = number
             num += 1
-            if fits_on(taken, need, per_node, beside):
+            if fits_on(taken, need, per_node, aux):
                 break
     for number in losers[:num][::-1]:  # without those that need not
         change_holding(rows[number], 1, real, whole, written, tables)
-        fate[number] = KEEPS
-        if not fits_on(taken, need, per_node, beside):
+        outcome[number] = KEEPS
+        if not fits_on(taken, need, per_node, aux):
             change_holding(rows[number], -1, real, whole, written, tables)
-            fate[number] = LOSES
+            outcome[number] = LOSES

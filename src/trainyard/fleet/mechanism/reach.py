@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from trainyard.fleet.place.auxiliary import asks_for_more, check_there_is, most_together, needs_of
-from trainyard.fleet.site import Site, UnfitJobError
+from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job
+from trainyard.reading import shown
 
 _NO_TYPE = "it asks for a type of device that there is not"
 
@@ -16,12 +19,22 @@ class Reach:
     Parameters
     ----------
     heeds : what the policy heeds of what not every policy does.
+
+    Raises
+    ------
+    FleetError
+        If there are partitions, and the policy does not heed them.
     """
 
     def __init__(self, site: Site, heeds: frozenset[Wish]) -> None:
         self.site, self.heeds = site.whole, heeds
-        self._known: dict[tuple[str, ...], tuple[int, int]] = {}
-        self._most: dict[tuple[float, float], list[float]] = {}
+        self._known: dict[tuple[tuple[str, ...], int], tuple[int, int]] = {}
+        self._most: dict[tuple[tuple[float, float], int], list[float]] = {}
+        if site.partitions and "partition" not in heeds:
+            raise FleetError(
+                f"the policy gives jobs devices of any node, and cluster {site.name!r} has partitions; leave these out, "
+                "or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
+            )
 
     def of(self, job: Job) -> int:
         """The types of device that a job can run on, as bits by their index.
@@ -31,9 +44,18 @@ class Reach:
         UnfitJobError
             If it can never run here as it asks to.
         """
-        if job.device_types not in self._known:
-            self._known[job.device_types] = self._allowed(job.device_types)
-        bits, most = self._known[job.device_types]
+        partition = self.site.partition_index(job.virtual_cluster)
+        if self.site.partitions and job.virtual_cluster and not partition:
+            names = ", ".join(name for name, _ in self.site.partitions)
+            raise UnfitJobError(
+                "its partition has no nodes in the cluster",
+                f"job {job.name!r} is of partition {shown(job.virtual_cluster)}; cluster {self.site.name!r} has {names}. "
+                "Write it under partitions, or leave the job out",
+            )
+        asked = job.device_types, partition
+        if asked not in self._known:
+            self._known[asked] = self._allowed(*asked)
+        bits, most = self._known[asked]
         if job.least_devices > most:
             kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
             raise UnfitJobError(
@@ -48,22 +70,21 @@ class Reach:
                 "pinned_cell out, or take a policy of cells",
             )
         if job.gang and "gang" not in self.heeds:
-            self._check_workers(job, bits)
+            self._check_workers(job, bits, partition)
         if asks_for_more(job, self.site):
-            needs = needs_of(job)
+            needs = needs_of(job), partition
             if needs not in self._most:
-                self._most[needs] = most_together(self.site, needs)
+                self._most[needs] = most_together(self.site, *needs)
             check_there_is(job, bits, self._most[needs], self.site)
         return bits
 
-    def _allowed(self, device_types: tuple[str, ...]) -> tuple[int, int]:
+    def _allowed(self, device_types: tuple[str, ...], partition: int) -> tuple[int, int]:
         """Types of device as bits, and how many devices there are of the most frequent of them."""
-        site = self.site
-        kinds = [t for t in device_types or site.device_types if t in site.device_types]
-        most = max((int(site.devices_of_type[site.type_index(t)]) for t in kinds), default=0)
-        return site.type_bits(device_types), most
+        site, bits = self.site, self.site.type_bits(device_types)
+        there = np.bincount(site.type_of_node, site.devices_per_node * site.members[partition])
+        return bits, max((int(count) for kind, count in enumerate(there) if bits >> kind & 1), default=0)
 
-    def _check_workers(self, job: Job, bits: int) -> None:
+    def _check_workers(self, job: Job, bits: int, partition: int) -> None:
         """Whether the workers of a gang have room, each on one node, and are placed so.
 
         Raises
@@ -89,9 +110,8 @@ class Reach:
                 f"{asks}; together these are not its {job.num_devices} devices",
             )
         room = [0] * len(self.site.device_types)
-        for kind, there in zip(
-            self.site.type_of_node.tolist(), self.site.devices_per_node.tolist(), strict=True
-        ):
+        sizes = self.site.devices_per_node * self.site.members[partition]
+        for kind, there in zip(self.site.type_of_node.tolist(), sizes.tolist(), strict=True):
             room[kind] += there // size
         if not any(bits >> kind & 1 and count >= len(job.gang) for kind, count in enumerate(room)):
             raise UnfitJobError(

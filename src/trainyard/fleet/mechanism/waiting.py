@@ -71,7 +71,8 @@ class _Seen:
         if place >= 0 and len(self.asked.kinds) and self.asked.kinds[place] >= 0:
             allowed = 1 << int(self.asked.kinds[place])
         kinds = [kind for kind in range(len(site.device_types)) if (allowed >> kind) & 1]
-        free = max(int(self.holdings.free.by_type[kind]) for kind in kinds)
+        there = self.holdings.free.by_node * site.members[books.partition[row]]
+        free = max(int(there[site.type_of_node == kind].sum()) for kind in kinds)
         of = ""
         if len(site.device_types) > 1:
             of = f" of {site.device_types[kinds[0]]}" if len(kinds) == 1 else " of one type"

@@ -15,7 +15,15 @@ from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.workload.job import Grant, Job
 
-__all__ = ["as_asked", "asks_for_more", "check_there_is", "memory_in_doubt", "most_together", "needs_of"]
+__all__ = [
+    "Asking",
+    "as_asked",
+    "asks_for_more",
+    "check_there_is",
+    "memory_in_doubt",
+    "most_together",
+    "needs_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +65,9 @@ def memory_in_doubt(jobs: Iterable[Job], site: Site) -> str:
     )
 
 
-class _Asking(Protocol):
+class Asking(Protocol):
+    """What a job asks for, in all."""
+
     @property
     def num_devices(self) -> int: ...
     @property
@@ -66,14 +76,15 @@ class _Asking(Protocol):
     def memory_bytes(self) -> float: ...
 
 
-def needs_of(job: _Asking) -> tuple[float, float]:
+def needs_of(job: Asking) -> tuple[float, float]:
     """Processors and memory that a job asks for with each of its devices; 0 for its share."""
     return job.cpus / job.num_devices, job.memory_bytes / job.num_devices
 
 
-def most_together(site: Site, needs: tuple[float, float]) -> list[float]:
-    """Of every type, how many devices of a cluster can be had with so many processors and so much memory each."""
-    most: list[float] = np.bincount(site.type_of_node, FreeDevices(site).room_for(needs)).tolist()
+def most_together(site: Site, needs: tuple[float, float], partition: int) -> list[float]:
+    """Of every type, how many devices of a partition can be had with so many processors and so much memory each."""
+    there = FreeDevices(site).room_for(needs) * site.members[partition]
+    most: list[float] = np.bincount(site.type_of_node, there).tolist()
     return most
 
 

@@ -335,8 +335,8 @@ class Driver:
 
     def _ask(self, now_s: float, rows: Ints) -> Targets:
         free = self.holdings.free.by_node.copy()
-        room = self.holdings.room
-        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, room)
+        trial = self.holdings.trial
+        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, trial)
         targets, self.state = decide(self.policy, snapshot, self.state)
         self.books.decided()
         self.notes.num_decisions += 1

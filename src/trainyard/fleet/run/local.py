@@ -19,7 +19,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.job.run.processes import context, warm_up
+from trainyard.job.run.processes import WorkerError, context, has_ended, start, warm_up
 
 __all__ = ["LocalEngine"]
 
@@ -105,10 +105,12 @@ class LocalEngine(HomeEngine):
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
             **vars(replace(self.limits, max_rank_bytes=self._max_rank_bytes)),
         )
-        process = self._processes[name] = context().Process(
-            target=run_apart, args=(home, ranks, home.issue())
-        )
-        process.start()
+        process = context().Process(target=run_apart, args=(home, ranks, home.issue()))
+        try:
+            start(process)
+        except WorkerError as error:
+            raise EngineError(str(error)) from error
+        self._processes[name] = process
         late_s = time.monotonic() + _BEGIN_S
         self._beginning[name] = _Beginning(grant, late_s, late_s)
 
@@ -131,7 +133,7 @@ class LocalEngine(HomeEngine):
         beginning, now_s = self._beginning.get(name), time.monotonic()
         if beginning is None:
             return False
-        if self._processes[name].exitcode is not None or self.home(name).groups():
+        if has_ended(self._processes[name]) or self.home(name).groups():
             del self._beginning[name]
             return False
         if now_s > beginning.again_s:
@@ -147,7 +149,7 @@ class LocalEngine(HomeEngine):
 
     def is_over(self, name: str) -> bool:
         process = self._processes.get(name)
-        return (process is None or process.exitcode is not None) and not self.home(name).groups()
+        return (process is None or has_ended(process)) and not self.home(name).groups()
 
     def kill(self, name: str) -> None:
         process = self._processes.get(name)

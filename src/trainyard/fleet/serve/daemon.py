@@ -34,7 +34,7 @@ from trainyard.fleet.serve.tables import FINAL, Record, State
 from trainyard.fleet.setting import Setting
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.level1 import UnansweredError, waiting_at_most
+from trainyard.fleet.workload.level1 import BusyError, UnansweredError, waiting_at_most
 from trainyard.fleet.workload.own import read_form
 from trainyard.fleet.workload.training import on_places
 from trainyard.locks import locked_folder
@@ -43,7 +43,7 @@ from trainyard.reading import shown
 
 _PROGRESS_EVERY_S = 1.0
 _LONGEST_WAIT_S = 30.0
-_SILENT_S = 120.0
+_SILENT_S = 60.0
 _STATE_AGAIN_S = 1.0
 _INTAKE_WAIT_S = 60.0
 _LOG = logging.getLogger(__name__)
@@ -266,6 +266,8 @@ class Daemon:
             try:
                 job = on_places(record.job, self._engine.core_part)
                 return look_at(self.setting.policy, self._whole, job, time.time())
+            except BusyError:
+                raise
             except UnansweredError:
                 continue
 

@@ -7,7 +7,7 @@ import resource
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -39,98 +39,109 @@ def reserve_descriptors() -> int:
     return max(8, min(MAX_CONNECTIONS, soft - _RESERVED, soft // 2))
 
 
-def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[H11Protocol]:
+class LimitedProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, with limits on how many connections there are and how long one may say and read nothing.
 
     Where there are too many, the one that has been silent for longest makes room; if all are being answered, the new one
     is told to come again.
 
+    An instance is one connection; those of one server are instances of a subclass (`protocol`).
+    """
+
+    max_connections: ClassVar[int]
+    header_s: ClassVar[float]
+    silent: ClassVar[dict[LimitedProtocol, asyncio.TimerHandle]]  # the longest first
+
+    _is_refused = False
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections and self.silent:
+            next(iter(self.silent))._leave()
+        elif len(self.connections) > self.max_connections:
+            self._refuse()
+            return
+        self._listen()
+
+    def _refuse(self) -> None:
+        """Answer without having listened; closed at once, what the client says would make its system drop that."""
+        self._is_refused = True
+        self.transport.write(_BUSY)
+        late = len(self.connections) > 2 * self.max_connections
+        self.loop.call_later(0.0 if late else 1.0, self.transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._listen()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.header_s, self._look, self._num_unread())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        self._is_read()
+        super().connection_lost(exc)
+
+    def _listen(self) -> None:
+        """Wait for a request, but not for ever."""
+        self._forget()
+        self.silent[self] = self.loop.call_later(self.header_s, self._leave)
+
+    def _look(self, before: int) -> None:
+        """Let a client go that has read nothing of what waits for it; it would wait for ever."""
+        now = self._num_unread()
+        if now >= before:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(self.header_s, self._look, now)
+
+    def _is_read(self) -> None:
+        if self._unread:
+            self._unread.cancel()
+        self._unread = None
+
+    def _num_unread(self) -> int:
+        return int(self.transport.get_write_buffer_size())
+
+    def _leave(self) -> None:
+        if self._unread and len(self.connections) <= self.max_connections:
+            self._listen()  # it reads, if slowly
+            return
+        self._forget()
+        self.transport.close()
+        if self._num_unread():
+            self.transport.abort()
+
+    def _forget(self) -> None:
+        if timer := self.silent.pop(self, None):
+            timer.cancel()
+
+
+def protocol(max_connections: int, header_s: float = _HEADER_S) -> type[LimitedProtocol]:
+    """What a server speaks on its connections.
+
     Parameters
     ----------
     header_s : that a client may take until it has said what it wants, and without reading anything of the answer.
     """
-    silent: dict[Limited, asyncio.TimerHandle] = {}  # the longest first
 
-    class Limited(H11Protocol):
-        """One connection."""
+    class Limited(LimitedProtocol):
+        silent: ClassVar[dict[LimitedProtocol, asyncio.TimerHandle]] = {}
 
-        _is_refused = False
-        _unread: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > max_connections and silent:
-                next(iter(silent))._leave()
-            elif len(self.connections) > max_connections:
-                self._refuse()
-                return
-            self._listen()
-
-        def _refuse(self) -> None:
-            """Answer without having listened; closed at once, what the client says would make its system drop that."""
-            self._is_refused = True
-            self.transport.write(_BUSY)
-            late = len(self.connections) > 2 * max_connections
-            self.loop.call_later(0.0 if late else 1.0, self.transport.close)
-
-        def data_received(self, data: bytes) -> None:
-            if self._is_refused:
-                return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._forget()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._listen()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._unread = self.loop.call_later(header_s, self._look, self._num_unread())
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._is_read()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._forget()
-            self._is_read()
-            super().connection_lost(exc)
-
-        def _listen(self) -> None:
-            """Wait for a request, but not for ever."""
-            self._forget()
-            silent[self] = self.loop.call_later(header_s, self._leave)
-
-        def _look(self, before: int) -> None:
-            """Let a client go that has read nothing of what waits for it; it would wait for ever."""
-            now = self._num_unread()
-            if now >= before:
-                self.transport.abort()
-            else:
-                self._unread = self.loop.call_later(header_s, self._look, now)
-
-        def _is_read(self) -> None:
-            if self._unread:
-                self._unread.cancel()
-            self._unread = None
-
-        def _num_unread(self) -> int:
-            return int(self.transport.get_write_buffer_size())
-
-        def _leave(self) -> None:
-            if self._unread and len(self.connections) <= max_connections:
-                self._listen()  # it reads, if slowly
-                return
-            self._forget()
-            self.transport.close()
-            if self._num_unread():
-                self.transport.abort()
-
-        def _forget(self) -> None:
-            if timer := silent.pop(self, None):
-                timer.cancel()
-
+    Limited.max_connections, Limited.header_s = max_connections, header_s
     return Limited
 
 

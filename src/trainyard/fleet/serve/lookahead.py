@@ -8,25 +8,28 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from trainyard.fleet.serve.tables import Record
+from trainyard.fleet.workload.level1 import BusyError, quick_ones
 
 __all__ = ["Lookahead"]
 
 
 class Lookahead:
-    """Looks at jobs in a thread of its own, one after the other.
+    """Looks at jobs in a thread of its own, one after the other, and in another at those that take long.
 
     Parameters
     ----------
-    look : at a job; what goes wrong with it the scheduler finds, too, and says.
+    look : at a job; what goes wrong with it the scheduler finds, too, and says. See `quick_ones`.
     done : called when a job has been looked at.
     """
 
     def __init__(self, look: Callable[[Record], object], done: Callable[[], None]) -> None:
         self._look, self._done = look, done
-        self._queue: SimpleQueue[Record] = SimpleQueue()
+        self._new: SimpleQueue[Record] = SimpleQueue()
+        self._slow: SimpleQueue[Record] = SimpleQueue()
         self._coming: set[str] = set()
         self._seen: set[str] = set()
-        threading.Thread(target=self._run, daemon=True, name="looking ahead").start()
+        for run in (self._look_at_new, self._look_at_slow):
+            threading.Thread(target=run, daemon=True, name="looking ahead").start()
 
     def has_seen(self, record: Record) -> bool:
         """Whether a job has been looked at; if not, it will be."""
@@ -34,18 +37,39 @@ class Lookahead:
             return True
         if record.name not in self._coming:
             self._coming.add(record.name)
-            self._queue.put(record)
+            self._new.put(record)
         return False
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all jobs but these."""
         self._seen.intersection_update(names)
+        self._coming.intersection_update(names)
 
-    def _run(self) -> None:
+    def _look_at_new(self) -> None:
         while True:
-            record = self._queue.get()
-            with suppress(Exception):
+            record = self._new.get()
+            if self._takes_long(record):
+                self._slow.put(record)
+            else:
+                self._note(record)
+
+    def _takes_long(self, record: Record) -> bool:
+        try:
+            with quick_ones():
                 self._look(record)
-            self._seen.add(record.name)
-            self._coming.discard(record.name)
-            self._done()
+        except Exception as error:
+            return isinstance(error, BusyError)
+        return False
+
+    def _look_at_slow(self) -> None:
+        while True:
+            record = self._slow.get()
+            if record.name in self._coming:  # not cancelled meanwhile
+                with suppress(Exception):
+                    self._look(record)
+            self._note(record)
+
+    def _note(self, record: Record) -> None:
+        self._seen.add(record.name)
+        self._coming.discard(record.name)
+        self._done()

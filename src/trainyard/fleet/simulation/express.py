@@ -113,14 +113,15 @@ class Express:
         if self._num_let_in < self._reals.shape[1]:
             return True
         reals: list[tuple[float, ...]] = []
-        wholes: list[tuple[int, int]] = []
+        wholes: list[tuple[int, ...]] = []
         while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
             bits, rate = self.arrivals.bits, rate_anywhere(job)
             if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.books.num_entered + len(reals)] = job
             reals.append((job.arrival_s, job.weight, job.work, rate, *needs_of(job), self._mark(job)))
-            wholes.append((bits, job.num_devices))
+            partition = self.holdings.site.partition_index(job.virtual_cluster)
+            wholes.append((bits, job.num_devices, partition))
             self.arrivals.read_on()
         self._num_let_in = 0
         self._reals = np.array(reals).reshape(-1, loop.NUM_REALS + 1).T.copy()

@@ -18,7 +18,7 @@ from trainyard.fleet.mechanism.columns import (
     ATTAINED_DEVICE_S,
     FINISH_S,
     FIRST_START_S,
-    HAS_SHARE,
+    HAS_AUXILIARY,
     HELD,
     JOB_S,
     LOST_DEVICE_S,
@@ -28,6 +28,7 @@ from trainyard.fleet.mechanism.columns import (
     NUM_DEVICES,
     NUM_PREEMPTED,
     NUM_STARTS,
+    PARTITION,
     SERIAL,
     WAITED_S,
     enter,
@@ -38,7 +39,7 @@ from trainyard.fleet.mechanism.columns import (
 )
 from trainyard.fleet.mechanism.exchange import exchanged
 from trainyard.fleet.mechanism.preempt import change_holding
-from trainyard.fleet.place.free import place_jobs
+from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.quick import Seen
 from trainyard.fleet.simulation.ends import next_end
@@ -49,7 +50,7 @@ from trainyard.fleet.simulation.ends import next_end
 COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
 
 # Rows of the jobs that come: as `columns.enter` takes them, and the mark.
-NUM_REALS, NUM_WHOLES = 6, 2
+NUM_REALS, NUM_WHOLES = 6, 3
 ARRIVES_S = 0
 # Rows of the notes of ends.
 (
@@ -79,7 +80,7 @@ class Tables(NamedTuple):
     unused: Ints
     written: Ints
     kind_of: Ints
-    free: tuple[Ints, Ints, Ints, Floats]
+    free: tuple[Ints, Ints, Ints, Floats, Ints]
     when_s: Floats
     heap: Ints
     place: Ints
@@ -270,7 +271,7 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     job_s = _count(now_s, counts, clock)
     enter(
         tables.real, tables.whole, row, now_s,
-        (reals[0], reals[1], reals[2], reals[3], reals[4], reals[5]), (counts[ENTERED], wholes[0], wholes[1]),
+        (reals[0], reals[1], reals[2], reals[3], reals[4], reals[5]), (counts[ENTERED], wholes[0], wholes[1], wholes[2]),
     )  # fmt: skip
     tables.real[JOB_S, row], tables.real[MARK, row] = job_s, reals[NUM_REALS]
     tables.rows[counts[ACTIVE]] = row
@@ -346,9 +347,9 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
             tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.real[FINISH_S, row]
         )
     _note_use(now_s, tables, counts)
-    counts[FREE_WHEN_BLOCKED] = (
-        counts[FREE] if terms.blocks and counts[WAITING] and len(terms.room) == 1 else -1
-    )
+    is_one_pool = len(terms.room) == 1 and tables.free[4].shape[0] == 1
+    is_blocked = terms.blocks and counts[WAITING] and is_one_pool
+    counts[FREE_WHEN_BLOCKED] = counts[FREE] if is_blocked else -1
     return state
 
 
@@ -370,17 +371,19 @@ def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[
 def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-untyped-def]
     """Jobs that wait get devices that are free; returns the rows of those that do."""
     most = len(order)
-    if not terms.backfill and len(terms.room) == 1:
+    has_partitions = tables.free[4].shape[0] > 1
+    if not terms.backfill and len(terms.room) == 1 and not has_partitions:
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         most = min(most, counts[FREE] + 1)
-    wanted, none, has_share = rows[order[:most]], np.zeros(0, np.int64), tables.free[3].shape[1] > 0
-    needs = tables.real[NEEDS][:, wanted] if has_share else np.empty((2, 0))
+    wanted, none, has_auxiliary = rows[order[:most]], np.zeros(0, np.int64), tables.free[3].shape[1] > 0
+    needs = tables.real[NEEDS][:, wanted] if has_auxiliary else np.empty((2, 0))
+    partitions = tables.whole[PARTITION][wanted] if has_partitions else none
     numbers, given, sizes = place_jobs(
-        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], hows, terms.how, terms.backfill,
-        terms.one_queue and not terms.backfill, needs, *tables.free,
+        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], partitions, hows, terms.how,
+        terms.backfill, terms.one_queue and not terms.backfill, needs, tables.free,
     )  # fmt: skip
     started = wanted[numbers]
-    tables.whole[HAS_SHARE][started] = has_share
+    tables.whole[HAS_AUXILIARY][started] = has_auxiliary
     waited, _ = start_jobs(
         tables.real, tables.whole, started, given, sizes, tables.kind_of, tables.written, counts[WRITTEN], now_s,
         terms.pauses_s,

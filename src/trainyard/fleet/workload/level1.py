@@ -18,11 +18,22 @@ import psutil
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.site import FleetError
 
-__all__ = ["BusyError", "Level1Process", "UnansweredError", "ask", "ask_through", "waiting_at_most"]
+__all__ = [
+    "BusyError",
+    "LateError",
+    "Level1Process",
+    "Level1Processes",
+    "UnansweredError",
+    "ask",
+    "ask_through",
+    "quick_ones",
+    "waiting_at_most",
+]
 
 _GIB = 1 << 30
 _MEMORY_SHARE, _MOST_MEMORY_BYTES, _LEAST_MEMORY_BYTES = 0.25, 16 * _GIB, 2 * _GIB
-_LIMIT_S = 90.0
+_QUICK_S, _LIMIT_S = 15.0, 90.0
+_END_S = 5.0
 _KEPT = 65_536
 # A question that found no answer so often is to blame itself, and is not asked again for a while.
 _MOST_TRIES, _REST_S = 3, 600.0
@@ -36,7 +47,11 @@ class UnansweredError(FleetError):
 
 
 class BusyError(UnansweredError):
-    """Others ask, and whoever asks does not wait for longer."""
+    """Others ask, or it takes long, and whoever asks does not wait for longer."""
+
+
+class LateError(UnansweredError):
+    """There was no answer in time."""
 
 
 class _Tries(NamedTuple):
@@ -98,6 +113,16 @@ def waiting_at_most(limit_s: float) -> Iterator[None]:
         del _waits.limit_s
 
 
+@contextmanager
+def quick_ones() -> Iterator[None]:
+    """Within it, this thread has only quick answers of `Level1Processes`; else there is a `BusyError`."""
+    _waits.only_quick = True
+    try:
+        yield
+    finally:
+        del _waits.only_quick
+
+
 @lru_cache(maxsize=_KEPT)
 def _known(question: str, arguments: tuple[Any, ...]) -> tuple[Any, str]:
     try:
@@ -146,7 +171,9 @@ class Level1Process:
         FleetError
             If it needs more memory, or the question has no answer.
         UnansweredError
-            If there was none in time, or the process was lost.
+            If the process was lost.
+        LateError
+            If there was no answer in time.
         BusyError
             See `waiting_at_most`.
         """
@@ -190,7 +217,7 @@ class Level1Process:
         self._pipe.send((question, arguments))
         if not self._pipe.poll(self.limit_s):
             self._end()
-            raise UnansweredError(f"looking at it took more than {self.limit_s:g} s")
+            raise LateError(f"looking at it took more than {self.limit_s:g} s")
         self._num_answers += 1
         found, problem, passes = self._pipe.recv()
         if passes:
@@ -198,15 +225,19 @@ class Level1Process:
         return found, problem
 
     def _start(self) -> None:
-        from trainyard.job.run.processes import context
+        from trainyard.job.run.processes import WorkerError, context, start
 
         if self._process is None or not self._process.is_alive():
             self._num_answers = 0
             self._pipe, theirs = context().Pipe()
             arguments = (theirs, self.memory_bytes)
-            self._process = context().Process(target=_serve, args=arguments, daemon=True)
-            self._process.start()
-            theirs.close()
+            process = context().Process(target=_serve, args=arguments, daemon=True)
+            try:
+                with theirs:
+                    start(process)
+            except WorkerError as error:
+                raise OSError(str(error)) from error
+            self._process = process
 
     def _end(self) -> None:
         self._num_answers = 0
@@ -214,8 +245,35 @@ class Level1Process:
             return
         self._pipe.close()
         self._process.kill()
-        self._process.join()
+        self._process.join(_END_S)  # where it is not known to have ended, it has all the same
         self._process = None
+
+
+class Level1Processes:
+    """Answers of two processes: what one does not answer soon is asked of the other, and so does not keep others waiting.
+
+    Parameters
+    ----------
+    quick, slow : the two.
+    """
+
+    def __init__(self, quick: Answers | None = None, slow: Answers | None = None) -> None:
+        self._quick, self._slow = quick or Level1Process(limit_s=_QUICK_S), slow or Level1Process()
+        self._late = dict[tuple[str, tuple[Any, ...]], None]()
+
+    def __call__(self, question: str, arguments: tuple[Any, ...]) -> Any:
+        """See `Level1Process`."""
+        key = question, arguments
+        if key not in self._late:
+            try:
+                return self._quick(question, arguments)
+            except LateError:
+                self._late[key] = None
+                for old in list(self._late)[:-_KEPT]:
+                    self._late.pop(old, None)
+        if getattr(_waits, "only_quick", False):
+            raise BusyError("looking at it takes a while; ask again in some seconds")
+        return self._slow(question, arguments)
 
 
 _NO_MEMORY = "no memory"

@@ -6,11 +6,16 @@ import multiprocessing as mp
 import os
 import queue
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
@@ -24,6 +29,12 @@ _PRELOAD = [
     "torch.onnx",
 ]
 
+# In which the server forks a process; the first time, it first loads what is above.
+_FORK_S, _LOAD_S = 10.0, 60.0
+# The server that has forked one, if there is any.
+_proven: psutil.Process | None = None
+_making = threading.Lock()
+
 
 class WorkerError(FailedRunError):
     """A worker process failed or died; the message names its rank and what it said last."""
@@ -33,15 +44,59 @@ def context() -> Any:
     """The multiprocessing context whose processes start with PyTorch loaded."""
     found = mp.get_context("forkserver")
     found.set_forkserver_preload(_PRELOAD)
-    with heap_of_children():
+    with _making, heap_of_children():
         forkserver.ensure_running()
     return found
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process of `context`.
+
+    Raises
+    ------
+    WorkerError
+        If the server ends, or is ended since it does not answer; the next process is forked from another one.
+    """
+    global _proven
+    server = _server()
+    limit_s = _FORK_S if server == _proven else _LOAD_S
+    limit = threading.Timer(limit_s, _kill, [server])
+    limit.daemon = True
+    limit.start()
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        why = "ended" if limit.is_alive() else f"did not answer within {limit_s:g} s and was killed"
+        raise WorkerError(f"the server that forks processes {why}; another one is started") from error
+    finally:
+        limit.cancel()
+    _proven = server
+
+
+def has_ended(process: BaseProcess) -> bool:
+    """Whether a process that was started has ended, also where the server does not answer, which says so."""
+    if process.exitcode is not None:
+        return True
+    try:
+        return psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _server() -> psutil.Process:
+    context()  # another one, if it has ended
+    return psutil.Process(getattr(forkserver, "_forkserver")._forkserver_pid)  # noqa: B009
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def warm_up() -> None:
     """Start the server, which takes seconds, so that the first process does not wait for it."""
     process = context().Process(target=os.getpid)
-    process.start()
+    start(process)
     process.join()
 
 
@@ -62,7 +117,7 @@ def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, timeout_
             for rank in range(num_ranks)
         ]
         for worker in workers:
-            worker.start()
+            start(worker)
         try:
             return _collect(workers, results, timeout_s)
         finally:

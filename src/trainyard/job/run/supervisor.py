@@ -16,7 +16,7 @@ from trainyard.job.run.heartbeat import Silence
 from trainyard.job.run.lock import FolderLock
 from trainyard.job.run.logs import rank_log
 from trainyard.job.run.nursery import Ended, nursery_main
-from trainyard.job.run.processes import WorkerError, context
+from trainyard.job.run.processes import WorkerError, context, start
 from trainyard.private import make_private, opener
 
 _LOOK_S = 1.0
@@ -64,8 +64,8 @@ def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None)
         (folder / "work").write_bytes(_pickled(work))
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=nursery_main, args=(theirs, folder, logs.resolve(), lock))
-        process.start()
-        theirs.close()
+        with theirs:
+            start(process)
         try:
             _listen(ours, process, watcher, logs, work.config.heartbeat_s)
         finally:
@@ -73,7 +73,7 @@ def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None)
             ours.close()
             process.join(5.0)
             process.kill()
-            process.join()
+            process.join(5.0)
 
 
 def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:

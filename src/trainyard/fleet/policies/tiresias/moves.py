@@ -200,7 +200,7 @@ def looked_ahead(order, jobs, room, now_s, held, limits, knob, two_dimensional, 
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
     if as_published or len(first) < len(order) or (held == 0).any():
-        runs = first if as_published else _may_run(first, jobs, held)
+        runs = first if as_published else _may_run(first, jobs, held, room)
         wait_s = _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_published)
     return first, waits, wait_s
 
@@ -225,14 +225,16 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _may_run(first, jobs, held):  # type: ignore[no-untyped-def]
-    """Who may run: those that fit; those that do now; and who may get the devices of one of the first without a place."""
-    runs, most = held > 0, 0
+def _may_run(first, jobs, held, room):  # type: ignore[no-untyped-def]
+    """Who may run: those that fit; those that do now; and who may get devices that those which fit may leave idle."""
+    runs, most, all_keep = held > 0, room.sum(), True
     for number in first:
         runs[number] = True
-        if held[number] == 0:
-            most += int(jobs[_GANG, number])
-    if most:
+        if held[number] > 0:
+            most -= int(jobs[_GANG, number])
+        else:
+            all_keep = False
+    if not all_keep:
         runs |= jobs[_GANG] <= most
     return np.flatnonzero(runs)
 

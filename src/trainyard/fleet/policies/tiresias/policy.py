@@ -57,7 +57,7 @@ from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.quick import Quick
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import EQUAL_WORKERS, Wish
+from trainyard.fleet.traits import ORDERED, Wish
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)
@@ -94,7 +94,7 @@ class Tiresias:
     by_skew: bool = True
     preempts: bool = field(default=True, init=False)
     needs: frozenset[Need] = field(default=frozenset(), init=False)
-    heeds: frozenset[Wish] = field(default=EQUAL_WORKERS, init=False)
+    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:

@@ -13,23 +13,23 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.fleet import quick
-from trainyard.fleet.easy import Easy
 from trainyard.fleet.periods import check_period
+from trainyard.fleet.policies.queues.easy import EasyBackfilling
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.snapshot import Need
 
 _TIME_LEFT: frozenset[Need] = frozenset({"length", "speed"})
 
 
-def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> Priority | Easy:
+def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> Priority | EasyBackfilling:
     """First in, first out; with ``backfill``, later jobs run past one that does not fit ("first job fit").
 
-    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `Easy`. A job that
-    does not fit holds up those that could have devices of its types, as if every type had a queue; with ``one_queue`` all
-    that come after it.
+    With "easy" they do so only where, by the time limits that users gave, that does not delay it: see `EasyBackfilling`.
+    A job that does not fit holds up those that could have some of its nodes, as if every type and every partition had a
+    queue; with ``one_queue`` all that come after it.
     """
     if backfill == "easy":
-        return Easy()
+        return EasyBackfilling()
     return Priority(
         lambda s: s.arrival_s,
         backfill=backfill,

@@ -1,0 +1,264 @@
+"""Where jobs find a place among free devices, and what taking it changes; compiled.
+
+The tables are those of `FreeDevices`. A table is one argument, and to hand an argument to a compiled function takes as
+long as its work on a job.
+"""
+
+from __future__ import annotations
+
+from numpy import empty, int64, ones, where, zeros
+
+from trainyard.compiling import compiled
+from trainyard.fleet.place.nodes import workers_for
+
+# Rows of the tables of devices and of nodes.
+TENANTS, NODE = range(2)
+FREE, SIZE, FIRST, TYPE, RACK = range(5)
+# Of the processors and the memory of nodes: what nobody has, what there is, and what a device's share of that is; two
+# rows each.
+LEFT, HAS, SHARE = slice(0, 2), slice(2, 4), slice(4, 6)
+# Shares that add up to what there is leave a rounding error.
+_SLACK = 1e-9
+# Rows of the table of what has failed.
+_NUM_KEYS = 4
+
+
+@compiled
+def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """Give devices one tenant more, or less; returns how many are free that were not: those that the last one leaves."""
+    total = 0
+    for device in devices:
+        was_free = per_device[TENANTS, device] == 0
+        per_device[TENANTS, device] += change
+        freed = int(per_device[TENANTS, device] == 0) - int(was_free)
+        node = per_device[NODE, device]
+        per_node[FREE, node] += freed
+        by_type[per_node[TYPE, node]] += freed
+        total += freed
+    return total
+
+
+@compiled
+def place_jobs(  # type: ignore[no-untyped-def]
+    wanted, kinds, allowed, partitions, hows, how, goes_on, stops, needs, tables
+):
+    """Take devices of nodes for jobs; returns the numbers of those that got any, the devices, and how many each has.
+
+    Parameters
+    ----------
+    stops : leave off at the first that finds no place, whatever comes after it.
+    """
+    per_device, per_node, by_type, aux, members = tables
+    total, unblocked = by_type.sum(), empty(0, int64)
+    numbers, counts, devices = empty(len(wanted), int64), empty(len(wanted), int64), empty(total, int64)
+    failed, placed, count = nothing_failed(total), 0, 0
+    has_racks = are_in_racks(per_node)
+    for i in range(len(wanted)):
+        if total == 0:
+            break
+        if wanted[i] == 0:
+            continue
+        kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
+        bits, partition = 1 << kind if kind >= 0 else allowed[i], partitions[i] if len(partitions) else 0
+        taken = empty(0, int64)
+        if not has_failed(failed, wanted[i], bits, partition, own_how):
+            need = needs[:, i] if needs.shape[1] else zeros(2)
+            usable = usable_nodes(partition, members, unblocked)
+            taken = find_place(wanted[i], bits, usable, own_how, need, per_node, by_type, aux, has_racks)
+            if len(taken) == 0 and needs.shape[1] == 0:
+                note_failed(failed, wanted[i], bits, partition, own_how)
+        if len(taken):
+            take(taken, wanted[i], devices[count:], per_device, per_node, by_type)
+            if needs.shape[1]:
+                change_auxiliary(taken, needs[:, i], -1, aux)
+            count += wanted[i]
+            total -= wanted[i]
+            numbers[placed], counts[placed] = i, wanted[i]
+            placed += 1
+        elif stops:
+            break
+        elif not goes_on:
+            unblocked = without_nodes_of(bits, members[partition], unblocked, per_node)
+            if (unblocked * per_node[FREE]).sum() == 0:
+                break
+    return numbers[:placed], devices[:count], counts[:placed]
+
+
+@compiled
+def usable_nodes(partition, members, unblocked):  # type: ignore[no-untyped-def]
+    """Of every node, 1 if a job of a partition may have it, else 0; empty where it may have all.
+
+    Parameters
+    ----------
+    unblocked : the same of nodes that no job holds up; empty where none does.
+    """
+    if partition == 0:
+        return unblocked
+    return members[partition] * unblocked if len(unblocked) else members[partition]
+
+
+@compiled
+def without_nodes_of(bits, members, unblocked, per_node):  # type: ignore[no-untyped-def]
+    """Nodes that are not held up, when a job finds no place that could have those of its types and its partition."""
+    found = unblocked.copy() if len(unblocked) else ones(per_node.shape[1], int64)
+    for node in range(len(found)):
+        if (bits >> per_node[TYPE, node]) & 1 and members[node]:
+            found[node] = 0
+    return found
+
+
+@compiled
+def are_in_racks(per_node):  # type: ignore[no-untyped-def]
+    """Whether nodes are in several racks."""
+    return per_node[RACK].max() > 0
+
+
+@compiled
+def nothing_failed(most_devices):  # type: ignore[no-untyped-def]
+    """A note of jobs that found no place, by the devices that they want, before there are any."""
+    return zeros((_NUM_KEYS, most_devices + 1), int64)
+
+
+@compiled
+def has_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped-def]
+    """Whether a job that asked for the same found no place before, since when nothing has become free."""
+    if wanted >= failed.shape[1]:
+        return True
+    same = failed[1, wanted] == bits and failed[2, wanted] == partition and failed[3, wanted] == how
+    return failed[0, wanted] and same
+
+
+@compiled
+def note_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped-def]
+    failed[0, wanted], failed[1, wanted] = 1, bits
+    failed[2, wanted], failed[3, wanted] = partition, how
+
+
+@compiled
+def find_place(wanted, bits, usable, how, need, per_node, by_type, aux, has_racks):  # type: ignore[no-untyped-def]
+    """How many devices of every node a job would take; of no node at all (an empty array) if it has no place.
+
+    Parameters
+    ----------
+    bits : types of device that it may have, of which it takes the first that has a place.
+    usable : of `usable_nodes`.
+    need : processors and memory with each device, 0 for its share.
+    has_racks : of `are_in_racks`.
+    """
+    for kind in range(len(by_type)):
+        if (bits >> kind) & 1 == 0 or by_type[kind] < wanted:
+            continue
+        free, sizes = per_node[FREE], per_node[SIZE]
+        if len(by_type) > 1 or len(usable):
+            own = per_node[TYPE] == kind
+            if len(usable):
+                own &= usable > 0
+            free, sizes = where(own, free, 0), where(own, sizes, 0)
+        if aux.shape[1]:
+            free, sizes = (
+                with_their_needs(free, aux[LEFT], need, aux),
+                with_their_needs(sizes, aux[HAS], need, aux),
+            )
+        if (aux.shape[1] or len(usable)) and free.sum() < wanted:
+            continue
+        taken = workers_for(how, free, wanted, sizes, per_node[RACK], has_racks)
+        if len(taken):
+            return taken
+    return empty(0, int64)
+
+
+@compiled
+def with_their_needs(count, there, need, aux):  # type: ignore[no-untyped-def]
+    """Of so many devices of every node, those with which a job has what it needs of what is there."""
+    found, share = count.copy(), aux[SHARE]
+    for node in range(len(count)):
+        for what in range(2):
+            each = need[what] if need[what] > 0 else share[what, node]
+            if each > 0 and each * found[node] > there[what, node] * (1 + _SLACK):
+                found[node] = max(0, int(there[what, node] * (1 + _SLACK) // each))
+    return found
+
+
+@compiled
+def change_auxiliary(taken, need, sign, aux):  # type: ignore[no-untyped-def]
+    """A job gets (-1) processors and memory with so many devices of every node, or gives them back (1)."""
+    for node in range(len(taken)):
+        for what in range(2):
+            each = need[what] if need[what] > 0 else aux[SHARE][what, node]
+            if taken[node] and each > 0:  # what a node does not say that it has is not counted
+                aux[LEFT][what, node] += sign * each * taken[node]
+
+
+@compiled
+def count_device_free(device, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """A device counts as free (1), or no longer (-1)."""
+    node = per_device[NODE, device]
+    per_node[FREE, node] += sign
+    by_type[per_node[TYPE, node]] += sign
+
+
+@compiled
+def count_devices_free(devices, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """These devices count as free (1), or no longer (-1)."""
+    for device in devices:
+        count_device_free(device, sign, per_device, per_node, by_type)
+
+
+@compiled
+def count_as_taken(taken, need, sign, per_node, by_type, aux):  # type: ignore[no-untyped-def]
+    """So many devices of every node, and what comes with them, count as taken (1), or as free again (-1)."""
+    for node in range(len(taken)):
+        per_node[FREE, node] -= sign * taken[node]
+        by_type[per_node[TYPE, node]] -= sign * taken[node]
+    if aux.shape[1]:
+        change_auxiliary(taken, need, -sign, aux)
+
+
+@compiled
+def fits_on(taken, need, per_node, aux):  # type: ignore[no-untyped-def]
+    """Whether so many devices of every node are free, with what a job needs with them."""
+    free = per_node[FREE]
+    if aux.shape[1]:
+        free = with_their_needs(free, aux[LEFT], need, aux)
+    for node in range(len(taken)):  # noqa: SIM110  (nothing else is as fast when compiled)
+        if free[node] < taken[node]:
+            return False
+    return True
+
+
+@compiled
+def are_held(devices, per_device):  # type: ignore[no-untyped-def]
+    """Whether anybody has any of these devices."""
+    for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
+        if per_device[TENANTS, device]:
+            return True
+    return False
+
+
+@compiled
+def nodes_of(devices, per_device, num_nodes):  # type: ignore[no-untyped-def]
+    """How many of these devices every node has."""
+    taken = zeros(num_nodes, int64)
+    for device in devices:
+        taken[per_device[NODE, device]] += 1
+    return taken
+
+
+@compiled
+def take(taken, wanted, devices, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
+    """Take so many devices of every node, ``wanted`` in all, and write down which."""
+    tenants, count = per_device[TENANTS], 0
+    for node in range(len(taken)):
+        if taken[node] == 0:
+            continue
+        device = per_node[FIRST, node]
+        for _ in range(taken[node]):
+            while tenants[device]:
+                device += 1
+            tenants[device] = 1
+            devices[count] = device
+            count += 1
+        per_node[FREE, node] -= taken[node]
+        by_type[per_node[TYPE, node]] -= taken[node]
+        if count == wanted:
+            break

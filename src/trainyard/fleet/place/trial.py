@@ -1,0 +1,69 @@
+"""Placement on trial: what is free, as a policy may play it through, to see who would find a place after whom."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from trainyard.fleet.place.auxiliary import Asking, needs_of
+from trainyard.fleet.place.find import are_in_racks, count_as_taken, find_place, usable_nodes
+from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.place.nodes import WORKER, Ints
+
+_ALL: Ints = np.zeros(0, np.int64)
+
+
+class Placeable(Asking, Protocol):
+    """What placement has to know of a job."""
+
+    @property
+    def gang(self) -> tuple[int, ...]: ...
+
+
+class TrialPlacement:
+    """Devices of every node, and what comes with them; a copy, of which changes change nothing else.
+
+    Parameters
+    ----------
+    free : what nobody has now.
+    how : number of the placement of the run.
+    """
+
+    def __init__(self, free: FreeDevices, how: int) -> None:
+        self._how = how
+        _, nodes, by_type, auxiliary, self._members = free.tables
+        self._tables = nodes.copy(), by_type.copy(), auxiliary.copy()
+
+    def copy(self) -> TrialPlacement:
+        """The same once more."""
+        found = object.__new__(TrialPlacement)
+        nodes, by_type, auxiliary = self._tables
+        found._how, found._members = self._how, self._members
+        found._tables = nodes.copy(), by_type.copy(), auxiliary.copy()
+        return found
+
+    def find(self, job: Placeable, allowed: int, partition: int) -> Ints | None:
+        """How many devices of every node a job would get; None if it has no place.
+
+        Parameters
+        ----------
+        allowed : types of device that it can run on, as bits by their index.
+        partition : index of its partition, 0 for none.
+        """
+        nodes, by_type, auxiliary = self._tables
+        how, usable = (
+            self._how + WORKER * (job.gang[0] if job.gang else 0),
+            usable_nodes(partition, self._members, _ALL),
+        )
+        asked = job.num_devices, allowed, usable, how, np.array(needs_of(job))
+        found: Ints = find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))
+        return found if len(found) else None
+
+    def take(self, taken: Ints, job: Placeable) -> None:
+        """A job gets so many devices of every node."""
+        count_as_taken(taken, np.array(needs_of(job)), 1, *self._tables)
+
+    def give(self, taken: Ints, job: Placeable) -> None:
+        """A job gives them back."""
+        count_as_taken(taken, np.array(needs_of(job)), -1, *self._tables)

@@ -1,0 +1,143 @@
+"""Clusters from files, and jobs that have nodes of their partition only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs import finished
+
+from trainyard.cli.main import main
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.site_file import site_of
+from trainyard.fleet.workload.job import Job, declared_job
+
+TEXT = """\
+cluster: 2x2xV100+1x4xA100@24cpu
+partitions:
+  gpu: 0-1
+  a100: 2
+  debug: 0,2
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    (tmp_path / "cluster.yaml").write_text(TEXT)
+    return site_of(str(tmp_path / "cluster.yaml"))
+
+
+def of(name: str, partition: str, arrival_s: float, size: int, length_s: float = 100.0) -> Job:
+    return declared_job(name, arrival_s, size, length_s, virtual_cluster=partition)
+
+
+def test_nodes_are_numbered_through_the_line_and_may_be_in_several(site: Site) -> None:
+    assert [host.device_type for host in site.hosts] == ["V100", "V100", "A100"]
+    assert dict(site.partitions) == {"gpu": {0, 1}, "a100": {2}, "debug": {0, 2}}
+    assert site.members.tolist() == [[1, 1, 1], [1, 1, 0], [0, 0, 1], [1, 0, 1]]
+    assert site.without({0}).partitions == site.partitions
+    assert site_of("2x2") == Site.parse("2x2")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "cluster: 2x2\npartitions: {a: 0-2}\n",
+            r"line 2.*got '0-2', allowed is nodes such as 0-7,9, from 0 to 1",
+        ),
+        ("cluster: 2x2\npartitions: {a: 1-0}\n", "nodes such as"),
+        ("cluster: 2x2\npartitions: {a: x}\n", "nodes such as"),
+        ("cluster: 2x2\npartition: {a: 0}\n", "partition"),
+        ("cluster: 2x2\npartitions: [0]\n", "partitions"),
+        ("partitions: {a: 0}\n", "cluster"),
+        ("cluster: two\n", "'two' is not NODESxDEVICES"),
+        ("- 2x2\n", "a cluster is a mapping of cluster and partitions"),
+    ],
+)
+def test_what_cannot_be_read(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yml").write_text(text)
+    with pytest.raises(FleetError, match=said):
+        site_of(str(tmp_path / "c.yml"))
+
+
+def test_every_partition_has_a_queue(site: Site) -> None:
+    """Jobs of one do not wait behind those of another, unless they could have the same nodes."""
+    jobs = [
+        of("a", "gpu", 0, 4),
+        of("b", "gpu", 1, 4),
+        of("c", "a100", 2, 4, 10.0),
+        of("d", "gpu", 3, 1, 10.0),
+        of("e", "debug", 4, 2, 10.0),
+    ]
+    # e could have node 0, for which b waits, or node 2: there it finds a place when c ends.
+    assert finished(setting_of("fifo").simulate(jobs, site)) == {
+        "a": 100,
+        "b": 200,
+        "c": 12,
+        "d": 210,
+        "e": 22,
+    }
+    one = finished(setting_of("fifo(one_queue=True)").simulate(jobs, site))
+    assert one == {"a": 100, "b": 200, "c": 110, "d": 210, "e": 210}
+    whole = finished(setting_of("fifo").simulate(jobs, Site.parse("2x2xV100+1x4xA100")))
+    assert whole == {"a": 100, "b": 101, "c": 110, "d": 111, "e": 111}
+
+
+def test_a_more_urgent_job_takes_nodes_of_its_partition_only(site: Site) -> None:
+    jobs = [
+        of("long", "gpu", 0, 2, 1000.0),
+        of("other", "a100", 0, 4, 2000.0),
+        of("short", "debug", 10, 2, 10.0),
+    ]
+    done = setting_of("srtf").simulate([*jobs, of("wide", "gpu", 12, 2, 500.0)], site, keep_spans=True)
+    # Of nodes 0 and 2, the least urgent job has the latter; wide finds node 1 free.
+    assert finished(done) == {"short": 20, "wide": 512, "long": 1000, "other": 2010}
+    assert {span.job: span.devices for span in done.spans if span.job == "wide"} == {"wide": (2, 3)}
+
+
+def test_easy_backfilling_keeps_places_by_partition(site: Site) -> None:
+    jobs = [
+        declared_job(name, arrival_s, size, length_s, virtual_cluster=partition, limit_s=length_s)
+        for name, partition, arrival_s, size, length_s in (
+            ("a", "gpu", 0.0, 3, 100.0),
+            ("first", "gpu", 1.0, 4, 100.0),
+            ("late", "gpu", 2.0, 1, 150.0),
+            ("elsewhere", "a100", 3.0, 4, 150.0),
+            ("soon", "gpu", 4.0, 1, 50.0),
+        )
+    ]
+    done = finished(setting_of('fifo(backfill="easy")').simulate(jobs, site))
+    assert done == {"a": 100, "soon": 54, "elsewhere": 153, "first": 200, "late": 350}
+
+
+def test_who_cannot_be_there(site: Site) -> None:
+    jobs = [of("a", "gpu", 0, 4), of("wide", "a100", 0, 5), of("lost", "other", 0, 1), of("none", "", 0, 4)]
+    done = setting_of("fifo").simulate(jobs, site)
+    assert set(done.names) == {"a", "none"}
+    with pytest.raises(FleetError, match="job 'wide' asks for 5 devices"):
+        setting_of("fifo").simulate(jobs[1:2], site, strict=True)
+    with pytest.raises(FleetError, match=r"'lost' is of partition 'other'.* has gpu, a100, debug"):
+        setting_of("fifo").simulate(jobs[2:3], site, strict=True)
+    with pytest.raises(
+        FleetError, match="has partitions; leave these out, or take a policy that puts jobs in an order"
+    ):
+        setting_of("gavel_max_min").simulate(jobs, site)
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cluster.yaml").write_text(TEXT)
+    (tmp_path / "jobs.csv").write_text(
+        "name,arrival_s,num_devices,length_s,virtual_cluster\na,0,4,60,gpu\nb,0,4,60,a100\n"
+    )
+    options = [
+        "--trace",
+        str(tmp_path / "jobs.csv"),
+        "--cluster",
+        str(tmp_path / "cluster.yaml"),
+        "--policy",
+        "fifo",
+    ]
+    assert main(["fleet", "simulate", *options]) == 0
+    assert "cluster.yaml: 2x2xV100+1x4xA100@24cpu: 2 jobs, 8 devices" in capsys.readouterr().out
