@@ -153,7 +153,7 @@ def study_page(title: str, study: Study) -> str:
         tables.append(Table("Policies that cannot run", ("policy", "why"), why))
     if any(each.groups for each in standings):
         tables.append(Table(f"Whose jobs wait, beside {study.baseline}", *_rows_by_group(standings)))
-    return html_page(title, {"best": best}, [figure], tables)
+    return html_page(title, {"best": best}, [tables[0], figure, *tables[1:]])
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:

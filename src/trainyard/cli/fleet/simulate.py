@@ -81,7 +81,16 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.report.fleet_page import fleet_page
 
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        page = fleet_page(title, runs, facts, workload.left_out, baseline=base, cannot=cannot, parts=parts)
+        page = fleet_page(
+            title,
+            runs,
+            facts,
+            workload.left_out,
+            baseline=base,
+            cannot=cannot,
+            parts=parts,
+            zero=workload.zero,
+        )
         screen.keep(page, options.html)
     if options.csv is not None:
         from trainyard.report.fleet_jobs import series_path, write_jobs, write_series

@@ -6,7 +6,7 @@ import heapq
 import zoneinfo
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +46,6 @@ class Workload:
     ----------
     left_out : rows that gave no job, and why; whole when all jobs were taken.
     zero_s : seconds since 1970 at time 0, where the trace says when it was; from the first job on.
-    zone : in which its dates are; UTC where nothing else is known.
     """
 
     def __init__(
@@ -58,9 +57,14 @@ class Workload:
         is_dated: bool,
         zone: tzinfo | None = None,
     ) -> None:
-        self.left_out, self.zone = left_out, zone or UTC
+        self.left_out, self._zone = left_out, zone or UTC
         self.zero_s: float | None = None
         self._jobs = self._counted(jobs, path, limit, is_dated)
+
+    @property
+    def zero(self) -> datetime | None:
+        """The date at time 0, in the zone of the trace's dates, or UTC; known when ``zero_s`` is."""
+        return None if self.zero_s is None else datetime.fromtimestamp(self.zero_s, self._zone)
 
     def __iter__(self) -> Iterator[Job]:
         return self._jobs
