@@ -15,7 +15,7 @@ async function drawBars(id, figure, packed) {
   const said = document.createElement("p");
   said.className = "note";
   element.before(said);
-  await draw(id, figure);
+  await draw(id, figure, true);
   const columns = {}, values = new Uint32Array(await unpacked(packed.columns));
   COLUMNS.forEach((name, i) => {
     columns[name] = values.subarray(i * packed.num_bars, (i + 1) * packed.num_bars);
@@ -36,10 +36,11 @@ function showBars(element, said, density, columns, labels, packed) {
   }
   const few = found.length <= MOST_BARS;
   element.dataset.bars = few ? found.length : 0;
+  const number = found.length.toLocaleString("en");
   said.textContent = few
-    ? `Each bar is a job on neighbouring devices; ${found.length.toLocaleString("en")} are in sight.`
-    : `${found.length.toLocaleString("en")} jobs are in sight: drawn is the share of devices in use. Drag over a part; `
-      + `where it has at most ${MOST_BARS.toLocaleString("en")}, they are drawn one by one. A double click goes back.`;
+    ? `Each bar is a job on neighbouring devices, and colours tell jobs apart: ${number} bars are in sight.`
+    : `${packed.density} Behind it are ${number} bars of jobs: drag over a part to see it larger; where it has at most `
+      + `${MOST_BARS.toLocaleString("en")}, they are drawn. A double click goes back.`;
   const bars = few ? barsOf(found, columns, labels, packed) : {type: "bar", x: [], y: []};
   Plotly.react(element, [{...density, visible: !few}, bars], element.layout);
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainyard.report.page import nice
 
-__all__ = ["NUM_PARTS", "TimeAxis", "layout", "line", "unit_of"]
+__all__ = ["NUM_PARTS", "TimeAxis", "layout", "line", "log_ticks", "unit_of"]
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +26,26 @@ _UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 def unit_of(most_s: float) -> tuple[str, float]:
     """Name and seconds of the unit that suits times up to this one."""
     return next(((name, size_s) for name, size_s in _UNITS if most_s >= 2 * size_s), _UNITS[-1])
+
+
+_TICKS_S = {
+    f"{count} {name}": count * size_s
+    for name, size_s, counts in (
+        ("ms", 0.001, (1, 10, 100)), ("s", 1.0, (1, 2, 5, 10, 30)), ("min", 60.0, (1, 2, 5, 10, 30)),
+        ("h", 3_600.0, (1, 2, 5, 10)), ("d", 86_400.0, (1, 2, 5, 10, 30, 100, 300, 1_000)),
+    )
+    for count in counts
+}  # fmt: skip
+_COARSE = ("1 ms", "1 s", "1 min", "10 min", "1 h", "1 d", "10 d", "100 d", "1000 d")
+_FEW = 8
+
+
+def log_ticks(least_s: float, most_s: float) -> dict[str, Any]:
+    """What is said of a logarithmic axis of seconds in the layout of a figure: its places in units that suit each."""
+    inside = {name: at_s for name, at_s in _TICKS_S.items() if least_s / 2 <= at_s <= 2 * most_s}
+    if len(inside) > _FEW:
+        inside = {name: at_s for name, at_s in inside.items() if name in _COARSE}
+    return {"type": "log", "tickvals": list(inside.values()), "ticktext": list(inside)}
 
 
 @dataclass(frozen=True)
@@ -84,13 +104,13 @@ def _offset_s(moment: datetime) -> float:
 
 
 def line(
-    name: str, x: Sequence[float], y: Sequence[float], color: str, hover: str | None = None
+    name: str, x: Sequence[float], y: Sequence[float], color: str, text: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """A line of steps.
 
     Parameters
     ----------
-    hover : what is said of a point, if not both of its values.
+    text : how the places on the first axis read, if not as numbers.
     """
     return {
         "type": "scatter",
@@ -99,7 +119,7 @@ def line(
         "x": x,
         "y": [nice(value) for value in y],
         "line": {"color": color, "shape": "hv"},
-        **({"hovertemplate": hover} if hover else {}),
+        **({} if text is None else {"text": text, "hovertemplate": "%{text}: %{y:.3f}"}),
     }
 
 

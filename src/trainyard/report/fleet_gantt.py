@@ -23,7 +23,7 @@ __all__ = ["numbers_of", "what_ran_where"]
 
 _MOST_ROWS = 256
 _MOST_DEVICE_ROWS = 64
-_MOST_BARS = 400_000
+_MOST_BARS = 600_000
 _NUM_PARTS = 600
 # Times of bars are whole numbers of 32 bits: the end of the page is the largest.
 _LAST = 2**32 - 1
@@ -66,7 +66,7 @@ def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_char
         "colorscale": _DENSITY,
         "colorbar": {
             "orientation": "h", "thickness": 10, "len": 0.5, "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom",
-            "ticksuffix": " %", "nticks": 4, "title": {"text": "in use", "side": "right"},
+            "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"], "tickangle": 0,
         },
         "hovertemplate": "%{text}<br>%{x}: %{z} % in use<extra></extra>",
     }  # fmt: skip
@@ -74,9 +74,11 @@ def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_char
     drawn = layout("", "device", height=_height(run.site), showlegend=False)
     drawn["xaxis"] |= axis.layout
     drawn["yaxis"] |= {"range": [run.site.num_devices - 0.5, -0.5], "showgrid": False}
-    bars = _packed(kept, labels, axis) | {"rows": rows, "num_parts": _NUM_PARTS}
-    notes = [f"{_part_text(rows, run.site)}, over {duration_text(edges_s[1])} each. Colours tell jobs apart."]
-    return Figure(heading, [density], drawn, " ".join((*notes, note)).strip(), bars)
+    said = (
+        f"The colour is the share of {_what(rows, run.site)} in use, over {duration_text(edges_s[1])} each."
+    )
+    bars = {**_packed(kept, labels, axis), "rows": rows, "num_parts": _NUM_PARTS, "density": said}
+    return Figure(heading, [density], drawn, note, bars)
 
 
 def _rows(site: Site) -> tuple[Ints, list[str]]:
@@ -98,11 +100,10 @@ def _rows(site: Site) -> tuple[Ints, list[str]]:
     return row_of_node[site.node_of], names
 
 
-def _part_text(rows: Sequence[str], site: Site) -> str:
+def _what(rows: Sequence[str], site: Site) -> str:
     if len(rows) == site.num_devices:
-        return "The share of time in which a device is in use"
-    what = "a node's devices" if len(rows) == len(site.hosts) else "the devices of neighbouring nodes"
-    return f"The share of {what} that are in use"
+        return "a device's time that it is"
+    return "a node's devices" if len(rows) == len(site.hosts) else "the devices of neighbouring nodes"
 
 
 def _height(site: Site) -> int:
@@ -149,4 +150,4 @@ def _packed(stints: Stints, labels: Sequence[str], axis: TimeAxis) -> dict[str, 
 
 
 def _zipped(data: bytes) -> str:
-    return base64.b64encode(gzip.compress(data, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()

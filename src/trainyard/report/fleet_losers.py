@@ -87,10 +87,9 @@ def extra_waiting(parts: Sequence[Part], baseline: FleetRun, colors: Mapping[str
     counts = {f"{part.dimension} {part.group}": len(part.run.jobs) for part in parts}
     names = [f"{_short(group)} ({counts[group]:,})" for group in groups]
     drawn = _rows(names, f"mean extra waiting ({unit})", len(others))
-    note = (
-        f"Mean waiting less that of the same jobs under {baseline.policy}; in brackets how many jobs. "
-        f"{len(groups)} of {len(most_s)} groups that wait longer under a policy."
-    )
+    note = f"Mean waiting less that of the same jobs under {baseline.policy}; in brackets how many jobs."
+    if len(groups) < len(most_s):
+        note += f" {len(groups)} of {len(most_s)} groups that wait longer."
     data = _bars(groups, extra_s, others, unit, size_s) if groups else []
     return Figure(f"Who waits longer than under {baseline.policy}", data, drawn, note)
 

@@ -119,7 +119,7 @@ def _figure(
 
     Parameters
     ----------
-    most : there can be; 0 if that is not known.
+    most : that the axis has room for at least.
     """
     if axis.end_s <= 0:
         return Figure(heading, [], {})
@@ -129,7 +129,7 @@ def _figure(
     ]
     drawn = layout("", what)
     drawn["xaxis"] |= axis.layout
-    drawn["yaxis"] |= {"range": [0, most * 1.05]} if most else {"rangemode": "tozero"}
+    drawn["yaxis"] |= {"range": [0, 1.05 * max(float(most), *(own.max() for own in means))]} if means else {}
     return Figure(
         heading, data, drawn, f"Each point is the mean over {duration_text(axis.end_s / NUM_PARTS)}."
     )

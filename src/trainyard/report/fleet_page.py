@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import CannotRun
 from trainyard.fleet.workload.left_out import LeftOut
-from trainyard.report.fleet_axes import TimeAxis, layout, line, unit_of
+from trainyard.report.fleet_axes import TimeAxis, layout, line, log_ticks
 from trainyard.report.fleet_gantt import numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
 from trainyard.report.fleet_league import devices_table, league, left_out_lines, ranked_runs, refusals
@@ -20,7 +20,7 @@ from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_g
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import Shown, stints_of
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
-from trainyard.report.units import percent_text
+from trainyard.report.units import duration_text, percent_text
 
 __all__ = ["fleet_page"]
 
@@ -111,24 +111,23 @@ def _whose(
 
 
 def _completions(runs: Sequence[Shown]) -> Figure:
-    unit, size_s = unit_of(max((each.run.percentile_s(90) for each in runs), default=0.0))
-    axes = f"completion time, arrival to end ({unit})", "share of jobs done within"
-    return _distributions("Completion times", runs, lambda run: run.completion_s / size_s, axes)
+    axes = "completion time, arrival to end", "share of jobs done within"
+    return _distributions("Completion times", runs, lambda run: run.completion_s, axes)
 
 
 def _waiting(runs: Sequence[Shown]) -> Figure:
-    waited = [run for run, *_ in runs if run.jobs]
-    unit, size_s = unit_of(max((float(np.percentile(run.waiting_s, 90)) for run in waited), default=0.0))
-    axes = f"time without devices, before the first and later ({unit})", "share of jobs that wait no longer"
-    at_once = [f"{run.policy} {percent_text(float(np.mean(run.waiting_s <= 0)))}" for run in waited]
+    at_once = [
+        f"{run.policy} {percent_text(float(np.mean(run.waiting_s <= 0)))}" for run, *_ in runs if run.jobs
+    ]
     note = f"Left of the axis are jobs that did not wait: {', '.join(at_once)}."
-    return _distributions("Waiting times", runs, lambda run: run.waiting_s / size_s, axes, note)
+    axes = "time without devices", "share of jobs that wait no longer"
+    return _distributions("Waiting times", runs, lambda run: run.waiting_s, axes, note)
 
 
 def _unfairness(runs: Sequence[Shown]) -> Figure:
-    axes = "completion time over that with an equal share of the cluster", "share of jobs with no more"
-    note = "Jobs right of 1 would have been done sooner with an equal share."
-    return _distributions("Finish-time fairness", runs, lambda run: run.unfairness, axes, note)
+    axes = "completion time / with an equal share", "share of jobs with no more"
+    note = "Jobs right of 1 would have been done sooner with an equal share of the cluster."
+    return _distributions("Finish-time fairness", runs, lambda run: run.unfairness, axes, note, is_time=False)
 
 
 def _distributions(
@@ -137,18 +136,26 @@ def _distributions(
     values_of: Callable[[FleetRun], NDArray[np.float64]],
     axes: tuple[str, str],
     note: str = "",
+    is_time: bool = True,
 ) -> Figure:
-    """The share of jobs up to a value, for every run that has any above 0: the axis is logarithmic."""
+    """The share of jobs up to a value, for every run that has any above 0: the axis is logarithmic.
+
+    Parameters
+    ----------
+    is_time : whether values are seconds.
+    """
     data = []
     for run, _, color in runs:
         values = np.sort(values_of(run))
         places = _thinned(len(values))
         places = places[values[places] > 0]
         if len(places):
-            x = [nice(value) for value in values[places].tolist()]
-            data.append(line(run.policy, x, ((places + 1) / len(values)).tolist(), color))
+            x, y = values[places].tolist(), ((places + 1) / len(values)).tolist()
+            text = [duration_text(value) for value in x] if is_time else None
+            data.append(line(run.policy, [nice(value) for value in x], y, color, text))
     drawn = layout(*axes)
-    drawn["xaxis"]["type"] = "log"
+    ends = [place for each in data for place in (each["x"][0], each["x"][-1])]
+    drawn["xaxis"] |= log_ticks(min(ends), max(ends)) if is_time and ends else {"type": "log"}
     return Figure(heading, data, drawn, note)
 
 

@@ -87,6 +87,8 @@ def html_page(
     )
 
 
+# Characters of a cell that is wrapped.
+_LONG = 40
 _STILL = "{responsive: true, displayModeBar: false}"
 _INTERACTIVE = '{responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]}'
 
@@ -107,14 +109,14 @@ def _script(figure: Figure, name: str) -> str:
 
 
 def _table(table: Table) -> str:
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+    def cell(text: str) -> str:
+        return f"<td{' class=long' if len(text) > _LONG else ''}>{html.escape(text)}</td>"
 
     rows = (
-        f"<tr{' class=unfit' if i in table.unfit else ''}>{cells(row, 'td')}</tr>"
+        f"<tr{' class=unfit' if i in table.unfit else ''}>{''.join(map(cell, row))}</tr>"
         for i, row in enumerate(table.rows)
     )
-    head = f"<thead><tr>{cells(table.header, 'th')}</tr></thead>"
+    head = f"<thead><tr>{''.join(f'<th>{html.escape(name)}</th>' for name in table.header)}</tr></thead>"
     body = f"<div class=scroll><table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
     return f"<section><h2>{html.escape(table.title)}</h2>{body}</section>"
 
@@ -137,7 +139,7 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 * {{ box-sizing: border-box; }}
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1300px;
+body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; background: white; margin: 0 auto; max-width: 1300px;
   padding: 16px 24px; overflow-wrap: anywhere; }}
 h1 {{ font-size: 24px; margin: 8px 0 16px; }}
 h2 {{ font-size: 17px; margin: 28px 0 4px; }}
@@ -150,8 +152,8 @@ dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
 .scroll {{ overflow: auto; max-height: 75vh; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
 th, td {{ text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }}
-td:not(:last-child) {{ white-space: nowrap; }}
-td:last-child {{ overflow-wrap: anywhere; min-width: 5em; }}
+td {{ white-space: nowrap; }}
+td.long {{ white-space: normal; overflow-wrap: anywhere; min-width: 16em; }}
 th {{ font-size: 13px; color: #666; position: sticky; top: 0; background: white; white-space: nowrap; }}
 th:first-child:not(:last-child), td:first-child:not(:last-child) {{ position: sticky; left: 0; background: white; }}
 th:first-child {{ z-index: 1; }}
@@ -180,8 +182,14 @@ window.addEventListener("error", event => {{
 function say(id, problem) {{
   document.getElementById("errors").textContent += id + ": " + problem + "\\n";
 }}
-function draw(id, figure) {{
-  return Plotly.newPlot(id, figure.data, figure.layout, {config}).catch(problem => say(id, problem));
+function draw(id, figure, hasButtons = window.innerWidth > 600) {{
+  // On a phone a finger scrolls the page, unless there is a reason to zoom.
+  if (!hasButtons) figure.layout.dragmode = false;
+  const names = figure.layout.showlegend ? figure.data.filter(each => each.showlegend !== false).length : 0;
+  // There names stand one below the other, above the plot.
+  if (window.innerWidth <= 600 && figure.layout.height) figure.layout.height += 18 * names;
+  const config = {{...{config}, ...(hasButtons ? {{}} : {{displayModeBar: false}})}};
+  return Plotly.newPlot(id, figure.data, figure.layout, config).catch(problem => say(id, problem));
 }}
 </script>
 <script>
