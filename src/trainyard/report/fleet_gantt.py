@@ -72,6 +72,7 @@ def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_char
     }  # fmt: skip
     kept, note = _kept(stints, max(1, _MOST_BARS // num_charts))
     drawn = layout("", "device", height=_height(run.site), showlegend=False)
+    drawn["margin"]["t"] = 40  # room for the buttons
     drawn["xaxis"] |= axis.layout
     drawn["yaxis"] |= {"range": [run.site.num_devices - 0.5, -0.5], "showgrid": False}
     said = (

@@ -182,14 +182,19 @@ window.addEventListener("error", event => {{
 function say(id, problem) {{
   document.getElementById("errors").textContent += id + ": " + problem + "\\n";
 }}
+let drawn = Promise.resolve();
+// One figure after the other, and the page answers in between.
 function draw(id, figure, hasButtons = window.innerWidth > 600) {{
+  const {{data, layout}} = figure;
   // On a phone a finger scrolls the page, unless there is a reason to zoom.
-  if (!hasButtons) figure.layout.dragmode = false;
-  const names = figure.layout.showlegend ? figure.data.filter(each => each.showlegend !== false).length : 0;
+  if (!hasButtons) layout.dragmode = false;
+  const names = layout.showlegend ? data.filter(each => each.showlegend !== false).length : 0;
   // There names stand one below the other, above the plot.
-  if (window.innerWidth <= 600 && figure.layout.height) figure.layout.height += 18 * names;
+  if (window.innerWidth <= 600 && layout.height) layout.height += 18 * names;
   const config = {{...{config}, ...(hasButtons ? {{}} : {{displayModeBar: false}})}};
-  return Plotly.newPlot(id, figure.data, figure.layout, config).catch(problem => say(id, problem));
+  drawn = drawn.then(() => new Promise(resolve => setTimeout(resolve)))
+    .then(() => Plotly.newPlot(id, data, layout, config)).catch(problem => say(id, problem));
+  return drawn;
 }}
 </script>
 <script>
