@@ -139,6 +139,7 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 * {{ box-sizing: border-box; }}
+html {{ overflow-y: scroll; }}
 body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; background: white; margin: 0 auto; max-width: 1300px;
   padding: 16px 24px; overflow-wrap: anywhere; }}
 h1 {{ font-size: 24px; margin: 8px 0 16px; }}
@@ -148,7 +149,7 @@ dl div {{ border: 1px solid #ddd; border-radius: 6px; padding: 6px 14px; }}
 dt {{ color: #666; font-size: 12px; }}
 dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
 .note {{ color: #666; font-size: 13px; margin: 2px 0; }}
-.figure {{ width: 100%; }}
+.figure {{ width: 100%; overflow: hidden; }}
 .scroll {{ overflow: auto; max-height: 75vh; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
 th, td {{ text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }}
