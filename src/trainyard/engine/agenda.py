@@ -6,7 +6,7 @@ is; -1 for an item that is not there. Of those due at one moment, the lowest num
 
 from __future__ import annotations
 
-from trainyard.engine.compiling import lean
+from trainyard.compiling import lean
 from trainyard.engine.tasks import Floats, Ints
 
 __all__ = ["drop_first", "expect"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.compiling import lean
 from trainyard.engine.agenda import drop_first, expect
-from trainyard.engine.compiling import lean
 from trainyard.engine.state import State, Work
 
 # Phases of a task.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 
 REAL = (
     "arrival_s", "weight", "left", "rate", "turn", "since_s", "began_s", "finish_s", "attained_s", "attained_device_s",
@@ -69,7 +69,7 @@ def enter(real, whole, row, now_s, reals, wholes):  # type: ignore[no-untyped-de
     real[WAITING_SINCE_S, row], real[FIRST_START_S, row], real[FINISH_S, row] = now_s, np.nan, np.inf
 
 
-@compiled
+@lean
 def waiting_rows(rows, count, held, found):  # type: ignore[no-untyped-def]
     num = 0
     for i in range(count):
@@ -79,7 +79,7 @@ def waiting_rows(rows, count, held, found):  # type: ignore[no-untyped-def]
     return num
 
 
-@compiled
+@lean
 def remove_row(rows, count, row):  # type: ignore[no-untyped-def]
     place = 0
     while rows[place] != row:
@@ -90,7 +90,7 @@ def remove_row(rows, count, row):  # type: ignore[no-untyped-def]
         later[i] = later[i + 1]
 
 
-@compiled
+@lean
 def settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     had_s = now_s - real[ATTAINED_UNTIL_S, row]
     real[ATTAINED_S, row] += had_s
@@ -105,7 +105,7 @@ def settle(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     real[ATTAINED_UNTIL_S, row] = now_s
 
 
-@compiled
+@lean
 def attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
@@ -114,13 +114,13 @@ def attained(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
         found[1, i] = real[ATTAINED_DEVICE_S, row] + stint_s * whole[HELD, row]
 
 
-@compiled
+@lean
 def stint_of(real, whole, row, now_s):  # type: ignore[no-untyped-def]
     """For how long a job has had devices that is not written down yet."""
     return now_s - real[ATTAINED_UNTIL_S, row] if whole[HELD, row] else 0.0
 
 
-@compiled
+@lean
 def facts(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
@@ -129,19 +129,19 @@ def facts(real, whole, rows, now_s, found):  # type: ignore[no-untyped-def]
     attained(real, whole, rows, now_s, found[FACT_ATTAINED_S : FACT_ATTAINED_DEVICE_S + 1])
 
 
-@compiled
+@lean
 def left_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         found[i] = left_of(real, rows[i], now_s)
 
 
-@compiled
+@lean
 def left_of(real, row, now_s):  # type: ignore[no-untyped-def]
     done = max(0.0, now_s - real[SINCE_S, row]) * real[RATE, row]
     return max(0.0, real[LEFT, row] - done)
 
 
-@compiled
+@lean
 def left_s_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
     some = False
     for i in range(len(rows)):
@@ -150,7 +150,7 @@ def left_s_at(real, rows, now_s, found):  # type: ignore[no-untyped-def]
     return some
 
 
-@compiled
+@lean
 def left_s_of(real, row, now_s):  # type: ignore[no-untyped-def]
     """Time that a job would still take where it is fastest; NaN where that is to be asked."""
     rate = real[BEST_RATE, row]
@@ -185,14 +185,14 @@ def start_jobs(real, whole, rows, devices, counts, kind_of, written, used, now_s
     return waited, known
 
 
-@compiled
+@lean
 def run(real, row, rate):  # type: ignore[no-untyped-def]
     real[RATE, row] = rate
     left = real[LEFT, row] - real[TURN, row]
     real[FINISH_S, row] = real[SINCE_S, row] + left / rate if rate > 0 else np.inf
 
 
-@compiled
+@lean
 def release_jobs(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
     for row in rows:
         settle(real, whole, row, now_s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numpy import empty, int64, zeros
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.columns import (
     ALLOWED,
     FIRST_DEVICE,
@@ -22,12 +22,16 @@ from trainyard.fleet.mechanism.columns import (
     PARTITION,
 )
 from trainyard.fleet.place.find import (
+    FREE,
+    NODE,
+    TYPE,
+    are_any_on,
     are_held,
     are_in_racks,
     change_auxiliary,
+    change_auxiliary_with,
     change_tenants,
-    count_device_free,
-    count_devices_free,
+    count_as_taken,
     find_place,
     fits_on,
     has_failed,
@@ -93,13 +97,14 @@ def assign(  # type: ignore[no-untyped-def]
     return _assign_one_by_one(first, found, outcome, asked, rows, books, tables, room, how, backfill)
 
 
-@compiled
+@lean
 def change_holding(row, change, real, whole, written, tables):  # type: ignore[no-untyped-def]
     """A job takes the devices that it has (1), and what comes with them, or gives them back (-1)."""
     per_device, per_node, by_type, aux, _ = tables
-    devices = devices_held(row, whole, written)
+    first = whole[FIRST_DEVICE, row]
+    devices = written[first : first + whole[HELD, row]]
     if whole[HAS_AUXILIARY, row]:
-        change_auxiliary(nodes_of(devices, per_device, per_node.shape[1]), real[NEEDS, row], -change, aux)
+        change_auxiliary_with(devices, real[NEEDS, row], -change, per_device, aux)
     return change_tenants(devices, change, per_device, per_node, by_type)
 
 
@@ -165,119 +170,139 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], sizes[:placed] = found
-    nodes, types, more, last = _reach(first, order, outcome, rows, books, tables)
-    failed, unblocked = nothing_failed(types.sum()), empty(0, int64)
+    reach, num_left, last = _reach(first, order, outcome, rows, books, tables)
+    failed, unblocked, passed = nothing_failed(num_left), empty(0, int64), first
+    may_skip = backfill and aux.shape[1] == 0
     for i in range(first, len(order)):
-        if i > last or types.sum() == 0:
+        if i > last or num_left == 0:
             break
         number = order[i]
         row = rows[number]
         n = counts[i] if len(counts) else whole[NUM_DEVICES, row]
         if outcome[number] == KEEPS:
-            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
+            num_left -= whole[HELD, row]
         if n == 0 or outcome[number] in (KEEPS, GETS):
             continue
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
-        bits, need = 1 << kind if kind >= 0 else whole[ALLOWED, row], real[NEEDS, row]
-        usable = usable_nodes(whole[PARTITION, row], members, unblocked)
+        bits = 1 << kind if kind >= 0 else whole[ALLOWED, row]
+        key = bits, whole[PARTITION, row], own_how
+        if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
+            continue
+        usable, need = usable_nodes(whole[PARTITION, row], members, unblocked), real[NEEDS, row]
         if outcome[number] == LOSES and _may_stay(row, n, bits, usable, books, tables):
             change_holding(row, 1, real, whole, written, tables)
-            _count_free(row, -1, real, whole, written, per_device, nodes, types, more)
-            outcome[number] = KEEPS
+            outcome[number], num_left = KEEPS, num_left - n
             continue
-        key = bits, whole[PARTITION, row], own_how
         taken = empty(0, int64)
         if aux.shape[1] or not has_failed(failed, n, *key):
             wish = n, bits, usable, own_how, need
-            taken, some_lose = _find_or_take_away(
-                wish, i, (nodes, types, more), order, outcome, rows, books, tables
-            )
-            if some_lose:
-                last = len(order) - 1
+            taken = find_place(*wish, per_node, by_type, aux, are_in_racks(per_node))
             if len(taken) == 0:
-                note_failed(failed, n, *key)
+                _count_kept(order[passed:i], -1, outcome, rows, books, per_device, reach)
+                passed = i
+                taken = _take_away(wish, i, reach, order, outcome, rows, books, tables)
+                if len(taken):
+                    last = len(order) - 1
+                else:
+                    note_failed(failed, n, *key)
         if len(taken):
-            take(taken, n, given[count:], per_device, per_node, by_type)
-            count_devices_free(given[count : count + n], -1, per_device, nodes, types)
-            if aux.shape[1]:
-                change_auxiliary(taken, need, -1, aux)
-                change_auxiliary(taken, need, -1, more)
+            _take(taken, n, need, given[count:], reach, tables)
             outcome[number] = GETS
             places[placed], sizes[placed] = i, n
-            placed, count = placed + 1, count + n
+            placed, count, num_left = placed + 1, count + n, num_left - n
         elif not backfill:
             unblocked = without_nodes_of(bits, members[whole[PARTITION, row]], unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
 
 
 @compiled
-def _reach(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
-    """What is free, and what those have beside it whose turn has not come; and the place of the last that waits."""
-    real, whole, written = books
+def _take(taken, n, need, given, reach, tables):  # type: ignore[no-untyped-def]
+    """A job takes devices of nodes, which are written down, and what comes with them."""
     per_device, per_node, by_type, aux, _ = tables
-    nodes, types, more, last = per_node.copy(), by_type.copy(), aux.copy(), first
-    for i in range(first, len(order)):
-        if outcome[order[i]] == KEEPS:
-            _count_free(rows[order[i]], 1, real, whole, written, per_device, nodes, types, more)
-        elif outcome[order[i]] != GETS:
-            last = i
-    return nodes, types, more, last
+    take(taken, n, given, per_device, per_node, by_type)
+    count_as_taken(taken, need, 1, *reach)
+    if aux.shape[1]:
+        change_auxiliary(taken, need, -1, aux)
 
 
 @compiled
-def _find_or_take_away(wish, i, reach, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
-    """A place for a job, and whether others lose theirs for it: less urgent ones, if it finds none else.
+def _reach(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+    """What is free and what those have who keep it; how many devices that is; and the place of the last that waits."""
+    per_device, per_node, by_type, aux, _ = tables
+    reach, last = (per_node.copy(), by_type.copy(), aux.copy()), first
+    _count_kept(order[first:], 1, outcome, rows, books, per_device, reach)
+    for i in range(first, len(order)):
+        if outcome[order[i]] in (WAITS, LOSES):
+            last = i
+    return reach, reach[1].sum(), last
+
+
+@lean
+def _count_kept(numbers, sign, outcome, rows, books, per_device, reach):  # type: ignore[no-untyped-def]
+    """What those of some jobs have that keep it counts as free (1), or no longer (-1).
+
+    Nearly all jobs are looked at in most decisions, and to call a function for each would take longer than what it does.
+    """
+    real, whole, written = books
+    nodes, types, more = reach
+    held, first_device, node_of = whole[HELD], whole[FIRST_DEVICE], per_device[NODE]
+    free, type_of = nodes[FREE], nodes[TYPE]
+    for number in numbers:
+        if outcome[number] != KEEPS:
+            continue
+        row = rows[number]
+        first = first_device[row]
+        for place in range(first, first + held[row]):
+            node = node_of[written[place]]
+            free[node] += sign
+            types[type_of[node]] += sign
+        if more.shape[1] and whole[HAS_AUXILIARY, row]:
+            devices = written[first : first + held[row]]
+            change_auxiliary_with(devices, real[NEEDS, row], sign, per_device, more)
+
+
+@lean
+def _has_all_free(row, n, bits, whole, written, per_device):  # type: ignore[no-untyped-def]
+    """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
+    if whole[HELD, row] != n or (bits >> whole[HELD_TYPE, row]) & 1 == 0:
+        return False
+    first = whole[FIRST_DEVICE, row]
+    return not are_held(written[first : first + n], per_device)
+
+
+@compiled
+def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-def]
+    """The same, and may have them, with what comes with them."""
+    real, whole, written = books
+    per_device, per_node, _, aux, _ = tables
+    if not _has_all_free(row, n, bits, whole, written, per_device):
+        return False
+    if aux.shape[1] == 0 and len(usable) == 0:
+        return True
+    taken = nodes_of(devices_held(row, whole, written), per_device, per_node.shape[1])
+    if len(usable) and (taken * (1 - usable)).any():
+        return False
+    return fits_on(taken, real[NEEDS, row], per_node, aux)
+
+
+@compiled
+def _take_away(wish, i, reach, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+    """A place for a job that finds none else, once the less urgent ones that have it lost it.
 
     Parameters
     ----------
     wish : what `find_place` has to know of the job.
     i : its place in the order.
-    reach : what is free, and what those have beside it that come after it.
+    reach : what is free, and what those have who come after it.
     """
     n, bits, usable, own_how, need = wish
-    _, per_node, by_type, aux, _ = tables
-    has_racks = are_in_racks(per_node)
-    taken = find_place(n, bits, usable, own_how, need, per_node, by_type, aux, has_racks)
-    if len(taken):
-        return taken, False
     nodes, types, more = reach
-    taken = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
-    if len(taken) == 0:
-        return taken, False
-    others = _less_urgent(i, order, outcome)
-    taken = _of_the_least_urgent(taken, wish, others, rows, books, tables)
-    _take_away(taken, need, others, outcome, rows, books, tables)
-    return taken, True
-
-
-@compiled
-def _count_free(row, sign, real, whole, written, per_device, nodes, types, aux):  # type: ignore[no-untyped-def]
-    """The devices of a job count as free (1), or no longer (-1).
-
-    It is called for every job at most decisions, and to hand tuples of arrays over would take longer than what it does.
-    """
-    first = whole[FIRST_DEVICE, row]
-    for place in range(first, first + whole[HELD, row]):
-        count_device_free(written[place], sign, per_device, nodes, types)
-    if whole[HAS_AUXILIARY, row]:
-        devices = devices_held(row, whole, written)
-        change_auxiliary(nodes_of(devices, per_device, nodes.shape[1]), real[NEEDS, row], sign, aux)
-
-
-@compiled
-def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-def]
-    """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
-    real, whole, written = books
-    per_device, per_node, _, aux, _ = tables
-    if whole[HELD, row] != n or (bits >> whole[HELD_TYPE, row]) & 1 == 0:
-        return False
-    devices = devices_held(row, whole, written)
-    if are_held(devices, per_device):
-        return False
-    taken = nodes_of(devices, per_device, per_node.shape[1])
-    if len(usable) and (taken * (1 - usable)).any():
-        return False
-    return fits_on(taken, real[NEEDS, row], per_node, aux)
+    taken = find_place(n, bits, usable, own_how, need, nodes, types, more, are_in_racks(nodes))
+    if len(taken):
+        others = _less_urgent(i, order, outcome)
+        taken = _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables)
+        _free(taken, need, others, outcome, rows, books, tables)
+    return taken
 
 
 @compiled
@@ -292,7 +317,7 @@ def _less_urgent(i, order, outcome):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _of_the_least_urgent(taken, wish, others, rows, books, tables):  # type: ignore[no-untyped-def]
+def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """A place for a job where as few of the others lose theirs as can be, counted from the least urgent one.
 
     Parameters
@@ -302,15 +327,15 @@ def _of_the_least_urgent(taken, wish, others, rows, books, tables):  # type: ign
     others : numbers of these, the most urgent first.
     """
     n, bits, usable, own_how, need = wish
-    real, whole, written = books
     per_device, per_node, by_type, aux, _ = tables
     has_racks = are_in_racks(per_node)
-    enough, too_few = 0, len(others)
+    enough, too_few, step = 0, len(others), 1
     while too_few - enough > 1:
-        middle = (enough + too_few) // 2
+        # Most often a few of them will do: twice as many are tried each time until they do, then what is between.
+        middle = max(len(others) - step, (enough + too_few) // 2) if enough == 0 else (enough + too_few) // 2
+        step *= 2
         nodes, types, more = per_node.copy(), by_type.copy(), aux.copy()
-        for number in others[middle:]:
-            _count_free(rows[number], 1, real, whole, written, per_device, nodes, types, more)
+        _count_kept(others[middle:], 1, outcome, rows, books, per_device, (nodes, types, more))
         found = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
         if len(found):
             enough, taken = middle, found
@@ -320,14 +345,13 @@ def _of_the_least_urgent(taken, wish, others, rows, books, tables):  # type: ign
 
 
 @compiled
-def _take_away(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _free(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
     real, whole, written = books
     per_device, per_node, _, aux, _ = tables
     losers, num = empty(len(others), int64), 0
     for number in others[::-1]:
-        on = nodes_of(devices_held(rows[number], whole, written), per_device, per_node.shape[1])
-        if (on * taken).any():
+        if are_any_on(devices_held(rows[number], whole, written), taken, per_device):
             change_holding(rows[number], -1, real, whole, written, tables)
             outcome[number] = LOSES
             losers[num] = number

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numpy import empty, int64, ones, where, zeros
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 from trainyard.fleet.place.nodes import workers_for
 
 # Rows of the tables of devices and of nodes.
@@ -23,7 +23,7 @@ _SLACK = 1e-9
 _NUM_KEYS = 4
 
 
-@compiled
+@lean
 def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Give devices one tenant more, or less; returns how many are free that were not: those that the last one leaves."""
     total = 0
@@ -119,7 +119,7 @@ def nothing_failed(most_devices):  # type: ignore[no-untyped-def]
     return zeros((_NUM_KEYS, most_devices + 1), int64)
 
 
-@compiled
+@lean
 def has_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped-def]
     """Whether a job that asked for the same found no place before, since when nothing has become free."""
     if wanted >= failed.shape[1]:
@@ -128,7 +128,7 @@ def has_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped
     return failed[0, wanted] and same
 
 
-@compiled
+@lean
 def note_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped-def]
     failed[0, wanted], failed[1, wanted] = 1, bits
     failed[2, wanted], failed[3, wanted] = partition, how
@@ -179,29 +179,27 @@ def with_their_needs(count, there, need, aux):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@lean
 def change_auxiliary(taken, need, sign, aux):  # type: ignore[no-untyped-def]
     """A job gets (-1) processors and memory with so many devices of every node, or gives them back (1)."""
     for node in range(len(taken)):
-        for what in range(2):
-            each = need[what] if need[what] > 0 else aux[SHARE][what, node]
-            if taken[node] and each > 0:  # what a node does not say that it has is not counted
-                aux[LEFT][what, node] += sign * each * taken[node]
+        if taken[node]:
+            _change_auxiliary_of(node, taken[node], need, sign, aux)
 
 
-@compiled
-def count_device_free(device, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
-    """A device counts as free (1), or no longer (-1)."""
-    node = per_device[NODE, device]
-    per_node[FREE, node] += sign
-    by_type[per_node[TYPE, node]] += sign
-
-
-@compiled
-def count_devices_free(devices, sign, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
-    """These devices count as free (1), or no longer (-1)."""
+@lean
+def change_auxiliary_with(devices, need, sign, per_device, aux):  # type: ignore[no-untyped-def]
+    """The same with devices."""
     for device in devices:
-        count_device_free(device, sign, per_device, per_node, by_type)
+        _change_auxiliary_of(per_device[NODE, device], 1, need, sign, aux)
+
+
+@lean
+def _change_auxiliary_of(node, count, need, sign, aux):  # type: ignore[no-untyped-def]
+    for what in range(2):
+        each = need[what] if need[what] > 0 else aux[SHARE][what, node]
+        if each > 0:  # what a node does not say that it has is not counted
+            aux[LEFT][what, node] += sign * each * count
 
 
 @compiled
@@ -226,11 +224,20 @@ def fits_on(taken, need, per_node, aux):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@lean
 def are_held(devices, per_device):  # type: ignore[no-untyped-def]
     """Whether anybody has any of these devices."""
     for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
         if per_device[TENANTS, device]:
+            return True
+    return False
+
+
+@lean
+def are_any_on(devices, taken, per_device):  # type: ignore[no-untyped-def]
+    """Whether any of these devices is of a node of which some are taken."""
+    for device in devices:  # noqa: SIM110  (nothing else is as fast when compiled)
+        if taken[per_device[NODE, device]]:
             return True
     return False
 
@@ -244,7 +251,7 @@ def nodes_of(devices, per_device, num_nodes):  # type: ignore[no-untyped-def]
     return taken
 
 
-@compiled
+@lean
 def take(taken, wanted, devices, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
     """Take so many devices of every node, ``wanted`` in all, and write down which."""
     tenants, count = per_device[TENANTS], 0

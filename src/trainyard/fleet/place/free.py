@@ -11,9 +11,8 @@ from trainyard.fleet.place.find import (
     FREE,
     LEFT,
     TENANTS,
-    change_auxiliary,
+    change_auxiliary_with,
     change_tenants,
-    nodes_of,
     place_jobs,
     with_their_needs,
 )
@@ -126,9 +125,7 @@ class FreeDevices:
         given = np.asarray(devices, np.int64)
         self.total += change_tenants(given, 1, *self.tables[:3])
         if needs is not None and self.counts_auxiliary:
-            change_auxiliary(
-                nodes_of(given, self.tables[0], len(self.by_node)), np.array(needs), -1, self.tables[3]
-            )
+            change_auxiliary_with(given, np.array(needs), -1, self.tables[0], self.tables[3])
 
 
 def _auxiliary(site: Site) -> Floats:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.compiling import compiled
+from trainyard.compiling import lean
 
 
-@compiled
+@lean
 def pool_for(left, wanted, kind, allowed):  # type: ignore[no-untyped-def]
     """The pool of a kind if it has room; of any kind (-1) the first that is allowed and has; -1 for none.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
 from trainyard.fleet.quick import all_held, facts, mark_of, serials
@@ -28,9 +28,11 @@ _LEAST_WAIT_S = 1e-3
 
 # What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
 # Then the devices that it asks for, the types that it can run on, as bits, `Targets.consolidate`, and the service that it
-# attained since it last began anew. Where jobs may move that do not run, also the time that it ran since, both until
-# then, and when after that it first had devices, NaN before.
-QUEUE, INDEX, TURN, _GANG, _ALLOWED, CONSOLIDATE, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S = range(11)
+# attained since it last began anew. Where jobs may do so, also the time that it ran since, both until then, when after it
+# first had devices, NaN before, and when it will have waited for long enough if it does not run until then.
+QUEUE, INDEX, TURN, _GANG, _ALLOWED, CONSOLIDATE, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S, _ANEW_S = (
+    range(12)
+)
 
 
 class Line(NamedTuple):
@@ -50,39 +52,43 @@ class Line(NamedTuple):
     first: Ints
 
 
-def nobody(all_may_move: bool) -> Floats:
+def nobody(may_begin_anew: bool) -> Floats:
     """What is known before anybody is there.
 
     Parameters
     ----------
-    all_may_move : whether jobs may move that neither ran nor are new.
+    may_begin_anew : whether jobs may that have waited for long.
     """
-    return np.zeros((_SINCE_S + 1 if all_may_move else _RAN_S, 0))
+    return np.zeros((_ANEW_S + 1 if may_begin_anew else _RAN_S, 0))
 
 
 @compiled
-def continued(before, known, first, serial, held, all_may_move):  # type: ignore[no-untyped-def]
+def continued(before, known, first, serial, held, now_s, all_may_move):  # type: ignore[no-untyped-def]
     """What is known of the jobs that are there now, from the last decision.
 
     Parameters
     ----------
     held : devices of every job now.
+    all_may_move : whether those may move that neither ran, nor are new, nor have waited for long enough.
 
     Returns
     -------
-    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move,
-    because they run, were to run or are new; and how many are not new, which are the first.
+    What is known; the number now of every job of that decision, -1 if it left; the numbers of the jobs that may move;
+    and how many are not new, which are the first.
     """
     jobs, renumbered, num_known = carried_over(before, known, serial)
     jobs[:, num_known:] = 0.0
     jobs[TURN, num_known:] = jobs[_SINCE_S:, num_known:] = np.nan
+    if all_may_move:
+        return jobs, renumbered, np.arange(len(serial)), num_known
     may_move = held > 0
     may_move[num_known:] = True
     for number in renumbered[first]:
         if number >= 0:
             may_move[number] = True
-    numbers = np.arange(len(serial)) if all_may_move else np.flatnonzero(may_move)
-    return jobs, renumbered, numbers, num_known
+    if len(jobs) > _ANEW_S:
+        may_move |= jobs[_ANEW_S] <= now_s + _NEAR_S
+    return jobs, renumbered, np.flatnonzero(may_move), num_known
 
 
 @compiled
@@ -104,17 +110,29 @@ def decided(jobs, numbers, renumbered, order, room, now_s, seen, held, *rules): 
 
 
 @compiled
-def requeued(jobs, numbers, now_s, seen, limits, knob, two_dimensional, as_published, as_in_pollux):  # type: ignore[no-untyped-def]
+def requeued(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def]
     """Note how jobs are now, and return the numbers of those whose place is another.
 
     Parameters
     ----------
     seen : of the jobs with these numbers, what `Snapshot.facts` says.
-    limits, knob, two_dimensional, as_published, as_in_pollux : the rules, as the policy has them.
+    rules : as the policy has them; see `_requeue`.
+    """
+    moved = np.empty(len(numbers), np.int64)
+    return moved[: _requeue(jobs, numbers, now_s, seen, moved, *rules)]
+
+
+@lean
+def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, as_published, as_in_pollux):  # type: ignore[no-untyped-def]
+    """The same; the numbers are written down, and how many they are is returned.
+
+    Parameters
+    ----------
+    limits, knob, two_dimensional, as_published, as_in_pollux : the rules.
     """
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
-    moved, num_moved, may_begin_anew = np.empty(len(numbers), np.int64), 0, len(jobs) > _SINCE_S
+    num_moved, may_begin_anew = 0, len(jobs) > _ANEW_S
     for i in range(len(numbers)):
         job = jobs[:, numbers[i]]
         former_queue, former_turn = job[QUEUE], job[TURN]
@@ -128,6 +146,8 @@ def requeued(jobs, numbers, now_s, seen, limits, knob, two_dimensional, as_publi
             job[QUEUE] = _queue_of(job[QUEUE], job[SERVICE], limits, as_published)
         elif knob < np.inf and job[QUEUE] > 0:
             _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
+        if may_begin_anew:
+            job[_ANEW_S] = job[_SINCE_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
         if as_in_pollux:
             if job[QUEUE] != former_queue or np.isnan(former_turn):
                 job[TURN] = now_s
@@ -136,10 +156,10 @@ def requeued(jobs, numbers, now_s, seen, limits, knob, two_dimensional, as_publi
         if job[QUEUE] != former_queue or job[TURN] != former_turn:
             moved[num_moved] = numbers[i]
             num_moved += 1
-    return moved[:num_moved]
+    return num_moved
 
 
-@compiled
+@lean
 def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-def]
     """Where a job that runs goes down to; in the program to the next queue at most."""
     while service + _NEAR_S >= limits[int(queue)]:
@@ -149,7 +169,7 @@ def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-
     return queue
 
 
-@compiled
+@lean
 def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: ignore[no-untyped-def]
     """A job that waits does so if it has waited for long enough."""
     limit_s = np.floor(knob * job[_RAN_S]) if as_published else knob * job[_RAN_S]
@@ -161,10 +181,10 @@ def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: 
 @compiled
 def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
     """All of a decision where turns make the order, as `Quick.decide`; the mark of a job says whether to consolidate."""
-    all_may_move, places, rules = all_rules
+    places, rules = all_rules
     serial, held = serials(seen), all_held(seen)
     jobs, renumbered, numbers, num_known = continued(
-        line.serial, line.jobs, line.first, serial, held, all_may_move
+        line.serial, line.jobs, line.first, serial, held, seen.now_s, False
     )
     for number in range(num_known, len(serial)):
         jobs[CONSOLIDATE, number] = mark_of(seen, number)
@@ -252,14 +272,22 @@ def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_pub
         best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     if knob == np.inf:
         return best_s
-    for number in range(len(waits)):
-        if waits[number] and jobs[QUEUE, number] > 0:
-            ran_s = jobs[_RAN_S, number]
-            wait_s = knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s)
-            if as_published:
-                wait_s = np.floor(wait_s)
-                # One that is due already, the program sees at the next event.
-                if wait_s <= 0:
-                    continue
+    if not as_published:
+        return min(best_s, max(_first_of(jobs[_ANEW_S], waits) - now_s, _LEAST_WAIT_S))
+    for number in np.flatnonzero(waits):
+        ran_s = jobs[_RAN_S, number]
+        wait_s = np.floor(knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s))
+        # One that is due already, the program sees at the next event.
+        if jobs[QUEUE, number] > 0 and wait_s > 0:
             best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     return best_s
+
+
+@lean
+def _first_of(times_s, counts):  # type: ignore[no-untyped-def]
+    """The first of those times that count."""
+    first_s = np.inf
+    for number in range(len(times_s)):
+        if counts[number] and times_s[number] < first_s:
+            first_s = times_s[number]
+    return first_s

@@ -119,11 +119,6 @@ class Tiresias:
         return published_index(self._samples, self.thresholds[0])
 
     @cached_property
-    def _all_may_move(self) -> bool:
-        """Whether jobs may move that neither ran nor are new."""
-        return self.as_published or self.promote_knob < _INF
-
-    @cached_property
     def _rules(self) -> tuple[Floats, float, bool, bool, bool]:
         return (self._limits, self.promote_knob, self.two_dimensional, self.as_published, self.as_in_pollux)
 
@@ -132,7 +127,7 @@ class Tiresias:
         """The same in compiled code, where turns make the order."""
         if self.as_published or self.samples:
             return None
-        return Quick(decide, (self._all_may_move, self.places_some, self._rules), mark=self._consolidate)
+        return Quick(decide, (self.places_some, self._rules), mark=self._consolidate)
 
     @property
     def places_some(self) -> bool:
@@ -150,13 +145,13 @@ class Tiresias:
 
     def start(self, site: Site) -> Line:
         """Nobody is queued."""
-        return Line(_NOBODY, nobody(self._all_may_move), _NOBODY, _NOBODY)
+        return Line(_NOBODY, nobody(self.as_published or self.promote_knob < _INF), _NOBODY, _NOBODY)
 
     def decide(self, snapshot: Snapshot, state: Line) -> tuple[Targets, Line]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
         now_s, room, serial = snapshot.now_s, snapshot.site.devices_of_type, snapshot.serial
         jobs, renumbered, numbers, num_known = continued(
-            state.serial, state.jobs, state.first, serial, snapshot.held, self._all_may_move
+            state.serial, state.jobs, state.first, serial, snapshot.held, now_s, self.as_published
         )
         for number in range(num_known, len(serial)):
             jobs[CONSOLIDATE, number] = self._consolidate(snapshot.job(number))

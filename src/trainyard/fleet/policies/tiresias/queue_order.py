@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 
 
 @compiled
@@ -36,14 +36,14 @@ def carried_over(before, columns, serial):  # type: ignore[no-untyped-def]
     return found, renumbered, known
 
 
-@compiled
+@lean
 def _copy(to, start, size):  # type: ignore[no-untyped-def]
     """The same as an assignment of slices, several times as fast: of these, Numba makes one element after the other."""
     for i in range(size):
         to[i] = start[i]
 
 
-@compiled
+@lean
 def _num_equal(before, serial):  # type: ignore[no-untyped-def]
     """How many are the same until one that left: from there on none is, so that half of them can be ruled out at once."""
     least, most = 0, min(len(before), len(serial))
@@ -101,7 +101,7 @@ def _merged(kept, coming, keys):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@lean
 def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
     """How many of those kept are before a job, which at least the ``first`` are."""
     last = len(kept)
@@ -114,7 +114,7 @@ def _place(kept, first, number, keys):  # type: ignore[no-untyped-def]
     return first
 
 
-@compiled
+@lean
 def _is_before(one, other, keys):  # type: ignore[no-untyped-def]
     for row in range(len(keys)):
         if keys[row, one] != keys[row, other]:
