@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from mmap import mmap
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -66,15 +67,22 @@ def lean(function: _Function) -> _Function:
 def compiling_is_said(say: Callable[[str], None], what: str) -> Iterator[None]:
     """Say it, once, when something is not on disk and has to be compiled, which may take a minute.
 
+    Processes that are forked meanwhile do not say it again.
+
     Parameters
     ----------
     say : takes the message.
     what : is being compiled, in words.
     """
+    is_said = mmap(-1, 1)  # memory that forked processes share
 
     def say_once() -> None:
         _say.set(None)
-        say(f"compiling {what} for the first time, which takes up to a minute; later runs find it on disk")
+        if not is_said[0]:
+            is_said[0] = 1
+            say(
+                f"compiling {what} for the first time, which takes about a minute; later runs find it on disk"
+            )
 
     token = _say.set(say_once)
     try:
