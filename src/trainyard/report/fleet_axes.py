@@ -43,9 +43,11 @@ _FEW = 8
 def log_ticks(least_s: float, most_s: float) -> dict[str, Any]:
     """What is said of a logarithmic axis of seconds in the layout of a figure: its places in units that suit each."""
     inside = {name: at_s for name, at_s in _TICKS_S.items() if least_s / 2 <= at_s <= 2 * most_s}
-    if len(inside) > _FEW:
-        inside = {name: at_s for name, at_s in inside.items() if name in _COARSE}
-    return {"type": "log", "tickvals": list(inside.values()), "ticktext": list(inside)}
+    for kept in (set(inside), {name for name in inside if name.split()[0] in ("1", "5", "10")}, set(_COARSE)):
+        shown = {name: at_s for name, at_s in inside.items() if name in kept}
+        if len(shown) <= _FEW:
+            break
+    return {"type": "log", "tickvals": list(shown.values()), "ticktext": list(shown)}
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def losing_jobs(runs: Sequence[FleetRun], baseline: FleetRun) -> Table | None:
                 )
             )
     header = ("policy", "job", "user", "devices", "waits longer", "waiting", "JCT", "slowdown")
-    title = f"Jobs that wait longest, {baseline.policy} / policy"
+    title = f"Jobs that wait longest beside {baseline.policy}, {baseline.policy} / policy"
     return Table(title, header, tuple(rows)) if rows else None
 
 

@@ -86,7 +86,12 @@ def use_by_node(runs: Sequence[Shown]) -> Figure:
     drawn = layout("node", "in use (%)", height=320)
     drawn["yaxis"]["range"] = [0, 105]
     note = "The share of time in which jobs had a node's devices, from the first arrival to the last end."
-    return Figure("Use by node", [_by_node(each) for each in runs if each.run.spans], drawn, note)
+    return Figure(
+        "Use by node",
+        [_by_node(each) for each in runs if each.run.spans and each.run.span_s > 0],
+        drawn,
+        note,
+    )
 
 
 def _by_node(shown: Shown) -> dict[str, Any]:
