@@ -1,7 +1,7 @@
 // Bars of which those in sight are drawn, where they are few enough; until one has zoomed in so far, a density.
 
 const MOST_BARS = 2500;
-const COLUMNS = ["job", "first", "count", "size", "start", "end"];
+const COLUMNS = ["job", "first", "count", "size", "start", "end"];  // starts as differences, ends as lengths
 
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), character => character.charCodeAt(0));
@@ -20,6 +20,11 @@ async function drawBars(id, figure, packed) {
   COLUMNS.forEach((name, i) => {
     columns[name] = values.subarray(i * packed.num_bars, (i + 1) * packed.num_bars);
   });
+  const {start, end} = columns;
+  for (let i = 0; i < packed.num_bars; i++) {
+    if (i) start[i] += start[i - 1];
+    end[i] += start[i];
+  }
   const labels = JSON.parse(new TextDecoder().decode(await unpacked(packed.labels)));
   const show = () => showBars(element, said, density, columns, labels, packed);
   element.on("plotly_relayout", show);
@@ -42,7 +47,7 @@ function showBars(element, said, density, columns, labels, packed) {
     : `${packed.density} Behind it are ${number} bars of jobs: drag over a part to see it larger; where it has at most `
       + `${MOST_BARS.toLocaleString("en")}, they are drawn. A double click goes back.`;
   const bars = few ? barsOf(found, columns, labels, packed) : {type: "bar", x: [], y: []};
-  Plotly.react(element, [{...density, visible: !few}, bars], element.layout);
+  Plotly.react(element, [{...density, visible: !few || packed.num_left_out > 0}, bars], element.layout);
 }
 
 function barsOf(found, columns, labels, packed) {

@@ -19,14 +19,14 @@ from trainyard.report.fleet_stints import Shown, Stints
 from trainyard.report.page import PALETTE, Figure
 from trainyard.report.units import duration_text
 
-__all__ = ["numbers_of", "what_ran_where"]
+__all__ = ["most_bars_each", "numbers_of", "what_ran_where"]
 
 _MOST_ROWS = 256
 _MOST_DEVICE_ROWS = 64
-_MOST_BARS = 600_000
+_MOST_BARS = 1_000_000
 _NUM_PARTS = 600
-# Times of bars are whole numbers of 32 bits: the end of the page is the largest.
-_LAST = 2**32 - 1
+# Times of bars are whole numbers of 32 bits.
+_LARGEST = 2**32 - 1
 _DENSITY = [[0.0, "#f4f6f9"], [0.5, "#8fb0d3"], [1.0, "#1f4e86"]]
 
 Ints = NDArray[np.int64]
@@ -38,13 +38,25 @@ def numbers_of(runs: Sequence[FleetRun]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_charts: int) -> Figure:
+def most_bars_each(runs: Sequence[Shown]) -> int:
+    """How many bars of every run a page can hold; what some do not need is for the others."""
+    left = _MOST_BARS
+    counts = sorted(len(each.stints.job) for each in runs)
+    for place, count in enumerate(counts):
+        share = left // (len(counts) - place)
+        if count > share:
+            return share
+        left -= count
+    return _MOST_BARS
+
+
+def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, most_bars: int) -> Figure:
     """One row per device, or per node where there are many, and behind it a bar per job and stint.
 
     Parameters
     ----------
     labels : what the jobs are called, by their numbers.
-    num_charts : of the page, which share the bars that it can hold.
+    most_bars : that there may be.
     """
     run, stints, _ = shown
     heading = f"Use by node, and what ran where: {run.policy}"
@@ -70,7 +82,7 @@ def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_char
         },
         "hovertemplate": "%{text}<br>%{x}: %{z} % in use<extra></extra>",
     }  # fmt: skip
-    kept, note = _kept(stints, max(1, _MOST_BARS // num_charts))
+    kept, note = _kept(stints, most_bars)
     drawn = layout("", "device", height=_height(run.site), showlegend=False)
     drawn["margin"]["t"] = 40  # room for the buttons
     drawn["xaxis"] |= axis.layout
@@ -78,7 +90,13 @@ def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, num_char
     said = (
         f"The colour is the share of {_what(rows, run.site)} in use, over {duration_text(edges_s[1])} each."
     )
-    bars = {**_packed(kept, labels, axis), "rows": rows, "num_parts": _NUM_PARTS, "density": said}
+    more = {
+        "rows": rows,
+        "num_parts": _NUM_PARTS,
+        "density": said,
+        "num_left_out": len(stints.job) - len(kept.job),
+    }
+    bars = _packed(kept, labels, axis) | more
     return Figure(heading, [density], drawn, note, bars)
 
 
@@ -129,13 +147,18 @@ def _kept(stints: Stints, most: int) -> tuple[Stints, str]:
     left_out = (
         f"the {count - most:,} shortest, of up to {duration_text(float(np.sort(lasts_s)[count - most - 1]))}"
     )
-    return kept, f"{count:,} bars are too many for a page: {left_out}, are in the share only."
+    return (
+        kept,
+        f"{count:,} bars are too many for a page: {left_out}, are left out; there one sees the share in use.",
+    )
 
 
 def _packed(stints: Stints, labels: Sequence[str], axis: TimeAxis) -> dict[str, Any]:
     """Bars as `bars.js` reads them."""
-    per_step_s = axis.end_s / _LAST
-    times = (np.clip(np.round(each / per_step_s), 0, _LAST) for each in (stints.start_s, stints.end_s))
+    per_step_s = 10.0 ** np.ceil(np.log10(axis.end_s / _LARGEST))
+    starts, ends = (np.round(each / per_step_s).astype(np.int64) for each in (stints.start_s, stints.end_s))
+    # Differences are small numbers, which zip well.
+    times = np.diff(starts, prepend=0), ends - starts
     columns = np.stack([stints.job, stints.first, stints.count, stints.size, *times]).astype("<u4")
     origin, per_s = axis.scale
     return {
@@ -143,8 +166,8 @@ def _packed(stints: Stints, labels: Sequence[str], axis: TimeAxis) -> dict[str, 
         "columns": _zipped(columns.tobytes()),
         "labels": _zipped(json.dumps([html.escape(label) for label in labels]).encode()),
         "origin": origin,
-        "step": per_step_s * per_s,
-        "seconds_per_step": per_step_s,
+        "step": float(per_step_s * per_s),
+        "seconds_per_step": float(per_step_s),
         "is_date": axis.zero is not None,
         "palette": PALETTE,
     }

@@ -13,7 +13,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import CannotRun
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.report.fleet_axes import TimeAxis, layout, line, log_ticks
-from trainyard.report.fleet_gantt import numbers_of, what_ran_where
+from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
 from trainyard.report.fleet_league import devices_table, league, left_out_lines, ranked_runs, refusals
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
@@ -74,7 +74,7 @@ def fleet_page(
     charts = [each for each in shown if each.run.spans]
     users = {job.name: job.user for run in order for job in run.jobs}
     labels = [f"job {name}{f' of {user}' if (user := users.get(name)) else ''}" for name in number]
-    sections += [what_ran_where(each, labels, axis, len(charts)) for each in charts]
+    sections += [what_ran_where(each, labels, axis, most_bars_each(charts)) for each in charts]
     if parts:
         beside = f", beside {baseline.policy}" if baseline is not None else ""
         sections.append(Table(f"Whose jobs wait{beside}", *groups_table(parts)))
