@@ -12,7 +12,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text
 
-__all__ = ["Part", "groups_table", "losers_table", "parts_of"]
+__all__ = ["Part", "groups_table", "losers", "losers_table", "parts_of"]
 
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
@@ -73,8 +73,8 @@ def groups_table(parts: Sequence[Part]) -> tuple[Columns, Rows]:
     return columns, tuple(rows)
 
 
-def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
-    """The groups whose jobs take longest beside the baseline, a few of every policy; None if nobody loses."""
+def losers(parts: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
+    """Columns and rows of the groups whose jobs take longest beside the baseline, a few of every policy."""
     rows = []
     for policy in dict.fromkeys(part.policy for part in parts if part.policy != baseline.policy):
         own = [part for part in parts if part.policy == policy and part.to_baseline > _LEAST_LOSS]
@@ -92,9 +92,10 @@ def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
                     f"{base.mean_slowdown:.1f}x / {part.run.mean_slowdown:.1f}x",
                 )
             )
-    if not rows:
-        return None
-    title = f"who loses most, {baseline.policy} / policy"
-    return make_table(
-        title, ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), rows, 2
-    )
+    return ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), tuple(rows)
+
+
+def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
+    """The same for the terminal; None if nobody loses."""
+    columns, rows = losers(parts, baseline)
+    return make_table(f"who loses most, {baseline.policy} / policy", columns, rows, 2) if rows else None
