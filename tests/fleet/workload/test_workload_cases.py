@@ -52,7 +52,7 @@ def test_jobs_of_slurm_that_were_requeued() -> None:
     assert jobs_of("sacct_requeued.txt") == {"440017": (0, 2, 15900), "440018": (600, 4, 1200)}
     assert [job.started_s for job in read_workload(CASES / "sacct_requeued.txt")] == [300, 660]
     assert left_out(read_workload(CASES / "sacct_requeued.txt")) == {
-        "another attempt, or component, of a job that has a line before it": (
+        "another attempt or component of a job that has a line already, or the same again": (
             4,
             ["line 4", "line 6", "line 7"],
         ),
@@ -151,14 +151,58 @@ def test_heterogeneous_jobs_are_one_gang_and_those_of_arrays_are_not(tmp_path: P
 
 
 def test_the_last_attempt_tells_whether_a_job_is_over(tmp_path: Path) -> None:
-    line = "{}|a|2025-03-03T08:00:00|2025-03-03T08:01:00|x|{}|60|gres/gpu={}"
-    attempts = [(7, "RESIZING", 2), (8, "PREEMPTED", 2), (7, "COMPLETED", 1), (8, "RUNNING", 2)]
+    line = "{}|a|2025-03-03T08:00:00|2025-03-03T08:0{}:00|x|{}|60|gres/gpu={}"
+    attempts = [(7, 1, "RESIZING", 2), (8, 1, "PREEMPTED", 2), (7, 2, "COMPLETED", 1), (8, 2, "RUNNING", 2)]
     workload = read_workload(sacct(tmp_path, *(line.format(*each) for each in attempts)))
     assert [(job.name, job.num_devices, job.work) for job in workload] == [("7", 1, 120)]
     assert [str(reason) for reason in workload.left_out.reasons] == [
         "2 rows: not over yet: it is not known how long it runs (line 3, line 5)",
-        "1 row: another attempt, or component, of a job that has a line before it (line 4)",
+        "1 row: another attempt or component of a job that has a line already, or the same again (line 4)",
     ]
+
+
+def test_files_of_slurm_that_were_joined_and_sorted_backwards(tmp_path: Path) -> None:
+    path = sacct(
+        tmp_path,
+        "7|a|2025-01-31T23:00:00|2025-01-31T23:10:00|x|COMPLETED|50|gres/gpu=4",
+        "7|a|2025-01-31T23:00:00|2025-01-31T23:10:00|Unknown|RUNNING|30|gres/gpu=4",
+        "7|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|NODE_FAIL|20|gres/gpu=2",
+        SACCT.strip(),
+        "8|a|2025-01-31T23:30:00|Unknown|Unknown|PENDING|0|gres/gpu=4",
+        "8|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|NODE_FAIL|20|gres/gpu=2",
+        "7|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|NODE_FAIL|20|gres/gpu=2",
+    )
+    workload = read_workload(path, strict=True)
+    jobs = [(job.name, job.num_devices, job.work, job.started_s) for job in workload]
+    assert jobs == [("7", 4, 70, 3600)]
+    assert left_out(read_workload(path)) == {
+        "another attempt or component of a job that has a line already, or the same again": (
+            3,
+            ["line 3", "line 4", "line 8"],
+        ),
+        "not over yet: it is not known how long it runs": (2, ["line 6", "line 7"]),
+        "the first line again, with the names of the columns": (1, ["line 5"]),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["mig-1g-5gb", "a100_1g_5gb", "a30_2g.12gb.me", "h100_3g.40gb+me.all", "mig"]
+)
+def test_slices_under_other_names(tmp_path: Path, name: str) -> None:
+    line = "{}|a|2025-03-03T08:00:00|Unknown|x|COMPLETED|60|gres/gpu:{}=1"
+    whole = ["a100-sxm4-40gb", "nvidia_h100_80gb_hbm3", "gb200"]
+    lines = [line.format(number, each) for number, each in enumerate([name, *whole])]
+    assert [job.device_types for job in read_workload(sacct(tmp_path, *lines))] == [(each,) for each in whole]
+
+
+def test_time_limits_of_slurm(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sacct"
+    texts = ["2-00:00:00", "30:00", "00:00:00", "UNLIMITED", "Partition_Limit", "", "soon"]
+    lines = [f"{number}|{text}|2025-03-03T08:00:00|60|gres/gpu=1" for number, text in enumerate(texts)]
+    path.write_text("\n".join(["JobID|Timelimit|Submit|ElapsedRaw|AllocTRES", *lines]))
+    workload = read_workload(path)
+    assert [job.limit_s for job in workload] == [172800, 1800, None, None, None, None]
+    assert "field 'Timelimit' cannot be used (line 8: got 'soon'" in workload.left_out.lines()[1]
 
 
 def test_an_hour_that_came_twice(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTR
 
 - *JobID* (and Cluster, if it is there): lines with the same one are attempts of a job that was preempted or lost a node
   and was requeued (``--duplicates`` prints them all). They are one job: submitted when the first attempt was, with the
-  devices of the last that ran; it takes the time of all that ran, added up. ``123+0``, ``123+1`` are components of a
+  devices of the last that ran; it takes the time of all that ran, added up. Attempts are in the order in which they were
+  submitted and started, whatever that of the lines. One that has several lines (of files that were joined, where it ran
+  from month to month) counts once, as the last of them has it. ``123+0``, ``123+1`` are components of a
   heterogeneous job, which is one gang: their devices are added up, and it takes the time of the longest. ``123_4`` of
   an array are jobs of their own. Steps, ``123.0`` or ``123.batch``, are parts of their jobs.
 - *ElapsedRaw* or *Elapsed* is how long it ran; that is never computed from dates.
@@ -34,6 +36,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -75,7 +78,10 @@ def read_slurm(
 
     table = Table(path, ("JobID", "Submit"), separator="|", free_texts=_FREE_TEXTS, left_out=left_out)
     return table.merged_jobs(
-        submitted, job, _key, "another attempt, or component, of a job that has a line before it"
+        submitted,
+        job,
+        _key,
+        "another attempt or component of a job that has a line already, or the same again",
     )
 
 
@@ -99,6 +105,7 @@ class _Component(NamedTuple):
 
 
 def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | str:
+    rows = _attempts(rows, arrival_s, zone)
     first = next((row for row in rows if elapsed_s(row)), None)
     if first is None:
         return "never ran"
@@ -123,6 +130,31 @@ def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | 
         started_s=first.moment_s("Start", zone, arrival_s) if _is_known(first, "Start") else None,
         limit_s=limit_s(first),
     )
+
+
+def _attempts(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Sequence[Row]:
+    """One line of each attempt of each component, in the order in which they were submitted and started.
+
+    Parameters
+    ----------
+    rows : in the order in which they were submitted.
+    """
+    if len(rows) == 1:
+        return rows
+
+    def started_s(row: Row) -> float:
+        return row.moment_s("Start", zone, arrival_s) if _is_known(row, "Start") else math.inf
+
+    def completeness(row: Row) -> tuple[bool, float]:
+        return not _is_not_over(row), elapsed_s(row)
+
+    found: dict[tuple[str, ...], Row] = {}
+    for _, together in groupby(rows, key=lambda row: row.fields["Submit"]):
+        for row in sorted(together, key=started_s):
+            columns = ("JobID", "Submit", "Start") if _is_known(row, "Start") else row.fields
+            key = tuple(row.fields[name] for name in columns)
+            found[key] = max(row, found.get(key, row), key=completeness)
+    return list(found.values())
 
 
 def _component(attempts: Sequence[Row]) -> _Component | None:
