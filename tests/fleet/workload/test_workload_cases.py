@@ -107,6 +107,8 @@ def test_parts_alone_are_the_job(tmp_path: Path) -> None:
     rest = "8 -1 -1 8 4000 -1 {} 4 1 1 1 1 -1 -1\n"
     path.write_text(f"6 150 20 400 {rest.format(2)}6 150 300 600 {rest.format(3)}")
     assert [(job.work, job.started_s) for job in read_workload(path)] == [(1000, 170)]
+    path.write_text(f"5 150 20 4\n6 150 20 400 {rest.format(2)}6 150 300 600 {rest.format(3)}")
+    assert [(job.work, job.started_s) for job in read_workload(path)] == [(1000, 170)]
     path.write_text(f"6 150 20 400 {rest.format(1)}6 150 300 600 {rest.format(1)}")
     with pytest.raises(FleetError, match="allowed is a number that no other job has"):
         list(read_workload(path))
@@ -266,6 +268,11 @@ def test_philly_takes_the_last_attempt_that_ended_and_its_clocks(tmp_path: Path)
         ),
         job("over the change", ("2017-11-05 00:30:00", "2017-11-05 02:30:00", 2)),
         job("in the hour that came twice", ("2017-11-05 01:50:00", "2017-11-05 01:10:00", 2)),
+        job(
+            "in it, too",
+            ("2017-11-05 00:40:00", "2017-11-05 01:45:00", 1),
+            ("2017-11-05 01:40:00", "2017-11-05 02:10:00", 1),
+        ),
         job("runs", ("2017-11-05 00:31:00", "2017-11-05 00:32:00", 1), ("2017-11-05 00:40:00", None, 1)),
         job("backwards", ("2017-11-06 01:50:00", "2017-11-06 01:10:00", 2)),
         job("waits"),
@@ -274,11 +281,12 @@ def test_philly_takes_the_last_attempt_that_ended_and_its_clocks(tmp_path: Path)
     workload = read_workload(path)
     assert [(each.name, each.num_devices, each.work, each.started_s) for each in workload] == [
         ("resized", 8, 660, 60), ("over the change", 2, 10800, 0), ("in the hour that came twice", 2, 1200, 4800),
+        ("in it, too", 1, 5700, 600),
     ]  # fmt: skip
     assert [str(reason)[:60].strip() for reason in workload.left_out.reasons] == [
-        "1 row: not the fields of a job (line 119: an attempt ends at",
+        "1 row: not the fields of a job (line 152: an attempt ends at",
         "1 row: not over yet: it is not known how long it runs (line",
-        "1 row: never ran (line 141)",
+        "1 row: never ran (line 174)",
     ]
 
 
