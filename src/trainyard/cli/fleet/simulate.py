@@ -42,7 +42,7 @@ class Options(SimulatingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.fleet.place.auxiliary import memory_in_doubt
+    from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site_file import site_of
     from trainyard.report.fleet_groups import losers_table, parts_of
@@ -59,7 +59,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     workload = options.read(options.trace, site)
     jobs = list(workload)
     runs, cannot = _simulated(options, screen, jobs, site)
-    for warning in filter(None, (workload.left_out.warning, memory_in_doubt(jobs, site))):
+    doubts = memory_in_doubt(jobs, site), whole_nodes_in_doubt(jobs, site)
+    for warning in filter(None, (workload.left_out.warning, *doubts)):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
