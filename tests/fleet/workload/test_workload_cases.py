@@ -356,6 +356,26 @@ def test_a_folder_names_its_files_and_has_one_calendar(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_of_slurm_that_two_files_have_counts_once(tmp_path: Path) -> None:
+    line = "7|a|2025-{}T20:00:00|Unknown|x|COMPLETED|60|gres/gpu=2\n"
+    for name, day in (("january", "01-31"), ("february", "01-31"), ("of another cluster", "02-15")):
+        (tmp_path / f"{name}.txt").write_text(SACCT + line.format(day))
+    workload = read_workload(tmp_path)
+    assert [job.name for job in workload] == ["february/7", "of another cluster/7"]
+    assert str(workload.left_out.reasons[0]) == "1 row: the same job as in another file (january/7)"
+
+
+@pytest.mark.parametrize(("zone", "is_said"), [("", True), ("Z", False), ("+0100", False)])
+def test_it_is_said_where_dates_are_taken_as_utc(tmp_path: Path, zone: str, is_said: bool) -> None:
+    path = sacct(tmp_path, f"7|a|2025-01-31T20:00:00{zone}|Unknown|x|COMPLETED|60|gres/gpu=2")
+    workload = read_workload(path)
+    assert len(list(workload)) == 1
+    assert ("taken as UTC" in "".join(workload.left_out.lines())) == is_said
+    given = read_workload(path, timezone="Europe/Berlin")
+    assert len(list(given)) == 1
+    assert not given.left_out.lines()
+
+
 def test_few_faults_are_no_warning() -> None:
     found = LeftOut()
     found.num_rows = 100

@@ -44,12 +44,16 @@ from zoneinfo import ZoneInfo
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
-from trainyard.fleet.workload.readers.rows import Row
+from trainyard.fleet.workload.readers.rows import Row, names_no_zone
 from trainyard.fleet.workload.readers.slurm_fields import Resources, elapsed_s, limit_s, resources
 from trainyard.fleet.workload.readers.table import Table
 
 _FREE_TEXTS = ("JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir")
 _NUMBER = re.compile(r"\d+", re.ASCII)
+_TAKEN_AS_UTC = (
+    "dates of the trace name no time zone and are taken as UTC: where clocks were put forward or back meanwhile, times "
+    "before and after that are an hour too far apart or too near. --timezone says which it is, such as Europe/Berlin"
+)
 _NOT_OVER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "CONFIGURING", "STOPPED", "SIGNALING"})
 
 
@@ -58,6 +62,7 @@ def read_slurm(
 ) -> Iterator[Job]:
     """Jobs with GPUs that ran and are over; their times are seconds since 1970."""
     latest_s = -math.inf
+    remarks = [] if left_out is None else left_out.remarks
 
     def submitted(row: Row) -> float | str:
         nonlocal latest_s
@@ -65,6 +70,8 @@ def read_slurm(
             raise row.error("JobID", "a number such as 123, 123_4 or 123+0")
         if "." in row.fields["JobID"]:
             return "a step of a job"
+        if zone is None and not remarks and names_no_zone(row.fields["Submit"]):
+            remarks.append(_TAKEN_AS_UTC)
         moment_s = row.moment_s("Submit", zone, latest_s)
         latest_s = max(latest_s, moment_s)
         had = resources(row)
@@ -175,4 +182,6 @@ def _matches(head: Head) -> bool:
     return head.columns("|").issuperset(("JobID", "Submit"))
 
 
-FORMAT = Format("slurm", "Slurm: output of sacct --parsable2", _matches, read_slurm, is_dated=True)
+FORMAT = Format(
+    "slurm", "Slurm: output of sacct --parsable2", _matches, read_slurm, is_dated=True, may_overlap=True
+)
