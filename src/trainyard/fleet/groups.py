@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Submitted
 
-__all__ = ["DIMENSIONS", "beside", "groups"]
+__all__ = ["DIMENSIONS", "beside", "groups", "in_common"]
 
 Floats = NDArray[np.float64]
 
@@ -52,17 +52,16 @@ def _places(jobs: Iterable[Submitted], group_of: Callable[[Submitted], str]) -> 
     return found
 
 
+def in_common(run: FleetRun, other: FleetRun) -> tuple[FleetRun, FleetRun]:
+    """Two runs of the jobs that ended in both, as if they were all."""
+    both = set(run.names) & set(other.names)
+    ours, theirs = ([place for place, name in enumerate(each.names) if name in both] for each in (run, other))
+    return run.of(ours, ()), other.of(theirs, ())
+
+
 def beside(run: FleetRun, baseline: FleetRun) -> float:
     """Mean completion time over that under another policy, of the jobs that ended under both; NaN if none did."""
-    theirs = {
-        job.name: time_s for job, time_s in zip(baseline.jobs, baseline.completion_s.tolist(), strict=True)
-    }
-    both = [
-        (time_s, theirs[job.name])
-        for job, time_s in zip(run.jobs, run.completion_s.tolist(), strict=True)
-        if job.name in theirs
-    ]
-    ours_s, theirs_s = (sum(times) for times in zip(*both, strict=True)) if both else (0.0, 0.0)
-    if not both:
+    ours, theirs = in_common(run, baseline)
+    if not ours.jobs:
         return float("nan")
-    return ours_s / theirs_s if theirs_s > 0 else 1.0
+    return ours.mean_completion_s / theirs.mean_completion_s if theirs.mean_completion_s > 0 else 1.0

@@ -89,6 +89,8 @@ def act(options: Options, screen: Screen) -> Outcome:
             write_jobs(options.csv, ranked_runs(runs))
             write_series(series_path(options.csv), ranked_runs(runs))
         screen.say(f"jobs written to {options.csv}, and series over time to {series_path(options.csv)}")
+    if base is None:
+        screen.say(_without_baseline(options.baseline or ""))
     losers = losers_table(parts, base) if base is not None else None
     lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
@@ -100,6 +102,14 @@ def act(options: Options, screen: Screen) -> Outcome:
         },
         (*tables, *((losers,) if losers is not None else ()), *lines),
     )
+
+
+def _without_baseline(name: str) -> str:
+    """What to say where there is no run to compare the others with."""
+    from trainyard.fleet.recorded import AS_RECORDED
+
+    why = "the trace does not say when jobs started" if name == AS_RECORDED else "it was refused"
+    return f"warning: nothing is compared with --baseline {name!r}: {why}"
 
 
 def _simulated(
