@@ -139,6 +139,21 @@ def test_what_ran_on_another_cluster_is_said(tmp_path: Path, capsys: pytest.Capt
     ]
 
 
+def test_one_job_without_measure_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "{} {} 10 {} {} -1 -1 -1 -1 -1 1 1 1 1 1 1 -1 -1\n"
+    jobs = [("long", 0, "1e20", 1), ("ok", 1, 600, 1), ("wide", 2, 600, 10**15), ("late", "1e13", 600, 1)]
+    text = "".join(line.format(*job) for job in jobs)
+    found = json.loads(simulated(tmp_path, "fifo,srtf,gandiva", capsys, "--json", jobs=text))
+    assert not found["cannot_run"]
+    for run in found["runs"]:
+        state = dict(zip(run["jobs"]["name"], run["jobs"]["state"], strict=True))
+        assert {name for name in state if state[name] == "ended"} == {"ok"}
+        assert sorted(each["reason"] for each in run["left_out"]) == [
+            "it asks for more devices of one type than there are", "it comes too late", "it takes too long",
+        ]  # fmt: skip
+    assert len(found["runs"]) == 4
+
+
 def test_what_was_left_out_and_who_loses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "league.html"
     options = ("--restart-s", "300", "--html", str(page))
