@@ -42,10 +42,11 @@ def test_heterogeneous_jobs_are_one_gang_and_those_of_arrays_are_not(tmp_path: P
 def test_the_last_attempt_tells_whether_a_job_is_over(tmp_path: Path) -> None:
     line = "{}|a|2025-03-03T08:00:00|2025-03-03T08:0{}:00|x|{}|60|gres/gpu={}"
     attempts = [(7, 1, "RESIZING", 2), (8, 1, "PREEMPTED", 2), (7, 2, "COMPLETED", 1), (8, 2, "RUNNING", 2)]
+    attempts.append((9, 1, "REQUEUED", 1))
     workload = read_workload(sacct(tmp_path, *(line.format(*each) for each in attempts)))
     assert [(job.name, job.num_devices, job.work) for job in workload] == [("7", 1, 120)]
     assert [str(reason) for reason in workload.left_out.reasons] == [
-        "2 rows: not over yet: it is not known how long it runs (line 3, line 5)",
+        "3 rows: not over yet: it is not known how long it runs (line 3, line 5, line 6)",
         "1 row: another attempt or component of a job that has a line already, or the same again (line 4)",
     ]
 
@@ -80,6 +81,24 @@ def test_slices_under_other_names(tmp_path: Path, name: str) -> None:
     whole = ["a100-sxm4-40gb", "nvidia_h100_80gb_hbm3", "gb200"]
     lines = [line.format(number, each) for number, each in enumerate([name, *whole])]
     assert [job.device_types for job in read_workload(sacct(tmp_path, *lines))] == [(each,) for each in whole]
+
+
+def test_what_waits_has_no_devices_yet(tmp_path: Path) -> None:
+    path = sacct(
+        tmp_path,
+        "6|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|COMPLETED|20|",
+        "7|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|NODE_FAIL|20|gres/gpu=2",
+        "7|a|2025-01-31T21:00:20|Unknown|Unknown|PENDING|0|",
+        "8|a|2025-01-31T20:00:00|Unknown|Unknown|PENDING|0|",
+        "9|a|2025-01-31T20:00:00|2025-01-31T21:00:00|x|COMPLETED|20|gres/gpu=2",
+    )
+    workload = read_workload(path)
+    assert [job.name for job in workload] == ["9"]
+    assert [(reason.text, reason.places) for reason in workload.left_out.reasons] == [
+        ("not over yet: it is not known how long it runs", ["line 3", "line 4"]),
+        ("asks for no GPU", ["line 2"]),
+        ("never ran", ["line 5"]),
+    ]
 
 
 def test_time_limits_of_slurm(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ What is read of it, by column; JobID, Submit, Elapsed or ElapsedRaw, and AllocTR
   without saying so: they are taken as UTC unless a time zone is given. With it, those of an hour that came twice are put
   in the order of the lines. Time 0 is the first submission.
 - *TimelimitRaw* or *Timelimit*: UNLIMITED and Partition_Limit are none.
-- *State* or *End* of the last attempt tell jobs that are not over.
+- *State* or *End* of the last attempt tell jobs that are not over, REQUEUED among them: another attempt is to come.
 - *User*, *Account* and *Partition*, which is the virtual cluster. A JobName is no model, and is not read.
 
 Texts with ``|`` or line breaks in them (JobName, Comment and the like) are read where it is clear which column they are
@@ -54,7 +54,11 @@ _TAKEN_AS_UTC = (
     "dates of the trace name no time zone and are taken as UTC: where clocks were put forward or back meanwhile, times "
     "before and after that are an hour too far apart or too near. --timezone says which it is, such as Europe/Berlin"
 )
-_NOT_OVER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "CONFIGURING", "STOPPED", "SIGNALING"})
+_NOT_OVER = frozenset(
+    {"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING"}
+)
+_NO_GPU = "asks for no GPU"
+_GOES_ON = frozenset({"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})  # in another attempt
 
 
 def read_slurm(
@@ -77,8 +81,9 @@ def read_slurm(
         had = resources(row)
         if had.num_parts:
             return "asks for slices or shards of GPUs, which are no whole devices"
-        # Here, so that jobs that are only read over need no memory.
-        return moment_s if had.num_devices else "asks for no GPU"
+        # Here, so that jobs that are only read over need no memory. What waits has nothing yet: it may be an attempt.
+        is_known = bool(row.fields.get("AllocTRES") or row.fields.get("ReqTRES"))
+        return moment_s if had.num_devices or not is_known else _NO_GPU
 
     def job(rows: Sequence[Row], arrival_s: float) -> Job | str:
         return _job(rows, arrival_s, zone)
@@ -119,14 +124,17 @@ def _job(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> Job | 
     by_component: dict[str, list[Row]] = {}
     for row in rows:
         by_component.setdefault(row.fields["JobID"], []).append(row)
-    if any(_is_not_over(attempts[-1]) for attempts in by_component.values()):
+    if any(_is_not_over(each[-1]) or _state(each[-1]) in _GOES_ON for each in by_component.values()):
         return "not over yet: it is not known how long it runs"
     parts = [part for each in by_component.values() if (part := _component(each)) is not None]
+    num_devices = sum(part.had.num_devices for part in parts)
+    if not num_devices:
+        return _NO_GPU
     types = {name for part in parts for name in part.had.devices}
     return declared_job(
         _key(first),
         arrival_s,
-        sum(part.had.num_devices for part in parts),
+        num_devices,
         max(part.length_s for part in parts),
         device_types=tuple(types) if len(types) == 1 and "" not in types else (),
         user=first.fields.get("User", ""),
@@ -150,7 +158,9 @@ def _attempts(rows: Sequence[Row], arrival_s: float, zone: ZoneInfo | None) -> S
         return rows
 
     def started_s(row: Row) -> float:
-        return row.moment_s("Start", zone, arrival_s) if _is_known(row, "Start") else math.inf
+        if not _is_known(row, "Start"):
+            return math.inf if _is_not_over(row) else -math.inf
+        return row.moment_s("Start", zone, arrival_s)
 
     def completeness(row: Row) -> tuple[bool, float]:
         return not _is_not_over(row), elapsed_s(row)
@@ -169,8 +179,12 @@ def _component(attempts: Sequence[Row]) -> _Component | None:
     return _Component(sum(map(elapsed_s, ran)), resources(ran[-1])) if ran else None
 
 
+def _state(row: Row) -> str:
+    return row.fields.get("State", "").partition(" ")[0]
+
+
 def _is_not_over(row: Row) -> bool:
-    state = row.fields.get("State", "").partition(" ")[0]
+    state = _state(row)
     return state in _NOT_OVER or (not state and "End" in row.fields and not _is_known(row, "End"))
 
 
