@@ -83,6 +83,16 @@ def test_slices_under_other_names(tmp_path: Path, name: str) -> None:
     assert [job.device_types for job in read_workload(sacct(tmp_path, *lines))] == [(each,) for each in whole]
 
 
+@pytest.mark.parametrize(
+    "first", ["JobID  Submit  Elapsed", "JobIDRaw|Submit|Elapsed", "JobID,Submit,Elapsed"]
+)
+def test_what_sacct_printed_otherwise(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "jobs"
+    path.write_text(f"{first}\n1 2 3\n")
+    with pytest.raises(FleetError, match="line 1: no column JobID.* make it by sacct --parsable2"):
+        list(read_workload(path))
+
+
 def test_what_waits_has_no_devices_yet(tmp_path: Path) -> None:
     path = sacct(
         tmp_path,

@@ -88,7 +88,14 @@ def read_slurm(
     def job(rows: Sequence[Row], arrival_s: float) -> Job | str:
         return _job(rows, arrival_s, zone)
 
-    table = Table(path, ("JobID", "Submit"), separator="|", free_texts=_FREE_TEXTS, left_out=left_out)
+    table = Table(
+        path,
+        ("JobID", "Submit"),
+        separator="|",
+        free_texts=_FREE_TEXTS,
+        made_by="sacct --parsable2 --format=JobID,Submit,... without --noheader",
+        left_out=left_out,
+    )
     return table.merged_jobs(
         submitted,
         job,
@@ -193,7 +200,9 @@ def _is_known(row: Row, column: str) -> bool:
 
 
 def _matches(head: Head) -> bool:
-    return head.columns("|").issuperset(("JobID", "Submit"))
+    # As columns of other widths and names, too, of which it is said what is wrong.
+    words = set(re.split(r"[|,;\s]+", head.first))
+    return "Submit" in words and not words.isdisjoint(("JobID", "JobIDRaw"))
 
 
 FORMAT = Format(

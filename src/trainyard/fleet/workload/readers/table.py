@@ -43,6 +43,7 @@ class Table:
     comment : how lines begin that say nothing.
     free_texts : columns whose texts may have separators and line breaks in them, without quotes. Line breaks are
         joined; separators, where only one of these columns is there.
+    made_by : how to make such a file, where the first line shows that it was made otherwise.
     left_out : what becomes of rows that cannot be used; by default they are errors.
     """
 
@@ -52,6 +53,7 @@ class Table:
     separator: str | None = ","
     comment: str = ""
     free_texts: Sequence[str] = ()
+    made_by: str = ""
     left_out: LeftOut | None = None
 
     def __post_init__(self) -> None:
@@ -194,6 +196,8 @@ class Table:
             raise FleetError(
                 f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
                 f"Such a trace needs {', '.join(self.needed)}"
+                + f"; make it by {self.made_by}"
+                * bool(self.made_by)
             )
         return columns
 
