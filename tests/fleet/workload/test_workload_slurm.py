@@ -89,7 +89,7 @@ def test_slices_under_other_names(tmp_path: Path, name: str) -> None:
 def test_what_sacct_printed_otherwise(tmp_path: Path, first: str) -> None:
     path = tmp_path / "jobs"
     path.write_text(f"{first}\n1 2 3\n")
-    with pytest.raises(FleetError, match="line 1: no column JobID.* make it by sacct --parsable2"):
+    with pytest.raises(FleetError, match=r"line 1: no column JobID.* make it by sacct --parsable2"):
         list(read_workload(path))
 
 
