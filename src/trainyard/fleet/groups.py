@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Submitted
 
-__all__ = ["DIMENSIONS", "beside", "groups", "in_common"]
+__all__ = ["DIMENSIONS", "beside", "extra_waiting_s", "groups", "of_both"]
 
 Floats = NDArray[np.float64]
 
@@ -52,16 +52,26 @@ def _places(jobs: Iterable[Submitted], group_of: Callable[[Submitted], str]) -> 
     return found
 
 
-def in_common(run: FleetRun, other: FleetRun) -> tuple[FleetRun, FleetRun]:
-    """Two runs of the jobs that ended in both, as if they were all."""
-    both = set(run.names) & set(other.names)
-    ours, theirs = ([place for place, name in enumerate(each.names) if name in both] for each in (run, other))
-    return run.of(ours, ()), other.of(theirs, ())
-
-
 def beside(run: FleetRun, baseline: FleetRun) -> float:
     """Mean completion time over that under another policy, of the jobs that ended under both; NaN if none did."""
-    ours, theirs = in_common(run, baseline)
-    if not ours.jobs:
+    ours, theirs = of_both(run, baseline)
+    if not len(ours):
         return float("nan")
-    return ours.mean_completion_s / theirs.mean_completion_s if theirs.mean_completion_s > 0 else 1.0
+    ours_s, theirs_s = (
+        float(each.completion_s[places].sum()) for each, places in ((run, ours), (baseline, theirs))
+    )
+    return ours_s / theirs_s if theirs_s > 0 else 1.0
+
+
+def extra_waiting_s(run: FleetRun, baseline: FleetRun) -> float:
+    """Mean waiting less that under another policy, of the jobs that ended under both; NaN if none did."""
+    ours, theirs = of_both(run, baseline)
+    return float(np.mean(run.waiting_s[ours] - baseline.waiting_s[theirs])) if len(ours) else float("nan")
+
+
+def of_both(run: FleetRun, baseline: FleetRun) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the jobs that ended under both policies, in either run."""
+    place = {name: theirs for theirs, name in enumerate(baseline.names)}
+    both = [(ours, place[name]) for ours, name in enumerate(run.names) if name in place]
+    ours, theirs = np.array(both, np.int64).reshape(-1, 2).T
+    return ours, theirs

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from trainyard.fleet.groups import DIMENSIONS, beside, groups, in_common
+from trainyard.fleet.groups import DIMENSIONS, beside, groups, of_both
 from trainyard.fleet.records import FleetRun
 from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text
 
-__all__ = ["Part", "groups_table", "losers_table", "parts_of"]
+__all__ = ["Part", "groups_table", "losers", "losers_table", "parts_of"]
 
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
@@ -73,8 +73,8 @@ def groups_table(parts: Sequence[Part]) -> tuple[Columns, Rows]:
     return columns, tuple(rows)
 
 
-def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
-    """The groups whose jobs take longest beside the baseline, a few of every policy; None if nobody loses.
+def losers(parts: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
+    """Columns and rows of the groups whose jobs take longest beside the baseline, a few of every policy.
 
     Figures are of the jobs that ended under both.
     """
@@ -83,7 +83,8 @@ def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
         own = [part for part in parts if part.policy == policy and part.to_baseline > _LEAST_LOSS]
         for part in sorted(own, key=lambda part: -part.to_baseline)[:_MOST_LOSERS]:
             assert part.base is not None
-            run, base = in_common(part.run, part.base)
+            ours, theirs = of_both(part.run, part.base)
+            run, base = part.run.of(ours.tolist(), ()), part.base.of(theirs.tolist(), ())
             rows.append(
                 (
                     policy,
@@ -95,9 +96,10 @@ def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
                     f"{base.mean_slowdown:.1f}x / {run.mean_slowdown:.1f}x",
                 )
             )
-    if not rows:
-        return None
-    title = f"who loses most, {baseline.policy} / policy"
-    return make_table(
-        title, ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), rows, 2
-    )
+    return ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), tuple(rows)
+
+
+def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
+    """The same for the terminal; None if nobody loses."""
+    columns, rows = losers(parts, baseline)
+    return make_table(f"who loses most, {baseline.policy} / policy", columns, rows, 2) if rows else None

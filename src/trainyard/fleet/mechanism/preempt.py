@@ -206,16 +206,23 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
                 else:
                     note_failed(failed, n, *key)
         if len(taken):
-            take(taken, n, given[count:], per_device, per_node, by_type)
-            count_as_taken(taken, need, 1, *reach)
-            if aux.shape[1]:
-                change_auxiliary(taken, need, -1, aux)
+            _take(taken, n, need, given[count:], reach, tables)
             outcome[number] = GETS
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
         elif not backfill:
             unblocked = without_nodes_of(bits, members[whole[PARTITION, row]], unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
+
+
+@compiled
+def _take(taken, n, need, given, reach, tables):  # type: ignore[no-untyped-def]
+    """A job takes devices of nodes, which are written down, and what comes with them."""
+    per_device, per_node, by_type, aux, _ = tables
+    take(taken, n, given, per_device, per_node, by_type)
+    count_as_taken(taken, need, 1, *reach)
+    if aux.shape[1]:
+        change_auxiliary(taken, need, -1, aux)
 
 
 @compiled
@@ -288,11 +295,13 @@ def _take_away(wish, i, reach, order, outcome, rows, books, tables):  # type: ig
     i : its place in the order.
     reach : what is free, and what those have who come after it.
     """
-    taken = find_place(*wish, *reach, are_in_racks(tables[1]))
+    n, bits, usable, own_how, need = wish
+    nodes, types, more = reach
+    taken = find_place(n, bits, usable, own_how, need, nodes, types, more, are_in_racks(nodes))
     if len(taken):
         others = _less_urgent(i, order, outcome)
         taken = _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables)
-        _free(taken, wish[4], others, outcome, rows, books, tables)
+        _free(taken, need, others, outcome, rows, books, tables)
     return taken
 
 
@@ -317,6 +326,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
     wish : what `find_place` has to know of the job.
     others : numbers of these, the most urgent first.
     """
+    n, bits, usable, own_how, need = wish
     per_device, per_node, by_type, aux, _ = tables
     has_racks = are_in_racks(per_node)
     enough, too_few, step = 0, len(others), 1
@@ -324,9 +334,9 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
         # Most often a few of them will do: twice as many are tried each time until they do, then what is between.
         middle = max(len(others) - step, (enough + too_few) // 2) if enough == 0 else (enough + too_few) // 2
         step *= 2
-        reach = per_node.copy(), by_type.copy(), aux.copy()
-        _count_kept(others[middle:], 1, outcome, rows, books, per_device, reach)
-        found = find_place(*wish, *reach, has_racks)
+        nodes, types, more = per_node.copy(), by_type.copy(), aux.copy()
+        _count_kept(others[middle:], 1, outcome, rows, books, per_device, (nodes, types, more))
+        found = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
         if len(found):
             enough, taken = middle, found
         else:

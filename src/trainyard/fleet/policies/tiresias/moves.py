@@ -272,16 +272,22 @@ def _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_pub
         best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     if knob == np.inf:
         return best_s
+    if not as_published:
+        return min(best_s, max(_first_of(jobs[_ANEW_S], waits) - now_s, _LEAST_WAIT_S))
     for number in np.flatnonzero(waits):
-        if jobs[QUEUE, number] == 0:
-            continue
-        wait_s = jobs[_ANEW_S, number] - now_s
-        if as_published:
-            wait_s = np.floor(
-                knob * jobs[_RAN_S, number] - (now_s - jobs[_SINCE_S, number] - jobs[_RAN_S, number])
-            )
-            # One that is due already, the program sees at the next event.
-            if wait_s <= 0:
-                continue
-        best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
+        ran_s = jobs[_RAN_S, number]
+        wait_s = np.floor(knob * ran_s - (now_s - jobs[_SINCE_S, number] - ran_s))
+        # One that is due already, the program sees at the next event.
+        if jobs[QUEUE, number] > 0 and wait_s > 0:
+            best_s = min(best_s, max(wait_s, _LEAST_WAIT_S))
     return best_s
+
+
+@lean
+def _first_of(times_s, counts):  # type: ignore[no-untyped-def]
+    """The first of those times that count."""
+    first_s = np.inf
+    for number in range(len(times_s)):
+        if counts[number] and times_s[number] < first_s:
+            first_s = times_s[number]
+    return first_s
