@@ -44,7 +44,7 @@ class Options(SimulatingOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.compiling import compiling_is_said
-    from trainyard.fleet.place.auxiliary import memory_in_doubt
+    from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site_file import site_of
     from trainyard.report.fleet_groups import losers_table, parts_of
@@ -57,7 +57,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     jobs = list(workload)
     with compiling_is_said(screen.say, "the simulator"):
         runs, cannot = _simulated(options, screen, jobs, site)
-    for warning in filter(None, (workload.left_out.warning, memory_in_doubt(jobs, site))):
+    doubts = memory_in_doubt(jobs, site), whole_nodes_in_doubt(jobs, site)
+    for warning in filter(None, (workload.left_out.warning, *doubts)):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
@@ -79,6 +80,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         screen.keep(page(title, runs, facts, workload.left_out), options.html)
     if options.csv is not None:
         _write_csv(options.csv, screen, ranked_runs(runs))
+    if base is None:
+        screen.say(_without_baseline(options.baseline or ""))
     losers = losers_table(parts, base) if base is not None else None
     lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
@@ -90,6 +93,14 @@ def act(options: Options, screen: Screen) -> Outcome:
         },
         (*tables, *((losers,) if losers is not None else ()), *lines),
     )
+
+
+def _without_baseline(name: str) -> str:
+    """What to say where there is no run to compare the others with."""
+    from trainyard.fleet.recorded import AS_RECORDED
+
+    why = "the trace does not say when jobs started" if name == AS_RECORDED else "it was refused"
+    return f"warning: nothing is compared with --baseline {name!r}: {why}"
 
 
 def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from trainyard.fleet.site import FleetError
@@ -130,7 +131,8 @@ def read_workload(
 
     Rows that are no jobs to replay (no device, never ran, a part of another row's job) and rows that cannot be read are
     left out and counted. A folder is read as one workload: its files are virtual clusters, unless they name some, and
-    their names come before those of the jobs. Files may be compressed (gzip, bzip2, xz) and in UTF-16.
+    their names come before those of the jobs; of accounting records, a job that two files have counts once. Files may
+    be compressed (gzip, bzip2, xz) and in UTF-16.
 
     Parameters
     ----------
@@ -168,6 +170,8 @@ def read_workload(
     if path.is_dir():
         parts = (_part(file, read(file)) for file in files)
         jobs: Iterator[Job] = heapq.merge(*parts, key=lambda job: job.arrival_s)
+        if entry.may_overlap:
+            jobs = _once(jobs, left_out)
     else:
         jobs = read(path)
     return Workload(jobs, left_out, path, limit, entry.is_dated, zone)
@@ -209,6 +213,19 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
             f"unknown time zone {name!r}; give a name such as Europe/Berlin (a machine that knows none gets them with "
             "`pip install tzdata`)"
         ) from error
+
+
+def _once(jobs: Iterator[Job], left_out: LeftOut) -> Iterator[Job]:
+    """Jobs of several files without those that another file has, too."""
+    for _, together in groupby(jobs, key=lambda job: job.arrival_s):
+        names: set[str] = set()
+        for job in together:
+            name = job.name.partition("/")[2]
+            if name in names:
+                left_out.add_job("the same job as in another file", job.name)
+            else:
+                names.add(name)
+                yield job
 
 
 def _part(file: Path, jobs: Iterator[Job]) -> Iterator[Job]:
