@@ -91,6 +91,14 @@ def test_the_express_counts_as_well(policy: str, monkeypatch: pytest.MonkeyPatch
     assert len(reasons) == sum(job.num_devices == 50 for job in jobs)
 
 
+def test_times_count_from_the_first_arrival() -> None:
+    """Of times since 1970, too."""
+    jobs = [declared_job("a", 5, 1, 20.0), declared_job("b", 10, 2, 40.0)]
+    later = [replace(job, arrival_s=job.arrival_s + 2.0**30) for job in jobs]
+    runs = [setting_of("fifo").simulate(each, Site.uniform(1, 2)) for each in (jobs, later)]
+    assert [(run.makespan_s, run.busy) for run in runs] == [(60.0, 100 / 120)] * 2
+
+
 def test_a_job_that_is_lost_most_of_the_time() -> None:
     """Of 100 s with devices 40 s are starts: 60 s are useful, of 120 s that there are."""
     jobs = [declared_job("a", 0, 1, 20.0), declared_job("b", 0, 1, 40.0)]

@@ -113,7 +113,7 @@ def test_lines_over_time_add_up_to_what_jobs_had_and_waited() -> None:
             sorted(runs, key=lambda run: run.mean_completion_s), figure["data"], strict=True
         ):
             times_s, counts = np.array(line["x"]) * unit_s(figure), np.array(line["y"])
-            end_s = max(run.makespan_s for run in runs)
+            end_s = max(run.end_s for run in runs)
             assert np.sum(counts * np.diff(np.append(times_s, end_s))) == pytest.approx(
                 total_of(run), rel=1e-4
             )
@@ -135,7 +135,7 @@ def test_bars_are_the_stints_of_jobs_under_every_policy() -> None:
         assert note == ""
         # The density is the same devices' time.
         shares = np.frombuffer(base64.b64decode(figure["data"][0]["z"]["bdata"]), np.uint8) / 100
-        part_s = max(run.makespan_s for run in runs) / (len(shares) / 4)
+        part_s = max(run.end_s for run in runs) / (len(shares) / 4)
         assert shares.sum() * part_s == pytest.approx(run.device_s.sum(), rel=2e-3)
 
 

@@ -190,9 +190,14 @@ class FleetRun:
         return float(self.completion_s.mean()) if len(self.names) else 0.0
 
     @property
-    def makespan_s(self) -> float:
-        """When the last job ends, counted from time 0."""
+    def end_s(self) -> float:
+        """When the last job ends."""
         return float(self.finish_s.max()) if len(self.names) else 0.0
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first arrival to the last end."""
+        return self.end_s - float(self.arrival_s.min()) if len(self.names) else 0.0
 
     @property
     def num_preemptions(self) -> int:
@@ -217,24 +222,19 @@ class FleetRun:
         return float(np.percentile(self.completion_s, percent)) if len(self.names) else 0.0
 
     @property
-    def span_s(self) -> float:
-        """From the first arrival to the last end."""
-        return self.makespan_s - float(self.arrival_s.min()) if len(self.names) else 0.0
-
-    @property
     def busy_device_s(self) -> float:
         """Devices times time in which jobs, one or several together, had them, from the first arrival to the last end."""
         if not len(self.names):
             return 0.0
         moments_s, counts, _ = self.series
-        last_s = self.makespan_s
-        lasts_s = np.diff(np.clip(np.append(moments_s, last_s), last_s - self.span_s, last_s))
+        last_s = self.end_s
+        lasts_s = np.diff(np.clip(np.append(moments_s, last_s), last_s - self.makespan_s, last_s))
         return float(counts @ lasts_s)
 
     @property
     def busy(self) -> float:
         """Share of all devices' time, from the first arrival to the last end, that jobs had, alone or together."""
-        whole_s = self.span_s * self.site.num_devices
+        whole_s = self.makespan_s * self.site.num_devices
         return self.busy_device_s / whole_s if whole_s > 0 else 0.0
 
     @property

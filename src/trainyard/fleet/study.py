@@ -51,7 +51,7 @@ class Standing:
     completion_s, median_s, p99_s : mean, median and 99th percentile of completion times.
     waiting_s, first_wait_s : mean time without devices, and before the first ones.
     slowdown : mean of completion times over the times that jobs take on their gangs without waiting.
-    makespan_s : when the last job ends.
+    makespan_s : from the first arrival to the last end.
     busy, useful : shares of devices' time in which jobs had them, and in which work was done that counts.
     wronged : share of jobs that an equal share of the cluster would have served better.
     unfairness : largest ratio of a completion time to that with an equal share.

@@ -88,7 +88,7 @@ def use_by_node(runs: Sequence[Shown]) -> Figure:
     note = "The share of time in which jobs had a node's devices, from the first arrival to the last end."
     return Figure(
         "Use by node",
-        [_by_node(each) for each in runs if each.run.spans and each.run.span_s > 0],
+        [_by_node(each) for each in runs if each.run.spans and each.run.makespan_s > 0],
         drawn,
         note,
     )
@@ -96,7 +96,7 @@ def use_by_node(runs: Sequence[Shown]) -> Figure:
 
 def _by_node(shown: Shown) -> dict[str, Any]:
     run, site = shown.run, shown.run.site
-    edges_s = np.array([run.makespan_s - run.span_s, run.makespan_s])
+    edges_s = np.array([run.end_s - run.makespan_s, run.end_s])
     busy, sizes = shown.stints.busy(edges_s, site.node_of)[:, 0], np.bincount(site.node_of)
     nodes = np.flatnonzero(sizes)
     types = [f" ({site.hosts[node].device_type})" if len(site.device_types) > 1 else "" for node in nodes]

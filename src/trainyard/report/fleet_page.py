@@ -15,7 +15,7 @@ from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.report.fleet_axes import TimeAxis, layout, line, log_ticks
 from trainyard.report.fleet_gantt import most_bars_each, numbers_of, what_ran_where
 from trainyard.report.fleet_groups import Part, groups_table, losers
-from trainyard.report.fleet_league import devices_table, league, left_out_lines, ranked_runs, refusals
+from trainyard.report.fleet_league import devices_table, league, ranked_runs
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
 from trainyard.report.fleet_stints import Shown, stints_of
@@ -31,8 +31,9 @@ def fleet_page(
     title: str,
     runs: Sequence[FleetRun],
     facts: Mapping[str, str],
-    left_out: LeftOut | None = None,
     *,
+    left_out: LeftOut | None = None,
+    remarks: Sequence[str] = (),
     baseline: FleetRun | None = None,
     cannot: Sequence[CannotRun] = (),
     parts: Sequence[Part] = (),
@@ -44,7 +45,8 @@ def fleet_page(
     ----------
     runs : of different policies on the same workload and site.
     facts : shown at the top, by name.
-    left_out : rows of the trace that gave no job.
+    left_out : rows of the trace that gave no job, and what is to be said of how it was read.
+    remarks : what is to be said of policies and jobs.
     baseline : the run with which the others are compared.
     cannot : policies that cannot run.
     parts : of all runs, by group.
@@ -54,13 +56,13 @@ def fleet_page(
     number = numbers_of(order)
     shown = [Shown(run, stints_of(run, number), PALETTE[i % len(PALETTE)]) for i, run in enumerate(order)]
     end_s = max(
-        chain((run.makespan_s for run in order), (s.end_s for run in order for s in run.spans)), default=0.0
+        chain((run.end_s for run in order), (s.end_s for run in order for s in run.spans)), default=0.0
     )
     axis = TimeAxis(end_s, zero)
     sections: list[Figure | Table] = [
         Table("League table", *league(order, baseline, cannot)),
         Table("Devices", *devices_table(order)),
-        *_missing(order, cannot, left_out),
+        *_missing(remarks, left_out),
         waiting_jobs(shown, axis),
         waiting_devices(shown, axis),
         in_use(shown, axis),
@@ -81,13 +83,11 @@ def fleet_page(
     return html_page(title, facts, sections, interactive=True)
 
 
-def _missing(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], left_out: LeftOut | None) -> list[Table]:
-    """What was refused or left out, of policies, jobs and rows of the trace."""
+def _missing(remarks: Sequence[str], left_out: LeftOut | None) -> list[Table]:
+    """What is to be said beside the figures, and the rows of the trace that were left out."""
     tables = []
-    if notes := (*refusals(runs, cannot), *left_out_lines(runs)):
-        tables.append(
-            Table("Policies and jobs that were refused or left out", ("what",), tuple((n,) for n in notes))
-        )
+    if said := (*remarks, *(left_out.remarks if left_out is not None else ())):
+        tables.append(Table("Remarks", ("what",), tuple((each,) for each in said)))
     if left_out is not None and left_out.reasons:
         heading = f"Left out: {left_out.num_left_out:,} of {left_out.num_rows:,} rows of the trace"
         reasons = tuple((f"{each.count:,}", each.text, each.where) for each in left_out.reasons)

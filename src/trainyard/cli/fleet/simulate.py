@@ -74,16 +74,17 @@ def act(options: Options, screen: Screen) -> Outcome:
     base = by_name.get(baseline_of(options.policy, options.baseline, tuple(by_name)))
     parts = parts_of(runs, base)
     title = f"{options.trace.name} on {site.name}: {len(jobs)} jobs, {site.num_devices} devices"
+    said = remarks(runs, cannot, jobs)
     if options.html is not None:
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
         page = partial(fleet_page, baseline=base, cannot=cannot, parts=parts, zero=workload.zero)
-        screen.keep(page(title, runs, facts, workload.left_out), options.html)
+        screen.keep(page(title, runs, facts, left_out=workload.left_out, remarks=said), options.html)
     if options.csv is not None:
         _write_csv(options.csv, screen, ranked_runs(runs))
     if base is None:
         screen.say(_without_baseline(options.baseline or ""))
     losers = losers_table(parts, base) if base is not None else None
-    lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
+    lines = (*said, *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
     return Outcome(
         document
@@ -92,6 +93,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             "runs": [run_document(run, base, parts) for run in ranked_runs(runs)] if options.json else [],
         },
         (*tables, *((losers,) if losers is not None else ()), *lines),
+        "" if any(run.names for run in runs) else f"no job of {options.trace} could run on {site.name}",
     )
 
 
