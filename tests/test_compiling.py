@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,3 +147,41 @@ def test_without_a_folder_to_write_in_functions_are_compiled(
     doubled = compiling.compiled(lambda number: 2 * number)
     assert doubled(3) == 6
     assert "no locator available" in capsys.readouterr().err
+
+
+def test_what_is_compiled_for_the_first_time_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "said_once.py").write_text(_CALLED.format(rate=1, sign="+"))
+
+    def said() -> list[str]:
+        sys.modules.pop("said_once", None)
+        lines: list[str] = []
+        with compiling.compiling_is_said(lines.append, "the simulator"):
+            inner = importlib.import_module("said_once").inner
+            assert (inner(3), inner(3.0)) == (4, 4.0)  # two types: compiled twice
+        return lines
+
+    (line,) = said()
+    assert line.startswith("compiling the simulator for the first time")
+    assert said() == []
+
+
+def test_forked_processes_say_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("said_first", "said_second"):
+        (tmp_path / f"{name}.py").write_text(_CALLED.format(rate=1, sign="+"))
+    with compiling.compiling_is_said(lambda line: print(line, flush=True), "the simulator"):
+        for name in ("said_first", "said_second"):
+            process = multiprocessing.get_context("fork").Process(target=_use, args=(name,))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+    assert capfd.readouterr().out.count("compiling") == 1
+
+
+def _use(name: str) -> None:
+    importlib.import_module(name).inner(3)

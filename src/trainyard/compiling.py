@@ -12,7 +12,10 @@ name and stamp are its name for good.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from mmap import mmap
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -22,9 +25,10 @@ from numba.core.dispatcher import Dispatcher
 
 from trainyard.caches import go_without
 
-__all__ = ["compiled", "lean"]
+__all__ = ["compiled", "compiling_is_said", "lean"]
 
 _WHAT = "compiled functions"
+_say: ContextVar[Callable[[], None] | None] = ContextVar("_say", default=None)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -59,16 +63,47 @@ def lean(function: _Function) -> _Function:
     return compiled(function, nogil=True, error_model="numpy", _nrt=False)
 
 
+@contextmanager
+def compiling_is_said(say: Callable[[str], None], what: str) -> Iterator[None]:
+    """Say it, once, when something is not on disk and has to be compiled, which may take a minute.
+
+    Processes that are forked meanwhile do not say it again.
+
+    Parameters
+    ----------
+    say : takes the message.
+    what : is being compiled, in words.
+    """
+    is_said = mmap(-1, 1)  # memory that forked processes share
+
+    def say_once() -> None:
+        _say.set(None)
+        if not is_said[0]:
+            is_said[0] = 1
+            say(
+                f"compiling {what} for the first time, which takes about a minute; later runs find it on disk"
+            )
+
+    token = _say.set(say_once)
+    try:
+        yield
+    finally:
+        _say.reset(token)
+
+
 class _ForgivingCache(FunctionCache):
     """Numba's cache of a function, for which damaged files and full disks are a reason to compile, not to fail."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = None
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except Exception as error:  # of a damaged file, any
             go_without(_WHAT, self.cache_path, error)
             self._try(self.flush)
-            return None
+        if found is None and (say := _say.get()) is not None:
+            say()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         self._try(lambda: super(_ForgivingCache, self).save_overload(sig, data))

@@ -117,6 +117,43 @@ def test_counts_add_up_and_every_job_is_there(tmp_path: Path, capsys: pytest.Cap
     assert "fifo,20.0,2,2" in series
 
 
+def test_a_baseline_that_there_is_not_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for baseline, why in (
+        ("as recorded", "the trace does not say when jobs started"),
+        ("gandiva", "it was refused"),
+    ):
+        trace = tmp_path / "jobs.csv"
+        trace.write_text(_JOBS)
+        to = ("--trace", str(trace), "--cluster", "1x2", "--policy", "fifo,gandiva", "--placement", "packed")
+        assert main(("fleet", "simulate", *to, "--baseline", baseline)) == 0
+        assert f"nothing is compared with --baseline '{baseline}': {why}" in capsys.readouterr().err
+
+
+def test_what_ran_on_another_cluster_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = "name,arrival_s,num_devices,length_s,user,started_s\na,0,2,100,u,0\nb,0,2,100,v,10\nc,0,1,20,v,\n"
+    text = simulated(tmp_path, "fifo", capsys, "--baseline", "as recorded", jobs=jobs)
+    assert "as recorded: jobs had up to 4 devices at once, and cluster 1x2 has 2" in text
+    # Of v, b alone was recorded: it ended after 110 s, and under fifo after 200 s.
+    assert ["fifo", "user", "v", "1", "1.82x", "110.0", "s", "/", "3.3", "min"] in [
+        line.split()[:10] for line in text.splitlines()
+    ]
+
+
+def test_one_job_without_measure_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "{} {} 10 {} {} -1 -1 -1 -1 -1 1 1 1 1 1 1 -1 -1\n"
+    jobs = [("long", 0, "1e20", 1), ("ok", 1, 600, 1), ("wide", 2, 600, 10**15), ("late", "1e13", 600, 1)]
+    text = "".join(line.format(*job) for job in jobs)
+    found = json.loads(simulated(tmp_path, "fifo,srtf,gandiva", capsys, "--json", jobs=text))
+    assert not found["cannot_run"]
+    for run in found["runs"]:
+        state = dict(zip(run["jobs"]["name"], run["jobs"]["state"], strict=True))
+        assert {name for name in state if state[name] == "ended"} == {"ok"}
+        assert sorted(each["reason"] for each in run["left_out"]) == [
+            "it asks for more devices of one type than there are", "it comes too late", "it takes too long",
+        ]  # fmt: skip
+    assert len(found["runs"]) == 4
+
+
 def test_what_was_left_out_and_who_loses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "league.html"
     options = ("--restart-s", "300", "--html", str(page))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun, Submitted
 
-__all__ = ["DIMENSIONS", "beside", "groups"]
+__all__ = ["DIMENSIONS", "beside", "extra_waiting_s", "groups", "of_both"]
 
 Floats = NDArray[np.float64]
 
@@ -54,15 +54,24 @@ def _places(jobs: Iterable[Submitted], group_of: Callable[[Submitted], str]) -> 
 
 def beside(run: FleetRun, baseline: FleetRun) -> float:
     """Mean completion time over that under another policy, of the jobs that ended under both; NaN if none did."""
-    theirs = {
-        job.name: time_s for job, time_s in zip(baseline.jobs, baseline.completion_s.tolist(), strict=True)
-    }
-    both = [
-        (time_s, theirs[job.name])
-        for job, time_s in zip(run.jobs, run.completion_s.tolist(), strict=True)
-        if job.name in theirs
-    ]
-    ours_s, theirs_s = (sum(times) for times in zip(*both, strict=True)) if both else (0.0, 0.0)
-    if not both:
+    ours, theirs = of_both(run, baseline)
+    if not len(ours):
         return float("nan")
+    ours_s, theirs_s = (
+        float(each.completion_s[places].sum()) for each, places in ((run, ours), (baseline, theirs))
+    )
     return ours_s / theirs_s if theirs_s > 0 else 1.0
+
+
+def extra_waiting_s(run: FleetRun, baseline: FleetRun) -> float:
+    """Mean waiting less that under another policy, of the jobs that ended under both; NaN if none did."""
+    ours, theirs = of_both(run, baseline)
+    return float(np.mean(run.waiting_s[ours] - baseline.waiting_s[theirs])) if len(ours) else float("nan")
+
+
+def of_both(run: FleetRun, baseline: FleetRun) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the jobs that ended under both policies, in either run."""
+    place = {name: theirs for theirs, name in enumerate(baseline.names)}
+    both = [(ours, place[name]) for ours, name in enumerate(run.names) if name in place]
+    ours, theirs = np.array(both, np.int64).reshape(-1, 2).T
+    return ours, theirs

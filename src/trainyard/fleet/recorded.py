@@ -14,6 +14,7 @@ from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
 from trainyard.fleet.workload.job import Job, rate_anywhere
+from trainyard.fleet.workload.lengths import check_times
 
 __all__ = ["AS_RECORDED", "recorded_run"]
 
@@ -42,12 +43,13 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
         list[tuple[float, float, Job, int]](),
     )
     for job in jobs:
-        rate = rate_anywhere(job)
         try:
+            check_times(job)
             bits = reach.of(job)
         except UnfitJobError as error:
             notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
             continue
+        rate = rate_anywhere(job)
         if job.started_s is None or not rate > 0:
             what = "when it started" if job.started_s is None else "how long it ran"
             notes.left_out.append(Unfit(Submitted.of(job), f"the trace does not say {what}", ""))

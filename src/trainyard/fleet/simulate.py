@@ -25,7 +25,7 @@ from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
 from trainyard.fleet.traits import placing
 from trainyard.fleet.workload.job import Adaptive, Job
-from trainyard.fleet.workload.lengths import check_duration
+from trainyard.fleet.workload.lengths import check_duration, check_times
 
 _INF = float("inf")
 # Moments at which the policy may be asked.
@@ -297,20 +297,28 @@ class _Simulator:
     def _allowed(self, job: Job) -> int | None:
         """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
         try:
+            check_times(job)
             return self.holdings.allowed(job)
         except UnfitJobError as error:
-            if self.strict:
-                raise
-            self.notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
+            self._leave_out(job, error)
             return None
+
+    def _leave_out(self, job: Job, error: UnfitJobError) -> None:
+        if self.strict:
+            raise error
+        self.notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
 
     def _arrive(self) -> None:
         job, bits = self.arrivals.job, self.arrivals.bits
         assert job is not None
-        if not isinstance(job.profile, Adaptive):
-            alone_s = self.holdings.fair.alone_s(job, bits)
-            check_duration(job, alone_s, None if self.turns is None else self.turns.rounds.round_s)
-        self.holdings.enter(job, self.arrivals.next_s, bits)
+        try:
+            if not isinstance(job.profile, Adaptive):
+                alone_s = self.holdings.fair.alone_s(job, bits)
+                check_duration(job, alone_s, None if self.turns is None else self.turns.rounds.round_s)
+        except UnfitJobError as error:
+            self._leave_out(job, error)
+        else:
+            self.holdings.enter(job, self.arrivals.next_s, bits)
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:

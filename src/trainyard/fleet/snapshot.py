@@ -74,6 +74,10 @@ class Snapshot:
         """What every job has."""
         return tuple(self._books.grants[row] for row in self.rows)
 
+    def grant(self, number: int) -> Grant | None:
+        """What one job has."""
+        return self._books.grants[int(self.rows[number])]
+
     @cached_property
     def serial(self) -> Ints:
         """How many jobs were submitted before each: ascending, and a job's own for life, so that states can name jobs."""
@@ -311,6 +315,13 @@ class Snapshot:
         self._require("deadline")
         deadlines = [self._books.job(row).deadline_s for row in self.rows.tolist()]
         return np.array([np.inf if each is None else each for each in deadlines])
+
+    @cached_property
+    def limit_s(self) -> Floats:
+        """Times that users allowed their jobs, infinite for jobs without one; needs "limit"."""
+        self._require("limit")
+        limits = [self._books.job(row).limit_s for row in self.rows.tolist()]
+        return np.array([np.inf if each is None else each for each in limits])
 
     def _require(self, need: Need) -> None:
         require(need, self.needs)

@@ -44,7 +44,8 @@ def open_plain(path: Path) -> BinaryIO:
     """A text file as bytes of UTF-8 without a mark at the beginning, with lines that end in LF or CR LF.
 
     A file that is so already is opened as it is. One that is compressed (gzip, bzip2, xz), begins with the mark of
-    UTF-8, UTF-16 or UTF-32, or ends its lines with CR alone is translated into a temporary one.
+    UTF-8, UTF-16 or UTF-32, is in UTF-16 without a mark, or ends its lines with CR alone is translated into a temporary
+    one.
 
     Raises
     ------
@@ -105,12 +106,18 @@ def _kind(path: Path, head: bytes) -> Callable[[IO[bytes]], Any] | None:
 
 
 def _mark(head: bytes) -> str:
-    """The encoding that a mark at the beginning names; "" if there is none."""
-    return next((name for mark, name in _MARKS if head.startswith(mark)), "")
+    """The encoding that a mark at the beginning names, or UTF-16 by its zeros; "" if there is none."""
+    named = next((name for mark, name in _MARKS if head.startswith(mark)), "")
+    zeros = [head[end::2].count(0) for end in (0, 1)]
+    if not named and max(zeros) > len(head) / 4 and min(zeros) == 0:  # most letters of tables are of ASCII
+        return "utf-16-be" if zeros[0] else "utf-16-le"
+    return named
 
 
 def _ends_lines_with_cr(head: bytes) -> bool:
-    return b"\r" in head and b"\n" not in head
+    """Whether at least as many lines end in CR alone as in LF: one that was appended may end in that."""
+    alone = head.count(b"\r") - head.count(b"\r\n")
+    return alone > 0 and alone >= head.count(b"\n")
 
 
 def _decoded(path: Path, head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -120,7 +127,7 @@ def _decoded(path: Path, head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes
         head = next(pieces, b"")
         pieces = chain((head,), pieces)
     if _ends_lines_with_cr(head):
-        pieces = (piece.replace(b"\r", b"\n") for piece in pieces)
+        pieces = (piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for piece in pieces)
     return pieces
 
 

@@ -32,7 +32,7 @@ def comparison_page(title: str, contenders: Sequence[Contender], summary: Mappin
     order = ranked(contenders)
     drawn = [c for c in order if c.step_s is not None]
     figures = [_time_figure(drawn), _memory_figure(drawn)] if drawn else []
-    return html_page(title, summary, figures, [_table(order)])
+    return html_page(title, summary, [*figures, _table(order)])
 
 
 def _time_figure(drawn: Sequence[Contender]) -> Figure:

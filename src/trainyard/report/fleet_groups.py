@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from trainyard.fleet.groups import DIMENSIONS, beside, groups
+from trainyard.fleet.groups import DIMENSIONS, beside, groups, of_both
 from trainyard.fleet.records import FleetRun
 from trainyard.report.tables import make_table
 from trainyard.report.units import duration_text
 
-__all__ = ["Part", "groups_table", "losers_table", "parts_of"]
+__all__ = ["Part", "groups_table", "losers", "losers_table", "parts_of"]
 
 Columns = tuple[str, ...]
 Rows = tuple[tuple[str, ...], ...]
@@ -73,28 +73,33 @@ def groups_table(parts: Sequence[Part]) -> tuple[Columns, Rows]:
     return columns, tuple(rows)
 
 
-def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
-    """The groups whose jobs take longest beside the baseline, a few of every policy; None if nobody loses."""
+def losers(parts: Sequence[Part], baseline: FleetRun) -> tuple[Columns, Rows]:
+    """Columns and rows of the groups whose jobs take longest beside the baseline, a few of every policy.
+
+    Figures are of the jobs that ended under both.
+    """
     rows = []
     for policy in dict.fromkeys(part.policy for part in parts if part.policy != baseline.policy):
         own = [part for part in parts if part.policy == policy and part.to_baseline > _LEAST_LOSS]
         for part in sorted(own, key=lambda part: -part.to_baseline)[:_MOST_LOSERS]:
-            base = part.base
-            assert base is not None
+            assert part.base is not None
+            ours, theirs = of_both(part.run, part.base)
+            run, base = part.run.of(ours.tolist(), ()), part.base.of(theirs.tolist(), ())
             rows.append(
                 (
                     policy,
                     f"{part.dimension} {part.group}",
-                    str(len(part.run.jobs)),
+                    str(len(run.jobs)),
                     f"{part.to_baseline:.2f}x",
-                    f"{duration_text(base.mean_completion_s)} / {duration_text(part.run.mean_completion_s)}",
-                    f"{duration_text(base.mean_waiting_s)} / {duration_text(part.run.mean_waiting_s)}",
-                    f"{base.mean_slowdown:.1f}x / {part.run.mean_slowdown:.1f}x",
+                    f"{duration_text(base.mean_completion_s)} / {duration_text(run.mean_completion_s)}",
+                    f"{duration_text(base.mean_waiting_s)} / {duration_text(run.mean_waiting_s)}",
+                    f"{base.mean_slowdown:.1f}x / {run.mean_slowdown:.1f}x",
                 )
             )
-    if not rows:
-        return None
-    title = f"who loses most, {baseline.policy} / policy"
-    return make_table(
-        title, ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), rows, 2
-    )
+    return ("policy", "whose jobs", "jobs", "JCT", "mean JCT", "waiting", "slowdown"), tuple(rows)
+
+
+def losers_table(parts: Sequence[Part], baseline: FleetRun) -> Table | None:
+    """The same for the terminal; None if nobody loses."""
+    columns, rows = losers(parts, baseline)
+    return make_table(f"who loses most, {baseline.policy} / policy", columns, rows, 2) if rows else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,19 @@ def left_out_lines(runs: Sequence[FleetRun]) -> tuple[str, ...]:
 
 def remarks(runs: Sequence[FleetRun], cannot: Sequence[CannotRun], jobs: Sequence[Job]) -> tuple[str, ...]:
     """All that is to be said of policies and jobs below the tables."""
-    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs))
+    return (*refusals(runs, cannot), *left_out_lines(runs), *_unresized(runs, jobs), *_too_many(runs))
+
+
+def _too_many(runs: Sequence[FleetRun]) -> Iterator[str]:
+    """Where more devices were in use than the cluster has, as may be in what was recorded."""
+    for run in runs:
+        most = int(run.series.num_devices_in_use.max(initial=0))
+        if most > run.site.num_devices:
+            yield (
+                f"{run.policy}: jobs had up to {most:,} devices at once, and cluster {run.site.name} has "
+                f"{run.site.num_devices:,}: it is not what they ran on, and no simulation on it is to be compared with "
+                "that"
+            )
 
 
 def _unresized(runs: Sequence[FleetRun], jobs: Sequence[Job]) -> tuple[str, ...]:

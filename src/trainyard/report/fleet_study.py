@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from trainyard.fleet.study import Interval, Standing, Study
+from trainyard.report.fleet_axes import layout, unit_of
 from trainyard.report.page import PALETTE, Figure, Table, html_page
 from trainyard.report.tables import make_table
 from trainyard.report.units import number_text
@@ -16,16 +17,13 @@ __all__ = ["standing_document", "study_page", "study_tables"]
 
 _NOTE = "Intervals hold the mean of all workloads in 95 cases of 100."
 
-
-_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
-
 Rows = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
 """Columns and rows of a table."""
 
 
 def _time(interval: Interval) -> str:
     """In the unit that suits the mean."""
-    unit, size_s = next((u for u in _UNITS if interval.mean >= 2 * u[1]), _UNITS[-1])
+    unit, size_s = unit_of(interval.mean)
     return f"{interval.mean / size_s:.1f} ± {interval.half_width / size_s:.1f} {unit}"
 
 
@@ -140,8 +138,9 @@ def study_page(title: str, study: Study) -> str:
         "error_y": {"type": "data", "array": [each.completion_s.half_width / 3600 for each in standings]},
         "marker": {"color": [PALETTE[i % len(PALETTE)] for i in range(len(standings))]},
     }
-    layout = {"yaxis": {"title": {"text": "mean completion time (h)"}, "rangemode": "tozero"}}
-    figure = Figure("Mean completion time", [bars], layout, _NOTE)
+    drawn = layout("", "mean completion time (h)", showlegend=False)
+    drawn["yaxis"]["rangemode"] = "tozero"
+    figure = Figure("Mean completion time", [bars], drawn, _NOTE)
     best = standings[0].policy if standings else ""
     tables = [
         Table("Standings", *_rows(study)),
@@ -153,7 +152,7 @@ def study_page(title: str, study: Study) -> str:
         tables.append(Table("Policies that cannot run", ("policy", "why"), why))
     if any(each.groups for each in standings):
         tables.append(Table(f"Whose jobs wait, beside {study.baseline}", *_rows_by_group(standings)))
-    return html_page(title, {"best": best}, [figure], tables)
+    return html_page(title, {"best": best}, [tables[0], figure, *tables[1:]])
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:

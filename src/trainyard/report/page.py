@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: facts, figures and a table, which need no network."""
+"""Self-contained HTML pages: facts, figures and tables, which need no network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 __all__ = ["PALETTE", "Figure", "Table", "html_page", "nice"]
@@ -23,12 +24,14 @@ class Figure:
     heading : stands above it.
     data, layout : as Plotly takes them; a figure without data is left out.
     note : what has to be said about it, in small print.
+    bars : what `bars.js` draws instead of a density, the only data, where few bars are in sight.
     """
 
     heading: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
     note: str = ""
+    bars: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,7 @@ class Table:
 
 
 def html_page(
-    title: str,
-    facts: Mapping[str, str],
-    figures: Sequence[Figure],
-    tables: Sequence[Table] = (),
-    interactive: bool = False,
+    title: str, facts: Mapping[str, str], sections: Sequence[Figure | Table], interactive: bool = False
 ) -> str:
     """A page.
 
@@ -60,46 +59,66 @@ def html_page(
     ----------
     title : heading of the page.
     facts : shown at the top, by name.
-    figures, tables : one below the other.
+    sections : one below the other.
     interactive : whether figures can be zoomed and saved.
     """
     from plotly.offline import get_plotlyjs
 
-    body, scripts = [], []
-    for index, figure in enumerate(f for f in figures if f.data):
-        note = f"<p class=note>{html.escape(figure.note)}</p>" if figure.note else ""
-        heading = f"<h2>{html.escape(figure.heading)}</h2>"
-        body.append(f'<section>{heading}{note}<div id="figure{index}" class=figure></div></section>')
-        scripts.append(
-            f"draw('figure{index}', {_script_json({'data': figure.data, 'layout': figure.layout})});"
-        )
+    body: list[str] = []
+    scripts: list[str] = []
+    for section in sections:
+        if isinstance(section, Table):
+            body.append(_table(section))
+        elif section.data:
+            name = f"figure{len(scripts)}"
+            body.append(_figure(section, name))
+            scripts.append(_script(section, name))
     cards = (
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts.items()
     )
     return _PAGE.format(
         title=html.escape(title),
         cards="".join(cards),
-        body="".join(body) + "".join(map(_table, tables)),
+        body="".join(body),
         plotly=get_plotlyjs(),
         config=_INTERACTIVE if interactive else _STILL,
+        bars=resources.files("trainyard.report").joinpath("bars.js").read_text("utf-8"),
         scripts="\n".join(scripts),
     )
 
 
+# Characters of a cell that is wrapped.
+_LONG = 40
 _STILL = "{responsive: true, displayModeBar: false}"
 _INTERACTIVE = '{responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]}'
 
 
+def _figure(figure: Figure, name: str) -> str:
+    note = f"<p class=note>{html.escape(figure.note)}</p>" if figure.note else ""
+    heading = f"<h2>{html.escape(figure.heading)}</h2>"
+    return f'<section>{heading}{note}<div id="{name}" class=figure></div></section>'
+
+
+def _script(figure: Figure, name: str) -> str:
+    drawn = _script_json({"data": figure.data, "layout": figure.layout})
+    if figure.bars is None:
+        return f"draw('{name}', {drawn});"
+    return (
+        f"drawBars('{name}', {drawn}, {_script_json(figure.bars)}).catch(problem => say('{name}', problem));"
+    )
+
+
 def _table(table: Table) -> str:
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
+    def cell(text: str) -> str:
+        return f"<td{' class=long' if len(text) > _LONG else ''}>{html.escape(text)}</td>"
 
     rows = (
-        f"<tr{' class=unfit' if i in table.unfit else ''}>{cells(row, 'td')}</tr>"
+        f"<tr{' class=unfit' if i in table.unfit else ''}>{''.join(map(cell, row))}</tr>"
         for i, row in enumerate(table.rows)
     )
-    head = f"<thead><tr>{cells(table.header, 'th')}</tr></thead>"
-    return f"<section><h2>{html.escape(table.title)}</h2><table>{head}<tbody>{''.join(rows)}</tbody></table></section>"
+    head = f"<thead><tr>{''.join(f'<th>{html.escape(name)}</th>' for name in table.header)}</tr></thead>"
+    body = f"<div class=scroll><table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
+    return f"<section><h2>{html.escape(table.title)}</h2>{body}</section>"
 
 
 def nice(value: float) -> float:
@@ -119,8 +138,10 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1300px;
-  padding: 16px 24px; }}
+* {{ box-sizing: border-box; }}
+html {{ overflow-y: scroll; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; background: white; margin: 0 auto; max-width: 1300px;
+  padding: 16px 24px; overflow-wrap: anywhere; }}
 h1 {{ font-size: 24px; margin: 8px 0 16px; }}
 h2 {{ font-size: 17px; margin: 28px 0 4px; }}
 dl {{ display: flex; flex-wrap: wrap; gap: 8px; margin: 0; }}
@@ -128,12 +149,22 @@ dl div {{ border: 1px solid #ddd; border-radius: 6px; padding: 6px 14px; }}
 dt {{ color: #666; font-size: 12px; }}
 dd {{ margin: 0; font-size: 17px; font-variant-numeric: tabular-nums; }}
 .note {{ color: #666; font-size: 13px; margin: 2px 0; }}
-.figure {{ width: 100%; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+.figure {{ width: 100%; overflow: hidden; }}
+.scroll {{ overflow: auto; max-height: 75vh; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
 th, td {{ text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }}
-td:not(:last-child) {{ white-space: nowrap; }}
-th {{ font-size: 13px; color: #666; }}
+td {{ white-space: nowrap; }}
+td.long {{ white-space: normal; overflow-wrap: anywhere; min-width: 16em; }}
+th {{ font-size: 13px; color: #666; position: sticky; top: 0; background: white; white-space: nowrap; }}
+th:first-child:not(:last-child), td:first-child:not(:last-child) {{ position: sticky; left: 0; background: white; }}
+th:first-child {{ z-index: 1; }}
 .unfit {{ color: #b00020; }}
+@media (max-width: 600px) {{
+  body {{ padding: 8px 10px; font-size: 14px; }}
+  h1 {{ font-size: 20px; }}
+  dd {{ font-size: 15px; }}
+  th, td {{ padding: 5px 12px 5px 0; }}
+}}
 #errors {{ color: #b00020; white-space: pre-wrap; }}
 </style>
 </head>
@@ -149,11 +180,28 @@ window.addEventListener("error", event => {{
 </script>
 <script>{plotly}</script>
 <script>
-function draw(id, figure) {{
-  Plotly.newPlot(id, figure.data, figure.layout, {config}).catch(problem => {{
-    document.getElementById("errors").textContent += id + ": " + problem + "\\n";
-  }});
+function say(id, problem) {{
+  document.getElementById("errors").textContent += id + ": " + problem + "\\n";
 }}
+let drawn = Promise.resolve();
+// One figure after the other, and the page answers in between.
+function draw(id, figure, hasButtons = window.innerWidth > 600) {{
+  const {{data, layout}} = figure;
+  // On a phone a finger scrolls the page, unless there is a reason to zoom.
+  if (!hasButtons) layout.dragmode = false;
+  const names = layout.showlegend ? data.filter(each => each.showlegend !== false).length : 0;
+  // There names stand one below the other, above the plot.
+  if (window.innerWidth <= 600 && layout.height) layout.height += 18 * names;
+  const config = {{...{config}, ...(hasButtons ? {{}} : {{displayModeBar: false}})}};
+  drawn = drawn.then(() => new Promise(resolve => setTimeout(resolve)))
+    .then(() => Plotly.newPlot(id, data, layout, config)).catch(problem => say(id, problem));
+  return drawn;
+}}
+</script>
+<script>
+{bars}
+</script>
+<script>
 {scripts}
 </script>
 </body>

@@ -70,7 +70,7 @@ def timeline_page(
         ("Memory in use", first, _memory_figure(timeline, unit, per_s)),
     )
     figures = [Figure(heading, figure["data"], figure["layout"], note) for heading, note, figure in drawn]
-    return html_page(title, summary, figures, tables, interactive=True)
+    return html_page(title, summary, [*figures, *tables], interactive=True)
 
 
 def _time_unit(makespan_s: float) -> tuple[str, float]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from runs import finished
 
-from trainyard.fleet.place.auxiliary import memory_in_doubt
+from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
@@ -75,6 +75,29 @@ def test_it_is_said_where_gib_are_taken_for_gb() -> None:
     assert not memory_in_doubt(jobs, Site.parse("2x8@480GiB"))
     assert not memory_in_doubt(jobs, Site.parse("2x8@240GB"))  # that is another matter
     assert not memory_in_doubt(jobs, Site.parse("2x8"))
+    assert not whole_nodes_in_doubt(jobs, Site.parse("2x8@480GB"))
+
+
+@pytest.mark.parametrize(
+    ("site", "num_devices", "memory_gib", "is_in_doubt"),
+    [
+        ("2x8@96cpu", 8, 0, True),
+        ("2x8@128cpu", 8, 0, False),
+        ("2x8@128cpu,2000GB", 8, 2048, True),
+        ("2x8@128cpu,2000GB", 16, 2048, False),
+        ("3x8@96cpu,2000GB", 16, 4100, True),
+        ("2x8@96cpu+1x8@128cpu", 8, 0, False),
+        ("1x8@96cpu", 8, 0, False),  # it can never run, which is said otherwise
+        ("2x4@64cpu", 8, 0, False),
+        ("2x8@96cpu", 1, 0, False),
+    ],
+)
+def test_it_is_said_where_jobs_of_a_node_fit_on_none(
+    site: str, num_devices: int, memory_gib: int, is_in_doubt: bool
+) -> None:
+    job = declared_job("whole", 0, num_devices, 10, cpus=128, memory_bytes=memory_gib * 2.0**30)
+    said = whole_nodes_in_doubt([job], Site.parse(site))
+    assert (f"1 of 1, the first, whole, for {num_devices} devices with 128 processors" in said) == is_in_doubt
 
 
 @pytest.mark.parametrize(

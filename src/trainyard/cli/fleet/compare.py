@@ -53,6 +53,7 @@ class Options(SimulatingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Compare."""
+    from trainyard.compiling import compiling_is_said
     from trainyard.fleet.site_file import site_of
     from trainyard.fleet.study import study
     from trainyard.report.fleet_league import refusals
@@ -62,7 +63,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     drawn, facts, left_out = _workload(options, site)
     drawn, slack = _with_deadlines(options, site, drawn)
     drawn(0)  # what is wrong with it is said before anything starts
-    with screen.waiting("simulating") as change:
+    with compiling_is_said(screen.say, "the simulator"), screen.waiting("simulating") as change:
         found = study(
             options.policy,
             drawn,

@@ -40,6 +40,7 @@ class Options(RunningOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
+    from trainyard.compiling import compiling_is_said
     from trainyard.fleet.run.engines import check_runnable, make_engine
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.run_fleet import run_fleet
@@ -60,7 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
             options.engine, site, options.folder, shares=setting.shares, limits=options.limits
         )
         jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
-    with screen.waiting("predicting"):
+    with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
         predicted = setting.simulate(
             jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,24 +43,22 @@ class Options(SimulatingOptions):
 
 def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
-    from trainyard.fleet.place.auxiliary import memory_in_doubt
+    from trainyard.compiling import compiling_is_said
+    from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
     from trainyard.fleet.setting import baseline_of
     from trainyard.fleet.site_file import site_of
     from trainyard.report.fleet_groups import losers_table, parts_of
-    from trainyard.report.fleet_league import (
-        fleet_tables,
-        ranked_runs,
-        refusals,
-        remarks,
-        run_document,
-    )
+    from trainyard.report.fleet_league import fleet_tables, ranked_runs, refusals, remarks, run_document
+    from trainyard.report.fleet_page import fleet_page
 
     site = site_of(options.cluster)
     baseline_of(options.policy, options.baseline)
     workload = options.read(options.trace, site)
     jobs = list(workload)
-    runs, cannot = _simulated(options, screen, jobs, site)
-    for warning in filter(None, (workload.left_out.warning, memory_in_doubt(jobs, site))):
+    with compiling_is_said(screen.say, "the simulator"):
+        runs, cannot = _simulated(options, screen, jobs, site)
+    doubts = memory_in_doubt(jobs, site), whole_nodes_in_doubt(jobs, site)
+    for warning in filter(None, (workload.left_out.warning, *doubts)):
         screen.say(warning)
     document = {
         "trace": str(options.trace),
@@ -76,18 +75,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     parts = parts_of(runs, base)
     title = f"{options.trace.name} on {site.name}: {len(jobs)} jobs, {site.num_devices} devices"
     if options.html is not None:
-        from trainyard.report.fleet_page import fleet_page
-
         facts = {"trace": options.trace.name, "cluster": site.name, "best": ranked_runs(runs)[0].policy}
-        page = fleet_page(title, runs, facts, workload.left_out, baseline=base, cannot=cannot, parts=parts)
-        screen.keep(page, options.html)
+        page = partial(fleet_page, baseline=base, cannot=cannot, parts=parts, zero=workload.zero)
+        screen.keep(page(title, runs, facts, workload.left_out), options.html)
     if options.csv is not None:
-        from trainyard.report.fleet_jobs import series_path, write_jobs, write_series
-
-        with writing("table of jobs", options.csv):
-            write_jobs(options.csv, ranked_runs(runs))
-            write_series(series_path(options.csv), ranked_runs(runs))
-        screen.say(f"jobs written to {options.csv}, and series over time to {series_path(options.csv)}")
+        _write_csv(options.csv, screen, ranked_runs(runs))
+    if base is None:
+        screen.say(_without_baseline(options.baseline or ""))
     losers = losers_table(parts, base) if base is not None else None
     lines = (*remarks(runs, cannot, jobs), *workload.left_out.lines())
     tables = fleet_tables(title, runs, base if options.baseline else None, cannot)
@@ -99,6 +93,24 @@ def act(options: Options, screen: Screen) -> Outcome:
         },
         (*tables, *((losers,) if losers is not None else ()), *lines),
     )
+
+
+def _without_baseline(name: str) -> str:
+    """What to say where there is no run to compare the others with."""
+    from trainyard.fleet.recorded import AS_RECORDED
+
+    why = "the trace does not say when jobs started" if name == AS_RECORDED else "it was refused"
+    return f"warning: nothing is compared with --baseline {name!r}: {why}"
+
+
+def _write_csv(path: Path, screen: Screen, runs: Sequence[FleetRun]) -> None:
+    """Write a table of all jobs, and one of what changes over time."""
+    from trainyard.report.fleet_jobs import series_path, write_jobs, write_series
+
+    with writing("table of jobs", path):
+        write_jobs(path, runs)
+        write_series(series_path(path), runs)
+    screen.say(f"jobs written to {path}, and series over time to {series_path(path)}")
 
 
 def _simulated(

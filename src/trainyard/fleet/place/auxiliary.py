@@ -23,6 +23,7 @@ __all__ = [
     "memory_in_doubt",
     "most_together",
     "needs_of",
+    "whole_nodes_in_doubt",
 ]
 
 Floats = NDArray[np.float64]
@@ -47,22 +48,73 @@ def memory_in_doubt(jobs: Iterable[Job], site: Site) -> str:
 
     Such jobs leave a device of every node idle, and one of a whole node lies on two. Empty where there are none.
     """
-    shares = {
-        host.memory_bytes / host.num_devices for host in site.hosts if host.memory_bytes and host.num_devices
-    }
+    shares = _shares_of_memory(site)
     asked = [memory for job in jobs if (memory := needs_of(job)[1])]
-    beyond = [
-        memory
-        for memory in asked
-        if any(share < memory <= share * _GIB_PER_GB * (1 + 1e-9) for share in shares)
-    ]
+    beyond = [memory for memory in asked if _is_beyond(memory, shares)]
     if not beyond:
         return ""
+    share = max(share for share in shares if share < beyond[0])
     return (
-        f"jobs ask with every device for a little more memory than its share of a node, {min(shares) / 1e9:g} GB, and so "
+        f"jobs ask with every device for a little more memory than its share of a node, {share / 1e9:g} GB, and so "
         f"leave a device idle: {len(beyond)} of {len(asked)}, the first for {beyond[0] / 2**30:g} GiB. If the sizes of "
         "nodes are meant in GiB, as Slurm's are, write @480GiB for @480GB"
     )
+
+
+def _shares_of_memory(site: Site) -> frozenset[float]:
+    return frozenset(
+        host.memory_bytes / host.num_devices for host in site.hosts if host.memory_bytes and host.num_devices
+    )
+
+
+def _is_beyond(memory_bytes: float, shares: Iterable[float]) -> bool:
+    """Whether somebody asks with a device for a share but for the unit."""
+    return any(share < memory_bytes <= share * _GIB_PER_GB * (1 + 1e-9) for share in shares)
+
+
+def whole_nodes_in_doubt(jobs: Iterable[Job], site: Site) -> str:
+    """A warning where a node has as many devices as jobs ask for, and no node the rest; empty where there are none.
+
+    Such jobs lie on more nodes than they need devices of, and leave some idle there. Those that `memory_in_doubt` warns
+    of are not among them.
+    """
+    free, shares = FreeDevices(site), _shares_of_memory(site)
+    known: dict[tuple[tuple[float, float], int, int, int], bool] = {}
+    asked = [job for job in jobs if asks_for_more(job, site)]
+    beyond = []
+    for job in asked:
+        needs, allowed = needs_of(job), site.type_bits(job.device_types)
+        key = needs, allowed, site.partition_index(job.virtual_cluster), job.num_devices
+        if key not in known:
+            known[key] = not _is_beyond(needs[1], shares) and _needs_more_nodes(*key, free, site)
+        if known[key]:
+            beyond.append(job)
+    if not beyond:
+        return ""
+    return (
+        "jobs ask for more processors or memory than a node has with as many devices, and so lie on more nodes and leave "
+        f"devices idle: {len(beyond):,} of {len(asked):,}, the first, {beyond[0].name}, for {_asked_by(beyond[0])}. If "
+        "nodes have more than the cluster says (Slurm may count hardware threads as processors), write that behind the "
+        "@, or leave it out"
+    )
+
+
+def _needs_more_nodes(
+    needs: tuple[float, float], allowed: int, partition: int, num_devices: int, free: FreeDevices, site: Site
+) -> bool:
+    """Whether no node has what goes with all devices of a job, or with all of its own, and some together have."""
+    may = ((allowed >> site.type_of_node) & 1) * site.members[partition]
+    room, size = free.room_for(needs) * may, site.devices_per_node * may
+    together = np.bincount(site.type_of_node, room, len(site.device_types))
+    fits = (room > 0) & (room >= np.minimum(size, num_devices))
+    return bool(together.max() >= num_devices and not fits.any())
+
+
+def _asked_by(job: Job) -> str:
+    """What a job asks for, in words."""
+    more = [f"{job.cpus:g} processors"] * (job.cpus > 0)
+    more += [f"{job.memory_bytes / 2**30:g} GiB of memory"] * (job.memory_bytes > 0)
+    return f"{job.num_devices} devices with {' and '.join(more)}"
 
 
 class Asking(Protocol):
@@ -102,10 +154,8 @@ def check_there_is(job: Job, allowed: int, most: Sequence[float], site: Site) ->
         If it cannot.
     """
     if not any(most[kind] >= job.least_devices and allowed >> kind & 1 for kind in range(len(most))):
-        asked = [f"{job.cpus:g} processors"] * (job.cpus > 0)
-        asked += [f"{job.memory_bytes / 1e9:g} GB of memory"] * (job.memory_bytes > 0)
         raise UnfitJobError(
             "it asks for more processors or memory than its nodes can have",
-            f"job {job.name!r} asks for {job.num_devices} devices with {' and '.join(asked)}; no nodes of one type "
-            f"of cluster {site.name!r} have that together. Ask for less, or take larger nodes",
+            f"job {job.name!r} asks for {_asked_by(job)}; no nodes of one type of "
+            f"cluster {site.name!r} have that together. Ask for less, or take larger nodes",
         )

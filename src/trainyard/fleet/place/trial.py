@@ -60,6 +60,13 @@ class TrialPlacement:
         found: Ints = find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))
         return found if len(found) else None
 
+    def most_free(self, allowed: Ints) -> Ints:
+        """For each job, the most devices that are free of a type that it may have; these types are bits."""
+        found = np.zeros(len(allowed), np.int64)
+        for kind, count in enumerate(self._tables[1].tolist()):
+            np.maximum(found, count * (allowed >> kind & 1), out=found)
+        return found
+
     def take(self, taken: Ints, job: Placeable) -> None:
         """A job gets so many devices of every node."""
         count_as_taken(taken, np.array(needs_of(job)), 1, *self._tables)

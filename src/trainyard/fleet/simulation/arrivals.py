@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Job
-from trainyard.fleet.workload.lengths import check_times
 
 _INF = float("inf")
 
@@ -38,7 +37,7 @@ class Arrivals:
         Raises
         ------
         FleetError
-            If it comes before this one, or takes too long.
+            If it comes before this one.
         """
         last, self.job = self.job, None
         for job in self._coming:
@@ -46,8 +45,6 @@ class Arrivals:
                 self.job, self.bits = job, bits
                 break
         before_s, self.next_s = self.next_s, _INF if self.job is None else self.job.arrival_s
-        if self.job is not None:
-            check_times(self.job)
         if last is not None and self.next_s < before_s:
             assert self.job is not None
             raise FleetError(

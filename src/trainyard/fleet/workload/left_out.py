@@ -71,10 +71,15 @@ class LeftOut:
     ----------
     strict : raise the error of the first row that cannot be read, instead of leaving it out.
     names_files : whether places name the file.
+
+    Attributes
+    ----------
+    remarks : what else is to be said of how the trace was read.
     """
 
     def __init__(self, *, strict: bool = False, names_files: bool = False) -> None:
         self.num_rows = self.num_jobs = 0
+        self.remarks: list[str] = []
         self._strict, self._names_files = strict, names_files
         self._reasons: dict[tuple[str, bool], Reason] = {}
 
@@ -109,6 +114,13 @@ class LeftOut:
         reason = self._count(error.reason, True, error.path, lines or (error.line,))
         reason.example = reason.example or error.said
 
+    def add_job(self, text: str, name: str) -> None:
+        """Leave out a job that was made of rows, by its name."""
+        reason = self._reasons.setdefault((text, False), Reason(text, False))
+        reason.count += 1
+        if len(reason.places) < _MOST_PLACES:
+            reason.places.append(name)
+
     def add_rest(self, text: str) -> None:
         """Leave out all rows that were read and have not been counted yet."""
         rest = self.num_rows - self.num_jobs - self.num_left_out
@@ -131,11 +143,11 @@ class LeftOut:
         return reason
 
     def lines(self) -> tuple[str, ...]:
-        """What a person reads: how many of how many rows, and a line for each reason; nothing if none was left out."""
+        """What a person reads: how many of how many rows, a line for each reason, and remarks."""
         if not self._reasons:
-            return ()
+            return tuple(self.remarks)
         first = f"left out: {self.num_left_out:,} of {self.num_rows:,} rows"
-        return (first, *(f"  {each}" for each in self.reasons))
+        return (first, *(f"  {each}" for each in self.reasons), *self.remarks)
 
     @property
     def warning(self) -> str:
@@ -152,6 +164,7 @@ class LeftOut:
         return {
             "num_rows": self.num_rows,
             "num_jobs": self.num_jobs,
+            "remarks": self.remarks,
             "left_out": [
                 {
                     "reason": each.text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.site import FleetError
+from trainyard.fleet.site import FleetError, UnfitJobError
 from trainyard.fleet.workload.job import Declared, Job, Profile
 from trainyard.fleet.workload.readers.rows import Row
 from trainyard.fleet.workload.speeds import Speeds
@@ -33,12 +33,14 @@ def check_times(job: Job) -> None:
 
     Raises
     ------
-    FleetError
+    UnfitJobError
         Names the job.
     """
     if job.arrival_s > LATEST_S:
-        raise FleetError(
-            f"job {shown(job.name)} arrives at {job.arrival_s:g} s; allowed is at most {LATEST_S:g} s"
+        raise UnfitJobError(
+            "it comes too late",
+            f"job {shown(job.name)} arrives at {job.arrival_s:g} s; allowed is at most {LATEST_S:g} s. Correct the "
+            "trace, or leave the job out",
         )
     if isinstance(job.profile, Declared):
         check_duration(job, job.work)
@@ -53,12 +55,14 @@ def check_duration(job: Job, seconds: float, round_s: float | None = None) -> No
 
     Raises
     ------
+    UnfitJobError
+        If it takes too long; names the job.
     FleetError
-        Names the job.
+        If it takes too many rounds.
     """
     said = f"job {shown(job.name)} takes {seconds:g} s on its devices"
     if LONGEST_S < seconds < float("inf"):
-        raise FleetError(f"{said}; allowed is at most {_LONGEST}: give it less work")
+        raise UnfitJobError("it takes too long", f"{said}; allowed is at most {_LONGEST}: give it less work")
     if round_s is not None and MOST_ROUNDS < seconds / round_s < float("inf"):
         raise FleetError(
             f"{said}, {seconds / round_s:,.0f} rounds of {round_s:g} s; allowed are {MOST_ROUNDS:,}, so take longer "

@@ -26,7 +26,7 @@ virtual_cluster     to which it belongs
 weight              in weighted fairness, above 0                                                    1
 deadline_s          by which it should end, seconds, counted as arrival_s                            none
 started_s           when it really started, where that is known, counted as arrival_s                not known
-limit_s             seconds that it was allowed to run                                               none
+limit_s             seconds that it was allowed to run, above 0                                      none
 guaranteed          ``no``: it runs on what others leave                                             yes
 priority            among the jobs of its virtual cluster, larger is more urgent                     0
 gang                devices of each of its workers, separated by spaces, each on one node; a policy  as few as can be
@@ -80,7 +80,8 @@ COLUMNS = (
     "memory_bytes", "busy", "model", "batch_size",
 )  # fmt: skip
 _TEXTS = ("name", "user", "account", "virtual_cluster", "pinned_cell", "model")
-_NUMBERS = ("deadline_s", "started_s", "limit_s", "cpus", "memory_bytes")
+_NUMBERS = ("deadline_s", "started_s", "cpus", "memory_bytes")
+_POSITIVE = ("weight", "limit_s")
 _TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
@@ -136,8 +137,7 @@ def _job(row: Row, arrival_s: float) -> Job:
     }
     rest |= {name: _truth(row, name) for name in ("guaranteed", "yields") if name in given}
     rest |= {name: row.number(name) for name in _NUMBERS if name in given}
-    if "weight" in given:
-        rest["weight"] = row.positive("weight")
+    rest |= {name: row.positive(name) for name in _POSITIVE if name in given}
     kinds = tuple(given.get("device_types", "").split())
     job = Job(
         given["name"],

@@ -6,7 +6,9 @@ import heapq
 import zoneinfo
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from trainyard.fleet.site import FleetError
@@ -48,11 +50,22 @@ class Workload:
     """
 
     def __init__(
-        self, jobs: Iterator[Job], left_out: LeftOut, path: Path, limit: int | None, is_dated: bool
+        self,
+        jobs: Iterator[Job],
+        left_out: LeftOut,
+        path: Path,
+        limit: int | None,
+        is_dated: bool,
+        zone: tzinfo | None = None,
     ) -> None:
-        self.left_out = left_out
+        self.left_out, self._zone = left_out, zone or UTC
         self.zero_s: float | None = None
         self._jobs = self._counted(jobs, path, limit, is_dated)
+
+    @property
+    def zero(self) -> datetime | None:
+        """The date at time 0, in the zone of the trace's dates, or UTC; known when ``zero_s`` is."""
+        return None if self.zero_s is None else datetime.fromtimestamp(self.zero_s, self._zone)
 
     def __iter__(self) -> Iterator[Job]:
         return self._jobs
@@ -118,7 +131,8 @@ def read_workload(
 
     Rows that are no jobs to replay (no device, never ran, a part of another row's job) and rows that cannot be read are
     left out and counted. A folder is read as one workload: its files are virtual clusters, unless they name some, and
-    their names come before those of the jobs. Files may be compressed (gzip, bzip2, xz) and in UTF-16.
+    their names come before those of the jobs; of accounting records, a job that two files have counts once. Files may
+    be compressed (gzip, bzip2, xz) and in UTF-16.
 
     Parameters
     ----------
@@ -151,13 +165,16 @@ def read_workload(
         )
     entry = entries.pop()
     left_out = LeftOut(strict=strict, names_files=path.is_dir())
-    read = _reading(entry, left_out, profiles, device_types, timezone)
+    zone = _zone_of(entry, timezone)
+    read = _reading(entry, left_out, profiles, device_types, zone)
     if path.is_dir():
         parts = (_part(file, read(file)) for file in files)
         jobs: Iterator[Job] = heapq.merge(*parts, key=lambda job: job.arrival_s)
+        if entry.may_overlap:
+            jobs = _once(jobs, left_out)
     else:
         jobs = read(path)
-    return Workload(jobs, left_out, path, limit, entry.is_dated)
+    return Workload(jobs, left_out, path, limit, entry.is_dated, zone)
 
 
 def _reading(
@@ -165,7 +182,7 @@ def _reading(
     left_out: LeftOut,
     profiles: Path | None,
     device_types: Sequence[str],
-    timezone: str | None,
+    zone: zoneinfo.ZoneInfo | None,
 ) -> Callable[[Path], Iterator[Job]]:
     """What reads a file of a format, with all that is given for it."""
     if profiles is not None and not entry.profiles:
@@ -174,15 +191,18 @@ def _reading(
         raise FleetError(
             f"a {entry.name} trace gives work, not time; give `--profiles` (in Python `profiles`): {entry.profiles}"
         )
-    if timezone is not None and not entry.is_dated:
-        raise FleetError(f"a {entry.name} trace has seconds, no dates; leave the time zone {timezone!r} out")
     read = partial(entry.read, left_out=left_out, profiles=profiles)
     if entry.by_type:
         read = partial(read, device_types=device_types)
-    if entry.is_dated:
-        name = timezone or entry.timezone
-        read = partial(read, zone=_zone(name) if name else None)
-    return read
+    return partial(read, zone=zone) if entry.is_dated else read
+
+
+def _zone_of(entry: Format, name: str | None) -> zoneinfo.ZoneInfo | None:
+    """The zone of dates that name none, where one is known."""
+    if name is not None and not entry.is_dated:
+        raise FleetError(f"a {entry.name} trace has seconds, no dates; leave the time zone {name!r} out")
+    name = name or entry.timezone
+    return _zone(name) if name else None
 
 
 def _zone(name: str) -> zoneinfo.ZoneInfo:
@@ -193,6 +213,19 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
             f"unknown time zone {name!r}; give a name such as Europe/Berlin (a machine that knows none gets them with "
             "`pip install tzdata`)"
         ) from error
+
+
+def _once(jobs: Iterator[Job], left_out: LeftOut) -> Iterator[Job]:
+    """Jobs of several files without those that another file has, too."""
+    for _, together in groupby(jobs, key=lambda job: job.arrival_s):
+        names: set[str] = set()
+        for job in together:
+            name = job.name.partition("/")[2]
+            if name in names:
+                left_out.add_job("the same job as in another file", job.name)
+            else:
+                names.add(name)
+                yield job
 
 
 def _part(file: Path, jobs: Iterator[Job]) -> Iterator[Job]:

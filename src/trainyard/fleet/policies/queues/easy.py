@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainyard.fleet.known import KnownJob
+from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
@@ -41,11 +42,12 @@ class EasyBackfilling:
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
         """Those that run, then those that start, in the order of their arrival."""
-        running, waiting = np.flatnonzero(snapshot.held > 0), np.flatnonzero(snapshot.held == 0)
-        plan = _Plan(snapshot, running)
-        starting = [number for number in waiting.tolist() if plan.starts(number)]
-        order = np.concatenate((running, np.array(starting, np.int64)))
-        return Targets(order, stands=True, reasons=Reasons(np.setdiff1d(waiting, order), plan.why)), state
+        plan = _Plan(snapshot)
+        starting = [number for number in plan.candidates() if plan.starts(number)]
+        order = np.concatenate((plan.running, np.array(starting, np.int64)))
+        return Targets(
+            order, stands=True, reasons=Reasons(np.setdiff1d(plan.waiting, order), plan.why)
+        ), state
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,13 @@ class _Waiting:
     partition: int
     nodes: Ints
 
+    @property
+    def asks(self) -> tuple[object, ...]:
+        """Jobs for which it is the same find the same places."""
+        return self.job.num_devices, self.allowed, self.partition, needs_of(self.job), self.job.gang
+
     def find(self, trial: TrialPlacement) -> Ints | None:
         return trial.find(self.job, self.allowed, self.partition)
-
-
-@dataclass(frozen=True)
-class _Stay:
-    """A job on devices: until when at the latest, and how many of every node."""
-
-    job: KnownJob
-    end_s: float
-    on: Ints
 
 
 @dataclass
@@ -86,68 +84,88 @@ class _Reservation:
 
 
 class _Plan:
-    """Who starts now, played through job by job."""
+    """Who starts now, played through job by job.
 
-    def __init__(self, snapshot: Snapshot, running: Ints) -> None:
-        self.snapshot, self.free = snapshot, snapshot.trial()
-        self.reserved: list[_Reservation] = []
-        self.start_s: dict[int, float] = {}
-        self.stays = [
-            _Stay(snapshot.job(number), self._end_s(number), self._on(number)) for number in running.tolist()
-        ]
+    Attributes
+    ----------
+    running, waiting : numbers of jobs.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.running, self.waiting = np.flatnonzero(snapshot.held > 0), np.flatnonzero(snapshot.held == 0)
+        self._snapshot, self._free = snapshot, snapshot.trial()
+        self._reserved: list[_Reservation] = []
+        self._start_s: dict[int, float] = {}
+        begin_s = np.where(snapshot.was_started, snapshot.first_start_s, snapshot.now_s)
+        # When every job is over at the latest, if it starts now or runs.
+        self._end_s = np.maximum(snapshot.now_s, begin_s + snapshot.limit_s)
+        # How many devices of every node those have that start.
+        self._started: dict[int, Ints] = {}
+        # By what jobs ask for: one that is over no earlier than this finds no place. What is free only becomes less.
+        self._failed: dict[tuple[object, ...], float] = {}
+
+    def candidates(self) -> list[int]:
+        """Jobs that may start or get a reservation: all that fit by number, and the first of each kind that does not."""
+        allowed, partition = self._snapshot.allowed[self.waiting], self._snapshot.partition[self.waiting]
+        fits = self._snapshot.num_devices[self.waiting] <= self._free.most_free(allowed)
+        kinds = np.stack((allowed, partition))[:, ~fits]
+        firsts = np.unique(kinds, axis=1, return_index=True)[1]
+        fits[np.flatnonzero(~fits)[firsts]] = True
+        return [int(number) for number in self.waiting[fits]]
 
     def _on(self, number: int) -> Ints:
         """How many devices of every node a job has."""
-        grant, site = self.snapshot.grants[number], self.snapshot.site
+        if number in self._started:
+            return self._started[number]
+        grant, site = self._snapshot.grant(number), self._snapshot.site
         assert grant is not None, "it runs"
         return np.bincount(site.node_of[list(grant.devices)], minlength=len(site.hosts))
 
-    def _end_s(self, number: int) -> float:
-        """When a job is over at the latest, from now on if it waits."""
-        limit_s, now_s = self.snapshot.job(number).limit_s, self.snapshot.now_s
-        begin_s = float(self.snapshot.first_start_s[number])
-        return max(now_s, (now_s if np.isnan(begin_s) else begin_s) + (_INF if limit_s is None else limit_s))
-
     def _waiting(self, number: int) -> _Waiting:
-        snapshot, site = self.snapshot, self.snapshot.site
+        snapshot, site = self._snapshot, self._snapshot.site
         allowed, partition = int(snapshot.allowed[number]), int(snapshot.partition[number])
         nodes = ((allowed >> site.type_of_node) & 1) * site.members[partition]
         return _Waiting(snapshot.job(number), allowed, partition, nodes)
 
     def starts(self, number: int) -> bool:
         """Whether a job that waits is to start now; if not, it may get a reservation."""
-        waiting, end_s = self._waiting(number), self._end_s(number)
-        before = [each for each in self.reserved if (each.first.nodes & waiting.nodes).any()]
-        on = waiting.find(self.free)
+        waiting, end_s = self._waiting(number), float(self._end_s[number])
+        if end_s >= self._failed.get(waiting.asks, _INF):
+            return False
+        before = [each for each in self._reserved if (each.first.nodes & waiting.nodes).any()]
+        on = waiting.find(self._free)
         if on is None:
+            self._failed[waiting.asks] = -_INF
             if not before:
                 self._reserve(number, waiting)
             return False
         late = [each for each in before if end_s > each.start_s]
         left = [each.without(on, waiting.job) for each in late]
         if None in left:
+            self._failed[waiting.asks] = end_s
             return False
         for each, free in zip(late, left, strict=True):
             assert free is not None
             each.free = free
-        self.free.take(on, waiting.job)
-        self.stays.append(_Stay(waiting.job, end_s, on))
+        self._free.take(on, waiting.job)
+        self._started[number] = on
         return True
 
     def _reserve(self, number: int, waiting: _Waiting) -> None:
-        free, start_s = self.free.copy(), _INF
-        for stay in sorted(self.stays, key=lambda stay: stay.end_s):
-            free.give(stay.on, stay.job)
+        free, start_s = self._free.copy(), _INF
+        others = np.concatenate((self.running, np.array(list(self._started), np.int64)))
+        for other in others[np.argsort(self._end_s[others], kind="stable")].tolist():
+            free.give(self._on(other), self._snapshot.job(other))
             if waiting.find(free) is not None:
-                start_s = stay.end_s
+                start_s = float(self._end_s[other])
                 break
-        self.start_s[number] = start_s
-        self.reserved.append(_Reservation(waiting, start_s, free))
+        self._start_s[number] = start_s
+        self._reserved.append(_Reservation(waiting, start_s, free))
 
     def why(self, number: int) -> str:
         """Why a job waits."""
-        if number not in self.start_s:
+        if number not in self._start_s:
             return "it finds no place, or would delay the first job that waits"
-        in_s = self.start_s[number] - self.snapshot.now_s
+        in_s = self._start_s[number] - self._snapshot.now_s
         when = f"in {in_s:.0f} s at the latest" if in_s < _INF else "when jobs without a limit have ended"
         return f"it is the first that finds no place; one is kept for it {when}"

@@ -74,6 +74,8 @@ class Format:
     is_dated : whether times are dates; then ``read`` takes the ``zone`` of those that name none, too, and gives jobs
         with seconds since 1970.
     timezone : of those, where the format fixes it.
+    may_overlap : whether files of one folder may have the same job: one of the same name that was submitted at the same
+        moment.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Format:
     by_type: bool = False
     is_dated: bool = False
     timezone: str = ""
+    may_overlap: bool = False
 
 
 def has_columns(*names: str, without: tuple[str, ...] = ()) -> Callable[[Head], bool]:

@@ -15,7 +15,7 @@ submission. The list is read piece by piece, and since it is not sorted, one sho
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,7 +87,10 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
         ended = [attempt for attempt in started if _given(attempt["end_time"])]
         if started and not _given(started[-1]["end_time"]):
             return "not over yet: it is not known how long it runs"
-        spans = [_span(attempt, zone) for attempt in ended]
+        if not ended:
+            return "never ran"
+        arrival_s = moment_s(job["submitted_time"], zone)
+        spans = _spans(ended, arrival_s, zone)
         sizes = [sum(len(server["gpus"]) for server in attempt["detail"]) for attempt in ended]
         length_s = sum(end_s - start_s for start_s, end_s in spans)
         if length_s <= 0:
@@ -98,7 +101,6 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"jobid, user and vc are texts, and got {shown(texts)}")
         size = next(size for size in reversed(sizes) if size)
-        arrival_s = moment_s(job["submitted_time"], zone)
         return _Record(arrival_s, size, length_s, spans[0][0], *texts)
     except KeyError as error:
         said = f"a job without field {error}; every job of a Philly log has it"
@@ -111,12 +113,16 @@ def _record(path: Path, line: int, job: Any, zone: ZoneInfo | None) -> _Record |
         raise RowError(path, line, "not the fields of a job", said) from error
 
 
-def _span(attempt: Any, zone: ZoneInfo | None) -> tuple[float, float]:
-    start_s = moment_s(attempt["start_time"], zone)
-    end_s = moment_s(attempt["end_time"], zone, start_s)
-    if end_s < start_s:
-        raise ValueError(f"an attempt ends at {attempt['end_time']}, before it starts")
-    return start_s, end_s
+def _spans(attempts: Sequence[Any], arrival_s: float, zone: ZoneInfo | None) -> list[tuple[float, float]]:
+    """From when until when attempts ran, one after the other, of a job that was submitted before."""
+    spans, last_s = [], arrival_s
+    for attempt in attempts:
+        start_s = moment_s(attempt["start_time"], zone, last_s)
+        last_s = moment_s(attempt["end_time"], zone, start_s)
+        if last_s < start_s:
+            raise ValueError(f"an attempt ends at {attempt['end_time']}, before it starts")
+        spans.append((start_s, last_s))
+    return spans
 
 
 def _given(time: str | None) -> bool:

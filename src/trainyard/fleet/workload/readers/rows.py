@@ -108,6 +108,14 @@ def moment_s(text: str, zone: ZoneInfo | None = None, not_before_s: float = -mat
     return second if first < not_before_s <= second else first
 
 
+def names_no_zone(text: str) -> bool:
+    """Whether this is a date and time of a zone that it does not name."""
+    try:
+        return not text.isdecimal() and datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return False
+
+
 def _and_at_most(value: float, most: float) -> str:
     """The upper end of what is allowed, where it was passed."""
     return f" and at most {most:,}" if value > most else ""

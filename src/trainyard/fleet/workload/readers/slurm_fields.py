@@ -15,9 +15,13 @@ _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII)
 _SUFFIXES = " KMGTP"
 _MOST_DIGITS = 9
+_NO_LIMITS = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown")
 _GPU, _TYPED, _PARTS = "gres/gpu", "gres/gpu:", ("gres/shard", "gres/mps")
-# Names of slices by NVIDIA's MIG end in how many there are of a GPU: a100_1g.5gb, h100_3g.40gb+me, a100_2g.
-_SLICE = re.compile(r"(?:.*[^0-9a-z])?[1-9]g(?:\.\d{1,4}gb)?(?:\+\w+)?", re.ASCII | re.IGNORECASE)
+# Names of slices by NVIDIA's MIG say how many there are of a GPU: a100_1g.5gb, h100_3g.40gb+me, a100_2g, mig-1g-5gb.
+_SLICE = re.compile(
+    r"(?:.*[^0-9a-z])?(?:mig|[1-9]g(?:[._-]?\d{1,4}gb)?(?:[+._-]me\w*)?)(?:[^0-9a-z].*)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 class Resources(NamedTuple):
@@ -94,11 +98,16 @@ def elapsed_s(row: Row) -> float:
 
 
 def limit_s(row: Row) -> float | None:
-    """What its user allowed it to take; None where there is no limit, or it is the partition's."""
+    """What its user allowed it to take; None where there is no limit (0 is none, too), or it is the partition's."""
     raw = row.fields.get("TimelimitRaw", "")
     if _NUMBER.fullmatch(raw):
-        return float(raw) * 60
-    return _duration_s(row.fields.get("Timelimit", ""))
+        return float(raw) * 60 or None
+    text = raw or row.fields.get("Timelimit", "")
+    limit_s = _duration_s(text)
+    if limit_s is None and text not in _NO_LIMITS:
+        column = "TimelimitRaw" if raw else "Timelimit"
+        raise row.error(column, "minutes, a time such as 1-02:30:00, UNLIMITED or Partition_Limit")
+    return limit_s or None
 
 
 def _duration_s(text: str) -> float | None:

@@ -43,6 +43,7 @@ class Table:
     comment : how lines begin that say nothing.
     free_texts : columns whose texts may have separators and line breaks in them, without quotes. Line breaks are
         joined; separators, where only one of these columns is there.
+    made_by : how to make such a file, where the first line shows that it was made otherwise.
     left_out : what becomes of rows that cannot be used; by default they are errors.
     """
 
@@ -52,6 +53,7 @@ class Table:
     separator: str | None = ","
     comment: str = ""
     free_texts: Sequence[str] = ()
+    made_by: str = ""
     left_out: LeftOut | None = None
 
     def __post_init__(self) -> None:
@@ -103,8 +105,8 @@ class Table:
 
         Parameters
         ----------
-        make : the job of its rows, as they stand, that is first submitted at a moment; or why they are no job to
-            replay, in words.
+        make : the job of its rows, in the order of their moments, that is first submitted at the first of them; or
+            why they are no job to replay, in words.
         part : why the further rows of a job give no job of their own, in words.
         """
         with self._open() as file:
@@ -116,13 +118,13 @@ class Table:
                 try:
                     job = make([self._row_at(lines, columns, found, place) for place in places], at_s)
                 except RowError as error:
-                    self._left_out.add_fault(error, *numbers)
+                    self._left_out.add_fault(error, *sorted(numbers))
                     continue
                 if isinstance(job, str):
-                    self._left_out.add(job, self.path, *numbers)
+                    self._left_out.add(job, self.path, *sorted(numbers))
                     continue
                 if len(numbers) > 1:
-                    self._left_out.add(part, self.path, *numbers[1:])
+                    self._left_out.add(part, self.path, *sorted(numbers)[1:])
                 yield job
 
     def _index(
@@ -162,7 +164,13 @@ class Table:
             begun = lines.offset, lines.number
             self._left_out.num_rows += 1
             try:
-                yield offset, self._row(text, lines, columns)
+                row = self._row(text, lines, columns)
+                if all(name == text for name, text in row.fields.items()):
+                    self._left_out.add(
+                        "the first line again, with the names of the columns", self.path, row.line
+                    )
+                else:
+                    yield offset, row
             except RowError as error:
                 # What was read on for it may be rows by themselves.
                 lines.go_to(*begun)
@@ -188,6 +196,8 @@ class Table:
             raise FleetError(
                 f"{self.path}, line 1: no column {', '.join(missing)}; it has {listed(columns) or 'none'}. "
                 f"Such a trace needs {', '.join(self.needed)}"
+                + f"; make it by {self.made_by}"
+                * bool(self.made_by)
             )
         return columns
 
@@ -313,10 +323,10 @@ def _as_numpy(values: array[Any]) -> NDArray[Any]:
 
 
 def _groups(found: _Index) -> Iterator[tuple[float, list[int]]]:
-    """Rows with the same key as they stand, and their first moment; in the order of these."""
+    """Rows with the same key and their first moment, in the order of these; rows of one moment as they stand."""
     if not len(found.keys):
         return
-    by_key = np.argsort(found.keys, kind="stable")
+    by_key = np.lexsort((found.moments, found.keys))
     keys = found.keys[by_key]
     begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
     ends = np.append(begins[1:], len(keys))

@@ -1,0 +1,140 @@
+"""Figures of what changes over time under every policy: who waits, and what is in use, by type and by node."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.records import FleetRun
+from trainyard.report.fleet_axes import NUM_PARTS, TimeAxis, layout, line
+from trainyard.report.fleet_stints import Shown, means_over_time
+from trainyard.report.page import Figure, nice
+from trainyard.report.units import duration_text
+
+__all__ = ["in_use", "use_by_node", "use_by_type", "waiting_devices", "waiting_jobs"]
+
+Floats = NDArray[np.float64]
+# More nodes are points, not bars.
+_MOST_BARS = 40
+
+
+def waiting_jobs(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+    """Jobs that wait, before their first devices and later."""
+    means = [
+        _means(run.series.time_s, np.diff(run.series.num_waiting, prepend=0.0), axis) for run, *_ in runs
+    ]
+    return _figure("Jobs that wait", "jobs without devices", runs, means, axis)
+
+
+def waiting_devices(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+    """Devices that the jobs that wait ask for; not of runs of which it is not known when jobs had some."""
+    known = [each for each in runs if each.run.spans or not each.run.num_preemptions]
+    means = [_means(*_asked_for(run), axis) for run, *_ in known]
+    return _figure("Devices that they ask for", "devices", known, means, axis)
+
+
+def _asked_for(run: FleetRun) -> tuple[Floats, Floats]:
+    """When the number of devices that jobs wait for changes, and by how much."""
+    asked = np.array([job.num_devices for job in run.jobs], np.float64)
+    if run.spans:
+        size = dict(zip(run.names, asked.tolist(), strict=True))
+        spans = [span for span in run.spans if span.job in size]
+        starts_s, ends_s = (np.array(each) for each in ([s.start_s for s in spans], [s.end_s for s in spans]))
+        had = np.array([size[span.job] for span in spans], np.float64)
+    else:
+        starts_s, ends_s, had = run.first_start_s, run.finish_s, asked
+    times_s = np.concatenate((run.arrival_s, starts_s, ends_s, run.finish_s))
+    return times_s, np.concatenate((asked, -had, had, -asked))
+
+
+def in_use(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+    """Devices in use, of all types."""
+    means = [
+        _means(run.series.time_s, np.diff(run.series.num_devices_in_use, prepend=0.0), axis)
+        for run, *_ in runs
+    ]
+    most = max((run.site.num_devices for run, *_ in runs), default=0)
+    return _figure("Devices in use", "devices", runs, means, axis, most)
+
+
+def use_by_type(runs: Sequence[Shown], axis: TimeAxis) -> tuple[Figure, ...]:
+    """Devices in use of every type, where there are several; not of runs of which it is not known who had which."""
+    known = [each for each in runs if len(each.run.site.device_types) > 1 and each.run.spans]
+    if not known:
+        return ()
+    site = known[0].run.site
+    busy = [each.stints.busy(axis.edges_s, site.type_of_node[site.node_of]) for each in known]
+    return tuple(
+        _figure(
+            f"Devices in use, {name}",
+            "devices",
+            known,
+            [own[kind] for own in busy],
+            axis,
+            int(site.devices_of_type[kind]),
+        )
+        for kind, name in enumerate(site.device_types)
+    )
+
+
+def use_by_node(runs: Sequence[Shown]) -> Figure:
+    """The share of its devices' time in which each node is in use, from the first arrival to the last end."""
+    drawn = layout("node", "in use (%)", height=320)
+    drawn["yaxis"]["range"] = [0, 105]
+    note = "The share of time in which jobs had a node's devices, from the first arrival to the last end."
+    return Figure(
+        "Use by node",
+        [_by_node(each) for each in runs if each.run.spans and each.run.span_s > 0],
+        drawn,
+        note,
+    )
+
+
+def _by_node(shown: Shown) -> dict[str, Any]:
+    run, site = shown.run, shown.run.site
+    edges_s = np.array([run.makespan_s - run.span_s, run.makespan_s])
+    busy, sizes = shown.stints.busy(edges_s, site.node_of)[:, 0], np.bincount(site.node_of)
+    nodes = np.flatnonzero(sizes)
+    types = [f" ({site.hosts[node].device_type})" if len(site.device_types) > 1 else "" for node in nodes]
+    is_points = len(nodes) > _MOST_BARS
+    return {
+        **({"type": "scatter", "mode": "markers"} if is_points else {"type": "bar", "textposition": "none"}),
+        "marker": {"color": shown.color, **({"size": 5} if is_points else {})},
+        "name": html.escape(run.policy),
+        "x": nodes.tolist(),
+        "y": [nice(share) for share in (100 * busy[nodes] / sizes[nodes]).tolist()],
+        "text": [html.escape(f"node {node}{kind}") for node, kind in zip(nodes, types, strict=True)],
+        "hovertemplate": "%{text}: %{y:.1f} %",
+    }
+
+
+def _means(times_s: Floats, changes: Floats, axis: TimeAxis) -> Floats:
+    found: Floats = means_over_time(times_s, changes, axis.edges_s)[0]
+    return found
+
+
+def _figure(
+    heading: str, what: str, runs: Sequence[Shown], means: Sequence[Floats], axis: TimeAxis, most: int = 0
+) -> Figure:
+    """A line for every run: means over equal parts of the time; no figure if no time passes.
+
+    Parameters
+    ----------
+    most : that the axis has room for at least.
+    """
+    if axis.end_s <= 0:
+        return Figure(heading, [], {})
+    places = axis.places(axis.edges_s[:-1])
+    data = [
+        line(each.run.policy, places, own.tolist(), each.color) for each, own in zip(runs, means, strict=True)
+    ]
+    drawn = layout("", what)
+    drawn["xaxis"] |= axis.layout
+    drawn["yaxis"] |= {"range": [0, 1.05 * max(float(most), *(own.max() for own in means))]} if means else {}
+    return Figure(
+        heading, data, drawn, f"Each point is the mean over {duration_text(axis.end_s / NUM_PARTS)}."
+    )
