@@ -150,3 +150,24 @@ def test_every_type_has_a_queue_unless_there_is_one_for_all() -> None:
     assert finished(simulate_fleet(jobs, site, fifo())) == {"a": 100, "c": 12, "b": 200, "either": 22}
     one = finished(simulate_fleet(jobs, site, fifo(one_queue=True)))
     assert one == {"a": 100, "b": 200, "c": 110, "either": 120}
+
+
+def test_nothing_is_taken_for_a_job_that_can_have_a_type_that_is_free() -> None:
+    jobs = [declared_job("long", 0, 2, 300, device_types=("A100",)), declared_job("either", 190, 1, 10)]
+    run = simulate_fleet(jobs, Site.parse("1x2xA100+1x1xV100"), srtf())
+    assert finished(run) == {"either": 200, "long": 300}
+    # Where none is free, the first type is: the job that needs both devices of it waits.
+    jobs.insert(1, declared_job("other", 100, 1, 200, device_types=("V100",)))
+    run = simulate_fleet(jobs, Site.parse("1x2xA100+1x1xV100"), srtf())
+    assert finished(run) == {"either": 200, "other": 300, "long": 310}
+
+
+def test_easy_starts_jobs_without_a_limit() -> None:
+    """Behind one that may run for ever, the third delays nobody; behind one that ends, it may."""
+    jobs = [declared_job("a", 0, 2, 100), declared_job("b", 1, 4, 10), declared_job("c", 2, 1, 10)]
+    limited = declared_job("d", 3, 1, 10, limit_s=20.0)
+    easy = fifo(backfill="easy")
+    assert finished(simulate_fleet(jobs, Site.uniform(1, 4), easy)) == {"a": 100, "b": 110, "c": 12}
+    jobs[0] = declared_job("a", 0, 2, 100, limit_s=100.0)
+    done = finished(simulate_fleet([*jobs, limited], Site.uniform(1, 4), easy))
+    assert done == {"a": 100, "b": 110, "c": 120, "d": 13}

@@ -71,3 +71,23 @@ def test_racks_do_not_matter_where_devices_are_alike() -> None:
     free.take_these((0, 1, 2))
     _, devices = free.place(np.array([8]), NONE, np.array([-1]), NONE, ANYWHERE, True)
     assert devices.each() == [(3, 4, 5, 6, 7, 8, 9, 10)]
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted", "given"),
+    [
+        ((0, 4), 4, None),  # a whole node would do, and three and one are two
+        ((0, 4), 6, (1, 2, 3, 5, 6, 7)),  # on two nodes, as on empty ones
+        ((0, 4), 7, None),
+        ((0, 1, 2, 3), 6, (4, 5, 6, 7, 8, 9)),  # a small node does for the rest
+        ((0, 1, 2, 3), 7, None),
+        ((), 12, tuple(range(12))),
+    ],
+)
+def test_on_nodes_of_several_sizes_a_job_lies_on_no_more_than_it_must(
+    taken: tuple[int, ...], wanted: int, given: tuple[int, ...] | None
+) -> None:
+    free = FreeDevices(Site.parse("2x4+2x2"))
+    free.take_these(taken)
+    _, devices = free.place(np.array([wanted]), NONE, np.array([-1]), NONE, CONSOLIDATED, True)
+    assert devices.each() == ([] if given is None else [given])

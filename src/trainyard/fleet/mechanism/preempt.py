@@ -8,7 +8,7 @@ will do; and what is left over is for those after it.
 
 from __future__ import annotations
 
-from numpy import empty, int64, zeros
+from numpy import empty, int64, minimum, zeros
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.columns import (
@@ -121,10 +121,11 @@ def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no
     left, blocked = room.copy(), 0
     total = left.sum()
     starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
-    num_starting = 0
+    num_starting, idle = 0, room.copy()
     for number in range(len(rows)):
         if held[rows[number]] > 0:
             outcome[number] = LOSES
+            idle[held_type[rows[number]]] -= held[rows[number]]
     for i in range(len(order)):
         if total == 0:
             break
@@ -137,6 +138,10 @@ def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no
         pool = -1
         if held[row] == n and (bits >> held_type[row]) & 1:
             pool = pool_for(left, n, held_type[row], bits)
+        if pool < 0 and len(room) > 1:  # rather what nobody has than what others would lose
+            pool = pool_for(minimum(idle, left), n, -1, bits)
+            if pool >= 0:
+                idle[pool] -= n
         if pool < 0:
             pool = pool_for(left, n, -1, bits)
         if pool >= 0:

@@ -172,15 +172,17 @@ def _consolidated(free, wanted, sizes):  # type: ignore[no-untyped-def]
     """On as few nodes as a job of that size can lie on: it waits rather than be spread over more.
 
     A job that fits in a node gets the node with the fewest devices free that still suffice; a larger one gets whole
-    nodes, and what is left of it again the fullest that suffices.
+    nodes, and what is left of it again the fullest that suffices. Where nodes differ in size, it takes those with most
+    devices free, if these are no more than it would take of the largest ones.
     """
     size = sizes.max()
     whole, rest = wanted // size, wanted % size
     taken = zeros(len(free), int64)
     if whole:
         for node in range(len(free)):
-            if free[node] > 0 and sizes[node] < size:
-                return _packed(free, wanted)
+            if 0 < sizes[node] < size:
+                taken = _packed(free, wanted)
+                return taken if (taken > 0).sum() <= _fewest(sizes, wanted) else empty(0, int64)
         for node in range(len(free)):
             if whole and free[node] == size:
                 taken[node] = size
@@ -193,6 +195,12 @@ def _consolidated(free, wanted, sizes):  # type: ignore[no-untyped-def]
             return empty(0, int64)
         taken[best] = rest
     return taken
+
+
+@compiled
+def _fewest(sizes, wanted):  # type: ignore[no-untyped-def]
+    """On how few nodes so many devices can lie, if all are free."""
+    return (_in_order(sizes, wanted, argsort(-sizes, kind="mergesort")) > 0).sum()
 
 
 @compiled

@@ -130,7 +130,8 @@ class _Plan:
     def starts(self, number: int) -> bool:
         """Whether a job that waits is to start now; if not, it may get a reservation."""
         waiting, end_s = self._waiting(number), float(self._end_s[number])
-        if end_s >= self._failed.get(waiting.asks, _INF):
+        failed = self._failed.get(waiting.asks)
+        if failed is not None and end_s >= failed:  # of one without a limit, the end is infinite
             return False
         before = [each for each in self._reserved if (each.first.nodes & waiting.nodes).any()]
         on = waiting.find(self._free)

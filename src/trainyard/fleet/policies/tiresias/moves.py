@@ -44,12 +44,17 @@ class Line(NamedTuple):
     jobs : what is known of them, a row for each thing.
     order : their numbers, most urgent first.
     first : numbers of those that were to run, and fit by number.
+    held, room : devices that each had then, and those of every type.
+    is_one_pool : whether all jobs can have all devices.
     """
 
     serial: Ints
     jobs: Floats
     order: Ints
     first: Ints
+    held: Ints
+    room: Ints
+    is_one_pool: bool
 
 
 def nobody(may_begin_anew: bool) -> Floats:
@@ -92,12 +97,12 @@ def continued(before, known, first, serial, held, now_s, all_may_move):  # type:
 
 
 @compiled
-def decided(jobs, numbers, renumbered, order, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
+def decided(jobs, numbers, renumbered, line, serial, room, now_s, seen, held, *rules):  # type: ignore[no-untyped-def]
     """All that follows from there where turns make the order: to call each function takes longer than what it does.
 
     Parameters
     ----------
-    order : of the jobs at the last decision, as they were numbered then; ``renumbered`` says how they are now.
+    line : of the last decision; ``renumbered`` says how its jobs are numbered now.
     seen, rules : as for `requeued`.
 
     Returns
@@ -105,8 +110,26 @@ def decided(jobs, numbers, renumbered, order, room, now_s, seen, held, *rules): 
     The order now, and what `looked_ahead` finds.
     """
     moved = requeued(jobs, numbers, now_s, seen, *rules)
-    order = repaired(order, renumbered, moved, jobs[QUEUE : TURN + 1])
-    return order, *looked_ahead(order, jobs, room, now_s, held, *rules)
+    order = repaired(line.order, renumbered, moved, jobs[QUEUE : TURN + 1])
+    as_before = is_as_before(line, serial, order, held, room)
+    return order, *looked_ahead(order, jobs, room, now_s, held, as_before, line.is_one_pool, *rules)
+
+
+@compiled
+def is_as_before(line, serial, order, held, room):  # type: ignore[no-untyped-def]
+    """Whether all is as it was at the last decision, which then changed nothing, and neither will this one."""
+    same = _are_equal(line.serial, serial) and _are_equal(line.held, held)
+    return same and _are_equal(line.order, order) and _are_equal(line.room, room)
+
+
+@lean
+def _are_equal(one, other):  # type: ignore[no-untyped-def]
+    if len(one) != len(other):
+        return False
+    for i in range(len(one)):  # noqa: SIM110  (nothing else is as fast when compiled)
+        if one[i] != other[i]:
+            return False
+    return True
 
 
 @compiled
@@ -140,11 +163,12 @@ def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, a
         if may_begin_anew:
             job[SERVICE] -= job[_BEFORE]
             job[_RAN_S] = attained_s[i] - job[_BEFORE_S]
-            if held[i] > 0 and np.isnan(job[_SINCE_S]):
+            if np.isnan(job[_SINCE_S]) and (held[i] > 0 or job[_RAN_S] > 0):
                 job[_SINCE_S] = now_s - job[_RAN_S]
-        if held[i] > 0:
+        # One that waits may have lost its devices after it reached a threshold.
+        if held[i] > 0 or not as_published:
             job[QUEUE] = _queue_of(job[QUEUE], job[SERVICE], limits, as_published)
-        elif knob < np.inf and job[QUEUE] > 0:
+        if held[i] == 0 and knob < np.inf and job[QUEUE] > 0:
             _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
         if may_begin_anew:
             job[_ANEW_S] = job[_SINCE_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
@@ -161,7 +185,7 @@ def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, a
 
 @lean
 def _queue_of(queue, service, limits, as_published):  # type: ignore[no-untyped-def]
-    """Where a job that runs goes down to; in the program to the next queue at most."""
+    """Where a job goes down to; in the program to the next queue at most."""
     while service + _NEAR_S >= limits[int(queue)]:
         queue += 1
         if as_published:
@@ -189,10 +213,15 @@ def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
     for number in range(num_known, len(serial)):
         jobs[CONSOLIDATE, number] = mark_of(seen, number)
     order, first, _, wait_s = decided(
-        jobs, numbers, renumbered, line.order, seen.room, seen.now_s, facts(seen, numbers), held, *rules
+        jobs, numbers, renumbered, line, serial, seen.room, seen.now_s, facts(seen, numbers), held, *rules
     )
     consolidate = jobs[CONSOLIDATE][order] if places else np.zeros(0)
-    return order, consolidate, seen.now_s + wait_s, Line(serial, jobs, order, first)
+    return (
+        order,
+        consolidate,
+        seen.now_s + wait_s,
+        Line(serial, jobs, order, first, held, seen.room, line.is_one_pool),
+    )
 
 
 @compiled
@@ -208,20 +237,29 @@ def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-unt
 
 
 @compiled
-def looked_ahead(order, jobs, room, now_s, held, limits, knob, two_dimensional, as_published, _):  # type: ignore[no-untyped-def]
+def looked_ahead(  # type: ignore[no-untyped-def]
+    order, jobs, room, now_s, held, as_before, is_one_pool, limits, knob, two_dimensional, as_published, _
+):
     """Who fits by number; whether each job waits; and the time until this is to be looked at again.
 
     Parameters
     ----------
     room : devices of every type.
     held : devices of every job.
+    as_before : whether each will have these still, as after the last decision.
+    is_one_pool : as `Line` has it.
     """
     first, waits = _fit(order, jobs, room)
     # Where nobody waits, no move changes who runs; the program counts its moves by the events all the same.
     wait_s = np.inf
-    if as_published or len(first) < len(order) or (held == 0).any():
-        runs = first if as_published else _may_run(first, jobs, held, room)
-        wait_s = _next_move_s(jobs, now_s, runs, waits, limits, knob, two_dimensional, as_published)
+    if as_published:
+        wait_s = _next_move_s(jobs, now_s, first, waits, limits, knob, two_dimensional, True)
+    elif len(first) < len(order) or (held == 0).any():
+        # Who fits by number may find no place, and who does not may have what that one leaves.
+        runs, may_wait = np.flatnonzero(held), held == 0
+        if not as_before:
+            runs, may_wait = _may_run(first, jobs, held, room, is_one_pool), waits | may_wait
+        wait_s = _next_move_s(jobs, now_s, runs, may_wait, limits, knob, two_dimensional, False)
     return first, waits, wait_s
 
 
@@ -245,15 +283,16 @@ def _fit(order, jobs, room):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _may_run(first, jobs, held, room):  # type: ignore[no-untyped-def]
+def _may_run(first, jobs, held, room, is_one_pool):  # type: ignore[no-untyped-def]
     """Who may run: those that fit; those that do now; and who may get devices that those which fit may leave idle."""
+    if not is_one_pool:  # by number, jobs may be counted on devices that they do not get
+        return np.flatnonzero(jobs[_GANG] <= room.max())
     runs, most, all_keep = held > 0, room.sum(), True
     for number in first:
         runs[number] = True
-        if held[number] > 0:
+        all_keep &= held[number] > 0
+        if all_keep:  # who comes after one that gets devices may lose its own to it
             most -= int(jobs[_GANG, number])
-        else:
-            all_keep = False
     if not all_keep:
         runs |= jobs[_GANG] <= most
     return np.flatnonzero(runs)

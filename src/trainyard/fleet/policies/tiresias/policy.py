@@ -47,6 +47,7 @@ from trainyard.fleet.policies.tiresias.moves import (
     continued,
     decide,
     decided,
+    is_as_before,
     looked_ahead,
     nobody,
     queue_up,
@@ -145,13 +146,21 @@ class Tiresias:
 
     def start(self, site: Site) -> Line:
         """Nobody is queued."""
-        return Line(_NOBODY, nobody(self.as_published or self.promote_knob < _INF), _NOBODY, _NOBODY)
+        known = nobody(self.as_published or self.promote_knob < _INF)
+        return Line(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, site.is_one_pool)
 
     def decide(self, snapshot: Snapshot, state: Line) -> tuple[Targets, Line]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
-        now_s, room, serial = snapshot.now_s, snapshot.site.devices_of_type, snapshot.serial
+        now_s, room, serial, held = (
+            snapshot.now_s,
+            snapshot.site.devices_of_type,
+            snapshot.serial,
+            snapshot.held,
+        )
+        # Where nodes went away, jobs may have lost devices that they got at the last decision.
+        all_may_move = self.as_published or not np.array_equal(state.room, room)
         jobs, renumbered, numbers, num_known = continued(
-            state.serial, state.jobs, state.first, serial, snapshot.held, now_s, self.as_published
+            state.serial, state.jobs, state.first, serial, held, now_s, all_may_move
         )
         for number in range(num_known, len(serial)):
             jobs[CONSOLIDATE, number] = self._consolidate(snapshot.job(number))
@@ -164,10 +173,13 @@ class Tiresias:
             else:
                 jobs[INDEX, numbers] = self._index(jobs[:, numbers])
                 order = repaired(state.order, renumbered, numbers, jobs[QUEUE : TURN + 1])
-            first, waits, wait_s = looked_ahead(order, jobs, room, now_s, snapshot.held, *self._rules)
+            as_before = is_as_before(state, serial, order, held, room)
+            first, waits, wait_s = looked_ahead(
+                order, jobs, room, now_s, held, as_before, state.is_one_pool, *self._rules
+            )
         else:
             order, first, waits, wait_s = decided(
-                jobs, numbers, renumbered, state.order, room, now_s, seen, snapshot.held, *self._rules
+                jobs, numbers, renumbered, state, serial, room, now_s, seen, held, *self._rules
             )
         # Who does not fit by number may have what is left over where one of the others finds no place.
         may_run = first if self.as_published else order
@@ -177,7 +189,7 @@ class Tiresias:
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
-        ), Line(serial, jobs, order, first)
+        ), Line(serial, jobs, order, first, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
         """By what is known of its tensors, else by the name of its model; as `Targets.consolidate`."""
