@@ -62,7 +62,7 @@ def fleet_page(
     sections: list[Figure | Table] = [
         Table("League table", *league(order, baseline, cannot)),
         Table("Devices", *devices_table(order)),
-        *_missing(remarks, left_out),
+        *_missing((*remarks, *_without_places(order)), left_out),
         waiting_jobs(shown, axis),
         waiting_devices(shown, axis),
         in_use(shown, axis),
@@ -93,6 +93,12 @@ def _missing(remarks: Sequence[str], left_out: LeftOut | None) -> list[Table]:
         reasons = tuple((f"{each.count:,}", each.text, each.where) for each in left_out.reasons)
         tables.append(Table(heading, ("rows", "why", "where"), reasons))
     return tables
+
+
+def _without_places(runs: Sequence[FleetRun]) -> list[str]:
+    """Of which runs it is not known where jobs ran."""
+    names = [run.policy for run in runs if run.names and not run.spans]
+    return [f"{name}: where jobs ran is not known, and so not drawn by node" for name in names]
 
 
 def _whose(
