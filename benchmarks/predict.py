@@ -32,10 +32,10 @@ from trainyard.hardware.local import local_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.initial import initial_values
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.initial import initial_values
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply

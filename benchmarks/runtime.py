@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import DATA, Plan
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.program.capture import capture
 from trainyard.program.model import Model

@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import DATA, TENSOR, Plan, parse_plan
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model

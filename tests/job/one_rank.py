@@ -13,9 +13,9 @@ from torch import nn
 
 from trainyard.job.plan import single_device
 from trainyard.job.run.config import RankStep, TrainConfig, Work
-from trainyard.job.run.data import FunctionData
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.worker import Prepared, Ready, prepare, train_rank
+from trainyard.job.run.processes.worker import Prepared, Ready, prepare, train_rank
+from trainyard.job.run.step.data import FunctionData
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan
-from trainyard.job.run.data import by_path
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.state import local_part
+from trainyard.job.run.step.data import by_path
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
+from trainyard.job.run.step.state import local_part
 from trainyard.job.task import Task
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model

@@ -17,7 +17,7 @@ from one_step import check_equal, own_part, plain, stepped, trained
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import Plan, PlanError, parse_plan
 from trainyard.job.planning import plan_task
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.task import Setting, Task, first_plan
 from trainyard.program.capture import CaptureError
 from trainyard.program.model import Model

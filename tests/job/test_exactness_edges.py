@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.capture import CaptureError, capture

@@ -14,10 +14,10 @@ from trainyard.cost.ops import Roofline
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.initial import initial_values
-from trainyard.job.run.optimizer import OptimizerConfig
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.initial import initial_values
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedule import Action, Schedule, parse_action
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import assemble

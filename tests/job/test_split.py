@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import DATA, Plan, PlanError, parse_plan
 from trainyard.job.planning import simulate
-from trainyard.job.run.processes import run_ranks
+from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.planning import plan
-from trainyard.job.run.data import DataError, by_path, check_batch
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.step.data import DataError, by_path, check_batch
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model

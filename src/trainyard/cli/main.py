@@ -102,7 +102,7 @@ def _dispatch(given: list[str]) -> int:
     from trainyard.cli.screen import Screen
 
     if VERBS[name].has_ranks:
-        from trainyard.job.run.slurm_step import join_slurm_step
+        from trainyard.job.run.processes.slurm_step import join_slurm_step
 
         join_slurm_step()
     screen = Screen(options.json, is_silent())

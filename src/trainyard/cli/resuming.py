@@ -15,7 +15,7 @@ from trainyard.cli.launcher import is_launched, is_silent, num_launched
 if TYPE_CHECKING:
     from trainyard.cli.training import TrainingOptions
     from trainyard.job.plan import Plan
-    from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.job.run.step.optimizer import OptimizerConfig
     from trainyard.job.task import Task
 
 __all__ = ["SavedRun", "saved_run", "settled", "usual"]
@@ -90,9 +90,9 @@ class SavedRun:
         CheckpointError
             If they are not; the message names what differs.
         """
-        from trainyard.job.run.checkpoint import check_goes_on_as
+        from trainyard.job.run.checkpoint.folders import check_goes_on_as
+        from trainyard.job.run.checkpoint.same_run import identity_of, settings_of
         from trainyard.job.run.config import TrainConfig
-        from trainyard.job.run.same_run import identity_of, settings_of
 
         # Options were compared before, so the rest is what the plan says.
         config = TrainConfig(0, self.optimizer, seed=self.values["seed"])
@@ -108,8 +108,8 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
     CheckpointError
         If the folder does not allow for what was asked, or another run uses it.
     """
-    from trainyard.job.run.lock import check_free
-    from trainyard.job.run.saved import check_unused, newest_complete, saved_steps, started_again
+    from trainyard.job.run.checkpoint.lock import check_free
+    from trainyard.job.run.checkpoint.saved import check_unused, newest_complete, saved_steps, started_again
 
     folder = options.checkpoint
     if folder is None:
@@ -131,10 +131,10 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
 
 def _read(checkpoint: Path) -> SavedRun:
     from trainyard.job.plan import parse_plan
-    from trainyard.job.run.checkpoint import read_about
+    from trainyard.job.run.checkpoint.folders import read_about
     from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.errors import CheckpointError
-    from trainyard.job.run.optimizer import OptimizerConfig
+    from trainyard.job.run.step.optimizer import OptimizerConfig
     from trainyard.user_file import is_file
 
     about = read_about(checkpoint)

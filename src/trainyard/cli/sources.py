@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from trainyard.job.planning import load_model
-from trainyard.job.run.data import DataError, FixedData, by_path, example_data
-from trainyard.job.run.repeatable import repeatable
+from trainyard.job.run.step.data import DataError, FixedData, by_path, example_data
+from trainyard.job.run.step.repeatable import repeatable
 from trainyard.program.model import Model
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
 
 if TYPE_CHECKING:
     from trainyard.job.run.config import ModelSource
-    from trainyard.job.run.data import Data
+    from trainyard.job.run.step.data import Data
 
 __all__ = ["FileData", "data_of", "file_data", "file_model", "model_source"]
 

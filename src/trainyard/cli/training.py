@@ -25,7 +25,7 @@ from trainyard.report.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
-    from trainyard.job.run.data import Data
+    from trainyard.job.run.step.data import Data
     from trainyard.job.simulation.result import Simulation
 
 __all__ = ["TrainingOptions", "train_and_report"]
@@ -83,7 +83,7 @@ class TrainingOptions(Common):
         run : that goes on, if one does.
         """
         from trainyard.job.run.config import TrainConfig
-        from trainyard.job.run.optimizer import OptimizerConfig
+        from trainyard.job.run.step.optimizer import OptimizerConfig
 
         asked: dict[str, Any] = {
             name: getattr(self, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")

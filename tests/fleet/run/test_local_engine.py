@@ -38,7 +38,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, declared_job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
-from trainyard.job.run.processes import WorkerError
+from trainyard.job.run.processes.fork_server import WorkerError
 
 SITE = Site.uniform(2, 2, "local")
 TRAINING = trial_training(12)

@@ -15,7 +15,7 @@ from trainyard.fleet.run.slurm import _batch, _Row
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.fleet.workload.training import Training
-from trainyard.job.run.logs import Metrics
+from trainyard.job.run.processes.logs import Metrics
 
 
 class Clock:

@@ -7,8 +7,8 @@ import torch
 from trainyard.job.lower.in_place import products_in_place
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.run.executor import Executor
-from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulation.memory import stage_memory
 from trainyard.job.task import Task

@@ -3,7 +3,7 @@
 import plans
 import pytest
 
-from trainyard.job.run.saved import complete_steps
+from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.train import train
 
 

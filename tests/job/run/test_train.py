@@ -17,9 +17,9 @@ import torch
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import PlanError
-from trainyard.job.run.checkpoint import read_whole
-from trainyard.job.run.data import FunctionData
-from trainyard.job.run.processes import WorkerError
+from trainyard.job.run.checkpoint.folders import read_whole
+from trainyard.job.run.processes.fork_server import WorkerError
+from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.train import train
 from trainyard.job.simulate import simulate_plan
 

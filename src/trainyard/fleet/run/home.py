@@ -2,7 +2,7 @@
 
 ========================= =========================================================================================
 training.json             what to train, see `Training`
-checkpoints/              of `trainyard.job.run.checkpoint`; they say what is done for good
+checkpoints/              of `trainyard.job.run.checkpoint.folders`; they say what is done for good
 log/metrics.jsonl         a line per step; log/metrics.1.jsonl holds the older ones when there are too many
 log/rank-N.log            what each process printed
 pause                     while there is such a file, the job leaves its devices after its present step
@@ -38,8 +38,8 @@ from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.losses import Losses, entries
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
-from trainyard.job.run.logs import end_of, metrics_files
-from trainyard.job.run.saved import complete_steps
+from trainyard.job.run.checkpoint.saved import complete_steps
+from trainyard.job.run.processes.logs import end_of, metrics_files
 from trainyard.locks import locked_folder
 from trainyard.private import make_private, opener, write_private
 

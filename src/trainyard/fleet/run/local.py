@@ -19,7 +19,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.homes import HomeEngine
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.job.run.processes import WorkerError, context, has_ended, start, warm_up
+from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
 
 __all__ = ["LocalEngine"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from trainyard.job.run.logs import metrics_files
+from trainyard.job.run.processes.logs import metrics_files
 
 _MOST_BYTES = 1 << 20  # that are read at once; a long file that was there before is read over several looks
 

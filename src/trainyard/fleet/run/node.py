@@ -28,8 +28,8 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
-from trainyard.job.run.heartbeat import Heartbeats, beating
-from trainyard.job.run.logs import cut, rank_log
+from trainyard.job.run.processes.heartbeat import Heartbeats, beating
+from trainyard.job.run.processes.logs import cut, rank_log
 from trainyard.private import OTHERS
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
 
 def run_apart(home: JobHome, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
-    from trainyard.job.run.attempt import print_to
+    from trainyard.job.run.processes.worker_group import print_to
 
     os.umask(OTHERS)
     os.setsid()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.job.run.heartbeat import Silence
+from trainyard.job.run.processes.heartbeat import Silence
 
 __all__ = ["NodeWatch"]
 

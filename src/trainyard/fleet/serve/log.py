@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from trainyard.fleet.run.home import JobHome
-from trainyard.job.run.logs import last_lines, metrics_files
+from trainyard.job.run.processes.logs import last_lines, metrics_files
 
 _MOST_LINES = 10_000
 

@@ -225,7 +225,7 @@ class Level1Process:
         return found, problem
 
     def _start(self) -> None:
-        from trainyard.job.run.processes import WorkerError, context, start
+        from trainyard.job.run.processes.fork_server import WorkerError, context, start
 
         if self._process is None or not self._process.is_alive():
             self._num_answers = 0

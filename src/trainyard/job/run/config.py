@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trainyard.job.plan import Plan
-from trainyard.job.run.data import Data
-from trainyard.job.run.optimizer import OptimizerConfig
+from trainyard.job.run.step.data import Data
+from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.program.model import Model
 
 ModelSource = Callable[[], Model]

@@ -14,7 +14,17 @@ import torch.distributed as dist
 
 from trainyard.hardware.interface import use_interface
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.run.checkpoint import check_goes_on_as, read_about
+from trainyard.job.run.checkpoint.folders import check_goes_on_as, read_about
+from trainyard.job.run.checkpoint.lock import FolderLock, locked
+from trainyard.job.run.checkpoint.same_run import settings_of
+from trainyard.job.run.checkpoint.saved import (
+    check_unused,
+    complete_steps,
+    newest_complete,
+    path_of,
+    saved_steps,
+    started_again,
+)
 from trainyard.job.run.config import (
     ModelSource,
     RankStep,
@@ -25,23 +35,13 @@ from trainyard.job.run.config import (
     Work,
     combine,
 )
-from trainyard.job.run.data import Data
-from trainyard.job.run.lock import FolderLock, locked
-from trainyard.job.run.logs import Metrics
-from trainyard.job.run.rendezvous import launched_store
-from trainyard.job.run.repeatable import check_goes_on, repeatable
-from trainyard.job.run.same_run import settings_of
-from trainyard.job.run.saved import (
-    check_unused,
-    complete_steps,
-    newest_complete,
-    path_of,
-    saved_steps,
-    started_again,
-)
-from trainyard.job.run.slurm_step import join_slurm_step
-from trainyard.job.run.supervisor import Watcher, supervise
-from trainyard.job.run.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.processes.logs import Metrics
+from trainyard.job.run.processes.rendezvous import launched_store
+from trainyard.job.run.processes.slurm_step import join_slurm_step
+from trainyard.job.run.processes.supervisor import Watcher, supervise
+from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.job.run.step.data import Data
+from trainyard.job.run.step.repeatable import check_goes_on, repeatable
 from trainyard.private import only_for_user
 from trainyard.program.model import Model
 

@@ -1,0 +1,399 @@
+"""Checkpoints: folders that any plan can continue from, complete or absent.
+
+All ranks write what they hold, each a file, under another name; the folder is renamed once everything is on the disk, so
+that a crash at any moment leaves the older ones. What lies in it is numbers and JSON; see `saved` for its form.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.run.checkpoint.boxes import Box, boxes
+from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
+from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
+from trainyard.job.run.checkpoint.saved import (
+    RUN,
+    FileEntry,
+    damage,
+    path_of,
+    read_run,
+    saved_steps,
+    sync_folder,
+    tensor_file,
+    write_run,
+)
+from trainyard.job.run.checkpoint.snapshot import Part, Target, fields, take
+from trainyard.job.run.checkpoint.tensor_files import Place, write_tensors
+from trainyard.job.run.errors import CheckpointError, NonFiniteError, NotSavedError
+from trainyard.job.run.step.executor import Executor
+from trainyard.private import make_private
+
+_ASIDE = ".old"  # ends the name of a checkpoint while another one takes its place
+
+
+@dataclass(frozen=True)
+class About:
+    """What a checkpoint holds beside tensors.
+
+    Attributes
+    ----------
+    step : steps done; also the next step's number, and so the position in the data.
+    num_updates : steps whose update was applied.
+    fields : what is kept per trained parameter.
+    settings : what makes the run what it is; see ``settings_of``.
+    options : how the run went otherwise, which may change; see ``TrainConfig.options``.
+    program, torch : see `ModelIdentity`.
+    plan : text form of the plan that it was written under.
+    batch : checksums of the last step's batch, by path.
+    """
+
+    step: int
+    num_updates: int
+    fields: tuple[str, ...]
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+    program: str
+    torch: str
+    plan: str
+    batch: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What all checkpoints of a run say alike."""
+
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+    identity: ModelIdentity
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one rank wrote, or why it did not."""
+
+    file: str
+    entry: FileEntry | None
+    tensors: Mapping[str, TensorEntry]
+    problem: Exception | None = None
+
+
+class Checkpointer:
+    """Saves and restores one rank's part of a run. All ranks call every method, in the same order.
+
+    Parameters
+    ----------
+    executor : whose state is saved.
+    folder : made if it does not exist; on a file system that all ranks see.
+    run : what the checkpoints say of it, and what those that are restored must say.
+    keep : how many whole checkpoints stay.
+    """
+
+    def __init__(self, executor: Executor, folder: Path, run: RunFacts, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"at least one checkpoint must be kept, got keep={keep}")
+        self.executor, self.folder, self.run, self.keep = executor, folder.resolve(), run, keep
+        make_private(self.folder)
+        self.several = executor.plan.num_ranks > 1
+        self.passed_over: set[int] = set()
+        if executor.mesh.rank == 0:
+            self._remove_parts()
+        # Writing goes on in a thread beside the next steps, so its messages need a group of their own.
+        self.group = dist.new_group(backend="gloo") if self.several else None
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self.saving: Future[None] | None = None
+
+    def _remove_parts(self) -> None:
+        """Set right what a crash left of checkpoints that were being written, or replaced."""
+        for left in (*self.folder.glob(".step-*.tmp"), *self.folder.glob(f".step-*{_ASIDE}")):
+            if left.is_symlink():  # never written by us, and nothing is written where it leads
+                left.unlink()
+                continue
+            final = self.folder / left.name[1:].removesuffix(_ASIDE)
+            if left.suffix == _ASIDE and not final.exists():
+                os.replace(left, final)
+            shutil.rmtree(left, ignore_errors=True)
+
+    def save(self, step: int, batch: Mapping[str, int]) -> None:
+        """Copy the state, and write it while training goes on; waits only for an earlier one still being written.
+
+        Parameters
+        ----------
+        step : steps done.
+        batch : checksums of the last one's batch, which rank 0 writes.
+
+        Raises
+        ------
+        NotSavedError, NonFiniteError
+            If the earlier one could not be written.
+        """
+        self.wait()
+        executor = self.executor
+        about = About(
+            step,
+            executor.optimizer.num_steps,
+            fields(executor),
+            self.run.settings,
+            self.run.options,
+            self.run.identity.program,
+            self.run.identity.torch,
+            executor.plan.to_text(),
+            batch,
+        )
+        self.saving = self.thread.submit(self._write, take(executor), about)
+
+    def wait(self) -> None:
+        """Wait until what was saved is on the disk.
+
+        Raises
+        ------
+        NotSavedError, NonFiniteError
+            If it could not be written; the ones before it are as they were.
+        """
+        saving, self.saving = self.saving, None
+        if saving is None:
+            return
+        try:
+            saving.result()
+        except NonFiniteError:
+            raise
+        except Exception as error:
+            raise NotSavedError(f"no checkpoint could be written to {self.folder}: {error}") from error
+
+    def _write(self, parts: dict[str, Part], about: About) -> None:
+        """Write this rank's share, and learn whether all of them came to a checkpoint."""
+        temporary = self.folder / f".{path_of(self.folder, about.step).name}.tmp"
+        share = self._write_share(temporary, parts, about)
+        rank, shares = self.executor.mesh.rank, [share]
+        if self.several:
+            gathered: list[Any] | None = [None] * self.executor.plan.num_ranks if rank == 0 else None
+            dist.gather_object(share, gathered, dst=0, group=self.group)
+            shares = gathered or []
+        outcome: list[Any] = [self._commit(temporary, shares, about) if rank == 0 else None]
+        if self.several:
+            dist.broadcast_object_list(outcome, src=0, group=self.group)
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _write_share(self, temporary: Path, parts: dict[str, Part], about: About) -> _Share:
+        name = tensor_file(self.executor.mesh.rank)
+        try:
+            self._check_finite(parts, about)
+            pieces = {
+                _name(key, part, box): (key, part, box) for key, part in parts.items() for box in part.boxes
+            }
+            if not pieces:
+                return _Share(name, None, {})
+            temporary.mkdir(exist_ok=True)
+            tensors = {n: box.of(part.tensor) for n, (_, part, box) in pieces.items()}
+            entry, starts = write_tensors(temporary / name, tensors)
+        except Exception as error:
+            return _Share(name, None, {}, error)
+        found = {key: TensorEntry(part.tensor.dtype, part.shape, []) for key, part in parts.items()}
+        for n, (key, _, box) in pieces.items():
+            found[key].places.append(Place(name, starts[n], box.offsets, box.sizes))
+        return _Share(name, entry, found)
+
+    def _check_finite(self, parts: Mapping[str, Part], about: About) -> None:
+        """What is trained must be finite; buffers and frozen parameters may hold what they like."""
+        trained = {path for state in self.executor.state.buckets.values() for path in state.bucket.paths}
+        for key, part in parts.items():
+            field, _, path = key.partition("/")
+            if path in trained and part.tensor.numel() and not _is_finite(part.tensor):
+                raise NonFiniteError(
+                    f"after step {about.step}, {field} of {path} is not finite, so no checkpoint is written of it; those "
+                    f"before are as they were in {self.folder}"
+                )
+
+    def _commit(self, temporary: Path, shares: list[_Share], about: About) -> Exception | None:
+        """Make what all ranks wrote count; returns why it does not."""
+        problem = next((share.problem for share in shares if share.problem is not None), None)
+        try:
+            if problem is None:
+                temporary.mkdir(exist_ok=True)
+                write_run(temporary, {**asdict(about), **_contents(shares)})
+                _put_in_place(temporary, path_of(self.folder, about.step))
+                self.passed_over.discard(about.step)
+                self._remove_old()
+        except Exception as error:
+            problem = error
+        if problem is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return problem
+
+    def _remove_old(self) -> None:
+        """Keep the newest; what was found damaged does not count among them, and goes, too."""
+        whole = [step for step in saved_steps(self.folder) if step not in self.passed_over]
+        for step in (*whole[self.keep :], *self.passed_over):
+            shutil.rmtree(path_of(self.folder, step), ignore_errors=True)
+        self.passed_over.clear()
+
+    def restore(self) -> tuple[About | None, list[str]]:
+        """Continue from the newest whole checkpoint.
+
+        Returns
+        -------
+        What it says, None if there is no checkpoint; and a sentence for each damaged one that was passed over.
+
+        Raises
+        ------
+        CheckpointError
+            If all are damaged, or they are of another run or model.
+        """
+        damaged: list[str] = []
+        for step in self._from_first(saved_steps(self.folder)):
+            checkpoint = path_of(self.folder, step)
+            problem = self._agree(damage(checkpoint, self.executor.mesh.rank, self.executor.plan.num_ranks))
+            if problem is None:
+                return self._read(checkpoint), damaged
+            damaged.append(f"passed over: {problem}")
+            self.passed_over.add(step)
+        if damaged:
+            raise CheckpointError(f"{self.folder} has no undamaged checkpoint: {'; '.join(damaged)}")
+        return None, []
+
+    def _from_first(self, steps: list[int]) -> list[int]:
+        """As rank 0 sees them: a shared file system may show others something else for a moment."""
+        said: list[Any] = [steps]
+        if self.several:
+            dist.broadcast_object_list(said, src=0, group=self.group)
+        return list(said[0])
+
+    def _agree(self, problem: str | None) -> str | None:
+        if not self.several:
+            return problem
+        said: list[str | None] = [None] * self.executor.plan.num_ranks
+        dist.all_gather_object(said, problem, group=self.group)
+        return next((s for s in said if s is not None), None)
+
+    def _read(self, checkpoint: Path) -> About:
+        check_goes_on_as(checkpoint, self.run.settings, self.run.identity)
+        about, entries = _described(checkpoint)
+        if about.fields != fields(self.executor):
+            raise CheckpointError(
+                f"{checkpoint} keeps {', '.join(about.fields)}, which this optimizer does not"
+            )
+        moments = tuple(f for f in about.fields if f != PARAMS)
+        self.executor.optimizer.restore(about.num_updates, moments)
+        target = Target(self.executor, about.fields)
+        read_parts(checkpoint, entries, target.parts)
+        target.finish()
+        return about
+
+
+def read_about(checkpoint: Path) -> About:
+    """What a checkpoint says of itself.
+
+    Raises
+    ------
+    CheckpointError
+        If that is missing or damaged.
+    """
+    return _described(checkpoint)[0]
+
+
+def read_whole(checkpoint: Path, field: str = PARAMS) -> dict[str, torch.Tensor]:
+    """One field of a checkpoint, by default the parameters, as whole tensors by path, in one process.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is missing or damaged.
+    """
+    if problem := damage(checkpoint):
+        raise CheckpointError(problem)
+    _, entries = _described(checkpoint)
+    parts = {
+        key: Part(e.shape, torch.empty(e.shape, dtype=e.dtype), boxes(e.shape, {}, {}, {}))
+        for key, e in entries.items()
+        if key.startswith(f"{field}/")
+    }
+    read_parts(checkpoint, entries, parts)
+    return {key.removeprefix(f"{field}/"): part.tensor for key, part in parts.items()}
+
+
+def check_goes_on_as(
+    checkpoint: Path, settings: Mapping[str, Any] | None, identity: ModelIdentity | None = None
+) -> None:
+    """Whether a run may go on from a checkpoint, by as much of that run as is known.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint is of another run or model.
+    """
+    about, entries = _described(checkpoint)
+    if settings is not None:
+        check_settings(about.settings, settings, checkpoint)
+    if identity is not None:
+        shapes = {key: entry.shape for key, entry in entries.items()}
+        check_model(shapes, about.program, about.torch, identity, checkpoint)
+
+
+def _described(checkpoint: Path) -> tuple[About, dict[str, TensorEntry]]:
+    described = read_run(checkpoint)
+    entries = read_contents(described, checkpoint)
+    try:
+        given = {name: described[name] for name in About.__annotations__}
+        kinds = {"step": int, "num_updates": int, "program": str, "torch": str, "plan": str}
+        kinds |= dict.fromkeys(("settings", "options", "batch"), dict)
+        for name, kind in kinds.items():
+            if type(given[name]) is not kind:
+                raise TypeError(f"{name} is {given[name]!r}")
+        if checkpoint.name != path_of(checkpoint.parent, given["step"]).name:
+            raise TypeError(f"it is of step {given['step']}")
+        return About(**{**given, "fields": tuple(map(str, given["fields"]))}), entries
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint / RUN} cannot be read: {type(error).__name__} {error}") from error
+
+
+def _contents(shares: list[_Share]) -> dict[str, Any]:
+    """Files and tensors of all ranks, as ``run.json`` has them."""
+    tensors: dict[str, dict[str, Any]] = {}
+    for share in shares:
+        for key, entry in share.tensors.items():
+            said = tensors.setdefault(key, {**entry.as_dict(), "boxes": []})
+            said["boxes"] += entry.as_dict()["boxes"]
+    files = {
+        share.file: {"bytes": share.entry.num_bytes, "crc32": share.entry.crc32}
+        for share in shares
+        if share.entry is not None
+    }
+    return {"files": files, "tensors": tensors}
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Give a checkpoint its name; one that has it is there until then, for a crash to leave one of both."""
+    aside = final.with_name(f".{final.name}{_ASIDE}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if final.exists():
+        # The same step again, after a restart from an older checkpoint.
+        os.replace(final, aside)
+    try:
+        os.replace(temporary, final)
+    except OSError:
+        if aside.exists():
+            os.replace(aside, final)
+        raise
+    sync_folder(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _name(key: str, part: Part, box: Box) -> str:
+    """Of a box in its file; the tensor's own where the box is all of it."""
+    if box.sizes == part.shape:
+        return key
+    return f"{key}[{', '.join(f'{o}:{o + s}' for o, s in zip(box.offsets, box.sizes, strict=True))}]"
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    low, high = torch.aminmax(tensor)
+    return bool(low.isfinite() and high.isfinite())

@@ -1,0 +1,211 @@
+"""Snapshot: the state of a run by parameter path and in whole shapes, as the parts that one rank holds.
+
+What is saved says nothing of the plan that it was saved under: ZeRO's flat parts are put together first, a part
+of a cut parameter knows where it lies in the whole one, and every element is written by one rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.segment import Segment
+from trainyard.job.plan import AXES, DATA, TENSOR
+from trainyard.job.run.checkpoint.boxes import Box, boxes
+from trainyard.job.run.checkpoint.same_run import BUFFERS, FIELDS, PARAMS
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.state import BucketState
+from trainyard.program.placement import Placement, Shard
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one rank holds of a tensor.
+
+    Attributes
+    ----------
+    shape : of the whole tensor.
+    tensor : the rank's part, at least one-dimensional.
+    boxes : its rectangles; all of them together are the part.
+    """
+
+    shape: tuple[int, ...]
+    tensor: torch.Tensor
+    boxes: tuple[Box, ...]
+
+
+def fields(executor: Executor) -> tuple[str, ...]:
+    """What is kept for every trained parameter: its value, and the optimizer's tensors of the same shape."""
+    # Not what this rank has: it may have no trained parameters.
+    return (PARAMS, *executor.optimizer.config.moments)
+
+
+def take(executor: Executor) -> dict[str, Part]:
+    """The parts that this rank writes, copied to the CPU, by ``<field>/<path>``.
+
+    Collective. At most one bucket of one field is whole on a device at a time.
+    """
+    taken: dict[str, Part] = {}
+    position = _positions(executor)
+    for state in executor.state.buckets.values():
+        first_of_its_stages = state.bucket.stage == state.bucket.stages[0]
+        for field, flat in _flats(executor, state).items():
+            whole = executor.state.local_tensors({state.bucket.name: flat})
+            for path, value in whole.items():
+                placements = executor.lowered.params[path].placements
+                if first_of_its_stages and _is_writer(executor, placements, position[path]):
+                    taken[f"{field}/{path}"] = _part(executor, value, placements)
+    for frozen in executor.state.frozen.values():
+        for path, value in executor.state.local_tensors({frozen.bucket.name: frozen.exact}).items():
+            param = executor.lowered.params[path]
+            if frozen.bucket.stage == param.stages[0] and _is_writer(
+                executor, param.placements, position[path]
+            ):
+                taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
+    for field, path, value in _constants(executor):
+        placements = executor.lowered.inputs[path]
+        if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
+            taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
+    for (kind, path), value in executor.unused.items():
+        taken[f"{FIELDS[kind]}/{path}"] = _part(executor, value, {})
+    return taken
+
+
+def _positions(executor: Executor) -> dict[str, int]:
+    """Parameters by size, on all ranks alike: where every other is a weight, every other is not a bias."""
+    params = executor.lowered.params.values()
+    ordered = sorted(params, key=lambda p: (-math.prod(p.whole_shape), p.path))
+    return {param.path: i for i, param in enumerate(ordered)}
+
+
+def _is_home(executor: Executor, path: str) -> bool:
+    """Whether this rank has the stage that writes a constant for all: which makes it, else the first that uses it."""
+    stages = executor.lowered.stages
+    making = [s.stage for s in stages for seg in s.segments.values() if _makes(seg, path)]
+    using = [s.stage for s in stages for seg in s.segments.values() if _uses(seg, path)]
+    return min(making or using or [0]) in {s.stage for s in executor.stages}
+
+
+def _uses(segment: Segment, path: str) -> bool:
+    return any(slot.name == path and slot.kind in ("buffer", "param") for slot in segment.inputs)
+
+
+def _makes(segment: Segment, path: str) -> bool:
+    return any(result == f"buffer:{path}" for _, result in segment.results)
+
+
+def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
+    moments = executor.optimizer.moments()
+    return {PARAMS: state.master, **{name: of[state.bucket.name] for name, of in moments.items()}}
+
+
+def _is_writer(executor: Executor, placements: Mapping[str, Placement], position: int) -> bool:
+    """Copies are written by one rank, another one for each parameter so that all write about as much."""
+    mesh = executor.mesh
+    for axis in (DATA, TENSOR):
+        if not isinstance(placements.get(axis), Shard):
+            if mesh.index(axis) != position % mesh.size(axis):
+                return False
+            position //= mesh.size(axis)
+    return True
+
+
+def _constants(executor: Executor) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Buffers, and the parameters that are not trained and not in buckets, as they are computed with: field, path, value.
+
+    Ranks that hold the same ones all name them.
+    """
+    trained = {p for s in executor.state.buckets.values() for p in s.bucket.paths}
+    for path, value in executor.params.items():
+        if path not in trained and path in executor.constants:
+            yield PARAMS, path, value
+    for path, value in executor.buffers.items():
+        yield BUFFERS, path, value
+
+
+def _part(executor: Executor, value: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
+    return _described(executor, value.detach().to("cpu", _kept_dtype(value), copy=True), placements)
+
+
+def _kept_dtype(value: torch.Tensor) -> torch.dtype:
+    """On the disk numbers have at least the precision of float32."""
+    return torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
+
+
+def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
+    """A part with its place; a number without dimensions becomes a row of one."""
+    mesh = executor.mesh
+    part = part.view(1) if part.dim() == 0 else part
+    shape = list(part.shape)
+    for axis in (DATA, TENSOR):
+        placement = placements.get(axis)
+        if isinstance(placement, Shard):
+            shape[placement.dim] *= mesh.size(axis)
+    where = {a: mesh.index(a) for a in AXES}
+    sizes = {a: mesh.size(a) for a in AXES}
+    return Part(tuple(shape), part, boxes(tuple(shape), placements, where, sizes))
+
+
+class Target:
+    """Where a checkpoint is read to: views of a rank's state where possible, else tensors copied afterwards.
+
+    Attributes
+    ----------
+    parts : what this rank needs, by ``<field>/<path>``; only parameters of which it keeps an element.
+    """
+
+    def __init__(self, executor: Executor, wanted: tuple[str, ...]) -> None:
+        self.executor = executor
+        self.parts: dict[str, Part] = {}
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._exact: dict[str, torch.Tensor] = {}
+        for state in executor.state.buckets.values():
+            for field, flat in _flats(executor, state).items():
+                if field in wanted:
+                    self._add(field, state.bucket, flat)
+        for frozen in executor.state.frozen.values():
+            self._add(PARAMS, frozen.bucket, frozen.exact)
+            if frozen.part is not frozen.exact:
+                self._copies.append((frozen.part, frozen.exact))
+        for field, path, value in _constants(executor):
+            exact = executor.exact.get(path, value)
+            # Copied over even where the type is the same: buffers may be shared with graphs that ran.
+            read = torch.empty(exact.shape, dtype=_kept_dtype(exact))
+            self.parts[f"{field}/{path}"] = _described(executor, read, executor.lowered.inputs[path])
+            self._copies.append((value, read))
+            if path in executor.exact:
+                self._exact[path] = read
+        self._unused = {key: torch.empty(v.shape, dtype=_kept_dtype(v)) for key, v in executor.unused.items()}
+        for (kind, path), read in self._unused.items():
+            self.parts[f"{FIELDS[kind]}/{path}"] = _described(executor, read, {})
+
+    def _add(self, field: str, bucket: Bucket, flat: torch.Tensor) -> None:
+        """The parameters of a bucket of which this rank keeps elements ``low`` to ``high``."""
+        share = flat.numel()
+        low = self.executor.state.shard_index(bucket) * share
+        high = low + share
+        start = 0
+        for path, shape, size in zip(bucket.paths, bucket.shapes, bucket.sizes, strict=True):
+            first, last = max(low, start), min(high, start + size)
+            placements = self.executor.lowered.params[path].placements
+            if first < last:
+                mine = flat[first - low : last - low]
+                if last - first == size:
+                    part = mine.view(shape)
+                else:
+                    part = torch.empty(shape, dtype=flat.dtype)
+                    self._copies.append((mine, part.view(-1)[first - start : last - start]))
+                self.parts[f"{field}/{path}"] = _described(self.executor, part, placements)
+            start += size
+
+    def finish(self) -> None:
+        """Put what was read where it belongs, and give all ranks the new weights. Collective."""
+        for kept, read in self._copies:
+            kept.copy_(read)
+        self.executor.exact |= self._exact
+        self.executor.unused |= self._unused
+        self.executor.state.publish_weights()

@@ -1,0 +1,168 @@
+"""Worker processes on this machine, forked from a server that has PyTorch loaded, so that they start at once."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import queue
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainyard.hardware.heap import heap_of_children
+from trainyard.hardware.interface import use_interface
+from trainyard.job.run.errors import FailedRunError
+
+# Beside the workers' own modules what PyTorch loads when it traces the first time.
+_PRELOAD = [
+    "trainyard.job.run.processes.supervisor",
+    "trainyard.program.random_kernels",
+    "torch._dynamo",
+    "torch.onnx",
+]
+
+# In which the server forks a process; the first time, it first loads what is above.
+_FORK_S, _LOAD_S = 10.0, 60.0
+# The server that has forked one, if there is any.
+_proven: psutil.Process | None = None
+_making = threading.Lock()
+
+
+class WorkerError(FailedRunError):
+    """A worker process failed or died; the message names its rank and what it said last."""
+
+
+def context() -> Any:
+    """The multiprocessing context whose processes start with PyTorch loaded."""
+    found = mp.get_context("forkserver")
+    found.set_forkserver_preload(_PRELOAD)
+    with _making, heap_of_children():
+        forkserver.ensure_running()
+    return found
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process of `context`.
+
+    Raises
+    ------
+    WorkerError
+        If the server ends, or is ended since it does not answer; the next process is forked from another one.
+    """
+    global _proven
+    server = _server()
+    limit_s = _FORK_S if server == _proven else _LOAD_S
+    limit = threading.Timer(limit_s, _kill, [server])
+    limit.daemon = True
+    limit.start()
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        why = "ended" if limit.is_alive() else f"did not answer within {limit_s:g} s and was killed"
+        raise WorkerError(f"the server that forks processes {why}; another one is started") from error
+    finally:
+        limit.cancel()
+    _proven = server
+
+
+def has_ended(process: BaseProcess) -> bool:
+    """Whether a process that was started has ended, also where the server does not answer, which says so."""
+    if process.exitcode is not None:
+        return True
+    try:
+        return psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _server() -> psutil.Process:
+    context()  # another one, if it has ended
+    return psutil.Process(getattr(forkserver, "_forkserver")._forkserver_pid)  # noqa: B009
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def warm_up() -> None:
+    """Start the server, which takes seconds, so that the first process does not wait for it."""
+    process = context().Process(target=os.getpid)
+    start(process)
+    process.join()
+
+
+def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, timeout_s: float = 300) -> list[Any]:
+    """Call ``function(rank, *args)`` in one process per rank, in a gloo process group, and return the results.
+
+    Raises
+    ------
+    WorkerError
+        If a process raises, dies or does not answer in time; the others are stopped.
+    """
+    spawn = context()
+    results = spawn.Queue()
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        store = str(Path(folder) / "store")
+        workers = [
+            spawn.Process(target=_call, args=(results, store, num_ranks, rank, function, args), daemon=True)
+            for rank in range(num_ranks)
+        ]
+        for worker in workers:
+            start(worker)
+        try:
+            return _collect(workers, results, timeout_s)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
+
+
+def _collect(workers: list[Any], results: Any, timeout_s: float) -> list[Any]:
+    found: dict[int, Any] = {}
+    waited_s = 0.0
+    while len(found) < len(workers):
+        try:
+            rank, ok, value = results.get(timeout=0.5)
+        except queue.Empty:
+            waited_s += 0.5
+            dead = [r for r, w in enumerate(workers) if r not in found and w.exitcode is not None]
+            if dead:
+                raise WorkerError(
+                    f"rank {dead[0]} ended with exit code {workers[dead[0]].exitcode}"
+                ) from None
+            if waited_s > timeout_s:
+                missing = sorted(set(range(len(workers))) - set(found))
+                raise WorkerError(f"ranks {missing} gave no answer in {timeout_s:.0f} s") from None
+            continue
+        if not ok:
+            raise WorkerError(f"rank {rank} failed:\n{value}")
+        found[rank] = value
+    return [found[r] for r in range(len(workers))]
+
+
+def _call(
+    results: Any, store: str, num_ranks: int, rank: int, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_ranks))
+    try:
+        if num_ranks > 1:
+            use_interface()
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+        results.put((rank, True, function(rank, *args)))
+    except Exception:
+        results.put((rank, False, traceback.format_exc()))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,120 @@
+"""Supervisor: has a run done in a process of its own, and passes on what that reports."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.job.run.checkpoint.lock import FolderLock
+from trainyard.job.run.config import Restart, StepMetrics, Work
+from trainyard.job.run.processes.agent import Ended, agent_main
+from trainyard.job.run.processes.fork_server import WorkerError, context, start
+from trainyard.job.run.processes.heartbeat import Silence
+from trainyard.job.run.processes.logs import rank_log
+from trainyard.job.run.processes.worker_group import AllReady, Watching
+from trainyard.private import make_private, opener
+
+_LOOK_S = 1.0
+# In which ranks are ended, and others started.
+_BETWEEN_ATTEMPTS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """What is told about a run while it goes on.
+
+    Attributes
+    ----------
+    on_step : after every step.
+    on_ready : when all ranks are about to train, with the step and notes.
+    on_restart : after a failure, when all ranks are ready again.
+    """
+
+    on_step: Callable[[StepMetrics], None]
+    on_ready: Callable[[int, tuple[str, ...]], None]
+    on_restart: Callable[[Restart], None]
+
+
+def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
+    """Train with one process per rank, all of them stopped when this returns or raises.
+
+    Parameters
+    ----------
+    logs : folder of ``rank-<n>.log``, which are emptied first.
+    lock : of the checkpoints' folder, which the processes hold, too.
+
+    Raises
+    ------
+    WorkerError
+        If a process failed and no restart is left.
+    CheckpointError, NonFiniteError and others
+        If a process found that the run cannot begin, or cannot go on however often it is started again.
+    """
+    make_private(logs)
+    for rank in range(work.plan.num_ranks):
+        open(rank_log(logs, rank), "wb", opener=opener).close()
+    spawn = context()
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
+        folder = Path(name)
+        (folder / "work").write_bytes(_pickled(work))
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=agent_main, args=(theirs, folder, logs.resolve(), lock))
+        with theirs:
+            start(process)
+        try:
+            _listen(ours, process, watcher, logs, work.config.heartbeat_s)
+        finally:
+            # Closed, the pipe tells the process to stop its ranks and end.
+            ours.close()
+            process.join(5.0)
+            process.kill()
+            process.join(5.0)
+
+
+def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: float) -> None:
+    # While the ranks are prepared nothing is heard; from then on, often.
+    silence, num_heard, limit_s = Silence[str](_LOOK_S), 0, heartbeat_s + _BETWEEN_ATTEMPTS_S
+    while True:
+        if num_heard and not pipe.poll(_LOOK_S):
+            silent_s = silence.look({"": num_heard})[""]
+            if silent_s > limit_s:
+                raise WorkerError(
+                    f"the process that watches the ranks gave no heartbeat for {silent_s:.0f} s: it is stopped"
+                )
+            continue
+        try:
+            message = pipe.recv()
+        except EOFError:
+            process.join()
+            code = process.exitcode
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            said = (logs / "prepare.log").read_text(errors="replace")[-2000:]
+            raise WorkerError(f"the process that prepares the ranks {how}. It printed:\n{said}") from None
+        if isinstance(message, Watching):
+            num_heard += 1
+        elif isinstance(message, StepMetrics):
+            watcher.on_step(message)
+        elif isinstance(message, AllReady):
+            watcher.on_ready(message.step, message.notes)
+        elif isinstance(message, Restart):
+            watcher.on_restart(message)
+        elif isinstance(message, Ended):
+            if message.error is not None:
+                raise message.error
+            return
+
+
+def _pickled(work: Work) -> bytes:
+    try:
+        return pickle.dumps(work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"the model or its data cannot be sent to worker processes ({error}). Give functions defined at the "
+            "top level of a module instead of lambdas or inner functions; the model may also be given as such a "
+            "function that builds it"
+        ) from error

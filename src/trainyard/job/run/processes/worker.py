@@ -1,0 +1,258 @@
+"""Worker: one rank of a training run, from the process group to the last checkpoint."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.plan import PlanError
+from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
+from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
+from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
+from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
+from trainyard.job.run.config import RankStep, TrainConfig, Work
+from trainyard.job.run.errors import NonFiniteError
+from trainyard.job.run.processes.agreement import check_same_run, check_same_start, held_values
+from trainyard.job.run.step.data import check_batch, num_tokens
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.run.step.initial import initial_values
+from trainyard.job.run.step.pacing import Pacer
+from trainyard.job.run.step.repeatable import batch_checksums, check_goes_on, repeatable
+from trainyard.job.run.step.state import Values
+from trainyard.job.task import Task
+from trainyard.program.model import Model
+from trainyard.program.program import Program, tensor_of
+from trainyard.program.random import POSITIONAL
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A rank is about to train: from which step, and what it has to say."""
+
+    rank: int
+    step: int
+    notes: tuple[str, ...]
+
+
+Report = Callable[[Ready | RankStep], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is the same for all ranks: the lowered plan and the initial values.
+
+    Attributes
+    ----------
+    held : those values that the model had when it was built, and constants.
+    identity : of the model, for checkpoints.
+    """
+
+    lowered: Lowered
+    values: Values
+    held: Mapping[str, torch.Tensor]
+    identity: ModelIdentity
+
+    def placeholder(self, path: str) -> torch.Tensor:
+        """Stands for a value that a checkpoint replaces; a trained parameter's takes no memory."""
+        param = self.lowered.params.get(path)
+        if param is None or not param.trainable:
+            return self.values(path)  # the precision in which it is read and kept is this one's
+        return torch.zeros(()).expand(param.whole_shape)
+
+
+def prepare(work: Work, task: Task | None = None) -> Prepared:
+    """Build, capture and lower the model, look at a first batch, and load what ranks will need at once.
+
+    Parameters
+    ----------
+    task : of the model and the plan, if something of it has been captured already.
+
+    Raises
+    ------
+    CaptureError, PlanError, DataError, InitialValueError
+        If the model, plan and data do not fit together.
+    QuotaError
+        If its checkpoints would be larger than they may.
+    """
+    plan = work.plan
+    if plan.dtype == "float16":
+        raise PlanError(
+            "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
+        )
+    model = work.build()
+    if work.config.checkpoint is not None:
+        one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
+        check_quota(one_bytes, work.config.keep, work.config.max_checkpoint_bytes)
+    data = repeatable(work.data, work.config.steps)
+    task = task or Task(model, plan.dtype, plan.statistics, plan.num_rows)
+    program = task.program(plan.rows_per_microbatch)
+    check_batch(data.batch(0), program, plan.num_rows)
+    values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
+    _load_kernels(program, values)
+    identity = identity_of(task.program(plan.num_rows))
+    return Prepared(lower(program, plan), values, {**held_values(model), **program.constants}, identity)
+
+
+def _load_kernels(program: Program, values: Values) -> None:
+    """Use compiled functions once, so that processes forked from this one have them."""
+    shapes = {i.path: tensor_of(program.nodes[i.node]).shape for i in program.params}
+    matrices = [path for path, shape in shapes.items() if len(shape) > 1]
+    if matrices:
+        values(min(matrices, key=lambda path: shapes[path].numel()))
+    counter = torch.zeros(3, dtype=torch.int64)
+    drawn = [n for n in program.graph.nodes if n.target in POSITIONAL]
+    for op, how, dtype in {(n.target, n.args[2], tensor_of(n).dtype) for n in drawn}:
+        if isinstance(how, str):
+            op([2], counter, how, 0, 0, 0, [2], [0], dtype=dtype, device=torch.device("cpu"))
+        else:
+            op(torch.ones(2, dtype=dtype), counter, how, 0, 0, 0, [2], [0])
+
+
+def train_rank(
+    work: Work, prepared: Prepared, rank: int, device: torch.device, report: Report, resume: bool
+) -> None:
+    """Train as one rank, in a process group that exists already if there are several ranks.
+
+    Parameters
+    ----------
+    report : called when the rank is ready, and after every step.
+    resume : continue from the newest whole checkpoint, if there is any.
+
+    Raises
+    ------
+    CheckpointError
+        If all checkpoints are damaged, or they are not of this run.
+    NonFiniteError
+        On all ranks, if a step is not finite and the run is to stop then.
+    PlanError, InitialValueError, DataError
+        If the ranks do not begin with the same.
+    """
+    config = work.config
+    replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
+    check_same_run(work, replaced)
+    values = prepared.placeholder if replaced else prepared.values
+    executor = Executor(prepared.lowered, rank, values, config.optimizer, device, config.seed)
+    first = 0
+    notes: list[str] = []
+    checkpointer = None
+    if config.checkpoint is not None:
+        facts = RunFacts(settings_of(work.plan, config), config.options, prepared.identity)
+        checkpointer = Checkpointer(executor, config.checkpoint, facts, config.keep)
+        about, notes = checkpointer.restore() if resume else (None, [])
+        if about is not None:
+            first = about.step
+            if notes:  # the caller has looked at the newest one
+                check_goes_on(work.data, first - 1, about.batch)
+    check_same_start(work, {} if replaced else prepared.held, first)
+    report(Ready(rank, first, tuple(notes)))
+    pacer = Pacer(config.core_part, torch.get_num_threads())
+    for step in range(first, config.steps):
+        began_s = time.perf_counter()
+        if step > first:
+            pacer.rest()
+        done = _step(executor, work, rank, step, began_s)
+        if done.skipped and config.on_nonfinite == "stop":
+            raise _stopped(done, config, checkpointer)
+        report(done)
+        last = step + 1 == config.steps or _is_paused(config, executor)
+        due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
+        if checkpointer is not None and (due or last):
+            checkpointer.save(step + 1, batch_checksums(work.data, step) if rank == 0 else {})
+        if last:
+            break
+    if checkpointer is not None:
+        checkpointer.wait()
+
+
+def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | None) -> NonFiniteError:
+    """What is raised when a step is not finite, once the checkpoint before it is on the disk."""
+    values = {**step.losses, "norm of the gradient": step.grad_norm}
+    wrong = [f"{n.removeprefix('loss:')} is {x}" for n, x in values.items() if not math.isfinite(x)]
+    if checkpointer is not None:
+        checkpointer.wait()
+    steps = complete_steps(config.checkpoint) if config.checkpoint is not None else []
+    kept = (
+        f"the checkpoint of step {steps[0]} is kept in {config.checkpoint}"
+        if steps
+        else "there is no checkpoint"
+    )
+    return NonFiniteError(
+        f"step {step.step + 1}, of data({step.step}), is not finite: {', '.join(wrong)}. The run ended before its "
+        f"update; {kept}.",
+        "Look at the data of that step, lower the learning rate in a run of its own, or leave out the updates of such "
+        f"steps ({'--resume ' if steps else ''}--on-nonfinite skip)",
+    )
+
+
+def _is_paused(config: TrainConfig, executor: Executor) -> bool:
+    """Whether the run is to end now; all ranks agree, though they look at different moments."""
+    if config.pause is None:
+        return False
+    found = torch.tensor([float(config.pause.exists())], device=executor.device)
+    if executor.plan.num_ranks > 1:
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return bool(found.item())
+
+
+def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) -> RankStep:
+    sent = executor.mesh.sent_bytes
+    batch = work.data.batch(step)
+    check_batch(batch, executor.lowered.program, executor.plan.num_rows)
+    result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
+    return RankStep(
+        rank,
+        step,
+        result.losses,
+        result.grad_norm,
+        time.perf_counter() - began_s,
+        num_tokens(batch),
+        peak_memory_bytes(executor.device),
+        executor.mesh.sent_bytes - sent,
+        not result.is_finite,
+    )
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory that this process held: allocated on a GPU, else resident."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def set_up_device(config: TrainConfig, local_rank: int, processes_here: int) -> torch.device:
+    """The device of a local rank; the cores of the machine are divided among its processes if nothing else is said.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer GPUs than processes.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(config.num_threads or max(1, cores // processes_here))
+    if config.device == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.device_count() <= local_rank:
+        raise ValueError(
+            f"the plan needs {processes_here} GPUs on this machine, it has {torch.cuda.device_count()}; "
+            "plan for fewer, or train with device cpu"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def join_group(device: torch.device, store: Store, rank: int, num_ranks: int) -> None:
+    """Make the default process group: nccl between GPUs (gloo for their CPU tensors), else gloo."""
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks)

@@ -1,0 +1,287 @@
+"""Worker group: all forked ranks of a run, from their start until they are done or one has failed."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import FileStore
+
+from trainyard.hardware.interface import use_interface
+from trainyard.job.run.config import RankStep, Restart, Work, combine
+from trainyard.job.run.errors import CheckpointError, NonFiniteError
+from trainyard.job.run.processes.heartbeat import Heartbeats
+from trainyard.job.run.processes.logs import cut, rank_log
+from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
+from trainyard.private import only_for_user, opener
+
+# After the first sign of a failure: how long to wait for the one that caused it.
+_SETTLE_S = 0.3
+# How an exception of a rank reads that only lost its connection to another.
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "DistBackendError")
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """``error`` is what the caller is to get as it is: the run cannot begin, or starting again would not help."""
+
+    rank: int
+    said: str
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class _Done:
+    rank: int
+
+
+@dataclass(frozen=True)
+class Watching:
+    """The process that watches the ranks works."""
+
+
+@dataclass(frozen=True)
+class AllReady:
+    """All ranks are about to train from a step; ``notes`` is what they have to say."""
+
+    step: int
+    notes: tuple[str, ...]
+
+
+class RankError(Exception):
+    """A rank failed: ``reason`` says how."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(reason)
+        self.rank, self.reason = rank, reason
+
+
+class WorkerGroup:
+    """One process per rank.
+
+    Parameters
+    ----------
+    prepared : what the ranks share; None where each has to prepare it for itself.
+    pipe : to the caller of the run, for what is reported.
+    folder : for the rendezvous.
+    resume : whether to continue from a checkpoint.
+    num_restarts : how many groups there were before.
+    failed : why the one before ended, and when (``time.monotonic``).
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        prepared: Prepared | None,
+        pipe: Connection,
+        folder: Path,
+        logs: Path,
+        num_restarts: int,
+        resume: bool,
+        failed: tuple[str, float] | None,
+    ) -> None:
+        self.work, self.pipe, self.failed = work, pipe, failed
+        config, ranks = work.config, range(work.plan.num_ranks)
+        self.heartbeats = Heartbeats(ranks, config.heartbeat_s, config.stall_s)
+        self.logs = [rank_log(logs, rank) for rank in ranks]
+        self._look_at_s = 0.0
+        self.ready: dict[int, Ready] = {}
+        self.done: set[int] = set()
+        self.steps: dict[int, dict[int, RankStep]] = {}
+        self.pipes: dict[Connection, int] = {}
+        self.processes: list[Any] = []
+        fork = mp.get_context("fork")
+        # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
+        store = folder / f"store-{num_restarts}"
+        for rank in ranks:
+            ours, theirs = fork.Pipe()
+            # A forked process has these too; while it keeps them open, nobody learns that they were closed.
+            inherited = [*self.pipes, ours, pipe]
+            arguments = (work, prepared, theirs, inherited, store, self.logs[rank], rank, resume)
+            process = fork.Process(target=_rank_main, args=(*arguments, self.heartbeats), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes[ours] = rank
+
+    def watch(self) -> None:
+        """Until all ranks are done.
+
+        Raises
+        ------
+        RankError
+            When one has failed, is stopped, or does no further step.
+        CheckpointError, NonFiniteError, ValueError
+            When one says that the run cannot begin, or cannot go on however often it is started again.
+        """
+        while len(self.done) < len(self.processes):
+            running = {p.sentinel: r for r, p in enumerate(self.processes) if r not in self.done}
+            signs = wait([self.pipe, *self.pipes, *running], timeout=self.heartbeats.look_s)
+            if self.pipe in signs:
+                # Nothing is ever sent this way: the caller is gone.
+                raise SystemExit(1)
+            failures = self._take([s for s in signs if isinstance(s, Connection)])
+            gone = [r for s, r in running.items() if s in signs and r not in self.done]
+            if failures or gone:
+                raise self._cause(failures)
+            if time.monotonic() > self._look_at_s:
+                self._look_at_s = time.monotonic() + self.heartbeats.look_s
+                self._look()
+
+    def _look(self) -> None:
+        """See whether the ranks work, and say that this process does."""
+        self.pipe.send(Watching())
+        cut(self.logs)
+        if problem := self.heartbeats.problem(r for r in range(len(self.processes)) if r not in self.done):
+            raise RankError(problem.rank, problem.reason)
+
+    def _take(self, pipes: list[Connection]) -> list[_Failed]:
+        """Read what ranks sent."""
+        failures = []
+        for pipe in pipes:
+            try:
+                while pipe.poll():
+                    message = pipe.recv()
+                    if isinstance(message, _Failed):
+                        failures.append(message)
+                    else:
+                        self._on_message(message)
+            except (EOFError, OSError):
+                del self.pipes[pipe]
+                pipe.close()
+        return failures
+
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, _Done):
+            self.done.add(message.rank)
+        elif isinstance(message, Ready):
+            self.ready[message.rank] = message
+            if len(self.ready) == len(self.processes):
+                self._all_ready(message)
+        elif isinstance(message, RankStep):
+            reports = self.steps.setdefault(message.step, {})
+            reports[message.rank] = message
+            if len(reports) == len(self.processes):
+                del self.steps[message.step]
+                in_order = [reports[r] for r in sorted(reports)]
+                self.pipe.send(combine(in_order, self.work.plan.num_rows))
+
+    def _all_ready(self, message: Ready) -> None:
+        notes = tuple(dict.fromkeys(n for r in self.ready.values() for n in r.notes))
+        if self.failed is not None:
+            reason, since = self.failed
+            self.pipe.send(Restart(reason, message.step, time.monotonic() - since))
+        self.pipe.send(AllReady(message.step, notes))
+
+    def _cause(self, failures: list[_Failed]) -> Exception:
+        """The rank that failed by itself: the others only lost their connection to it."""
+        deadline = time.monotonic() + _SETTLE_S
+        while (left := deadline - time.monotonic()) > 0:
+            if any(p.exitcode is not None and p.exitcode < 0 for p in self.processes):
+                break
+            signs = wait(
+                [*self.pipes, *(p.sentinel for p in self.processes if p.exitcode is None)], timeout=left
+            )
+            failures += self._take([s for s in signs if isinstance(s, Connection)])
+        for rank, process in enumerate(self.processes):
+            if process.exitcode is not None and process.exitcode < 0:
+                return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
+        own = [f for f in failures if not any(text in f.said for text in _LOST)] or failures
+        if own and own[0].error is not None:
+            return own[0].error
+        if own:
+            return RankError(own[0].rank, f"failed: {own[0].said.splitlines()[0]}")
+        rank = next(r for r, p in enumerate(self.processes) if p.exitcode is not None and r not in self.done)
+        return RankError(rank, f"ended with exit code {self.processes[rank].exitcode}")
+
+    def stop(self) -> None:
+        """End all processes at once, whatever they wait for."""
+        for process in self.processes:
+            if process.exitcode is None and len(self.done) == len(self.processes):
+                process.join(5.0)
+            process.kill()
+        for process in self.processes:
+            process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+        cut(self.logs)
+
+
+def _rank_main(
+    work: Work,
+    prepared: Prepared | None,
+    pipe: Connection,
+    inherited: list[Connection],
+    store: Path,
+    log: Path,
+    rank: int,
+    resume: bool,
+    heartbeats: Heartbeats,
+) -> None:
+    """What a worker process runs."""
+    for other in inherited:
+        other.close()
+    print_to(log)
+    heartbeats.alive(rank)
+    num_ranks = work.plan.num_ranks
+    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    begun = False
+
+    def report(message: Ready | RankStep) -> None:
+        nonlocal begun
+        begun = True
+        pipe.send(message)
+        if isinstance(message, RankStep):
+            heartbeats.stepped(rank)
+
+    try:
+        device = set_up_device(work.config, rank, num_ranks)
+        if num_ranks > 1:
+            use_interface()
+            join_group(device, FileStore(str(store), num_ranks), rank, num_ranks)
+        with only_for_user():
+            train_rank(work, prepared or prepare(work), rank, device, report, resume)
+        pipe.send(_Done(rank))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".strip()
+        pipe.send(_Failed(rank, said, error if _is_final(error, begun) else None))
+        with suppress(OSError):  # of a full disk
+            traceback.print_exc()
+            sys.stderr.flush()
+    # Threads of the process group may wait for peers that are gone; there is nothing left to tidy.
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
+
+
+def _is_final(error: Exception, begun: bool) -> bool:
+    """Whether an error is for the caller of the run: it refuses to begin, or what failed would fail again."""
+    refuses = isinstance(error, CheckpointError | ValueError) and not begun
+    return (refuses or isinstance(error, NonFiniteError)) and type(error).__module__.startswith("trainyard.")
+
+
+def _end_with_parent(pipe: Connection) -> None:
+    """Nothing is ever sent to a worker: its pipe becomes readable when the run's own process is gone."""
+    wait([pipe])
+    os._exit(1)
+
+
+def print_to(log: Path) -> None:
+    """Send what this process prints to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = opener(str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

@@ -1,0 +1,1 @@
+"""One optimizer step on one rank: its part of the plan, executed."""

@@ -1,0 +1,375 @@
+"""Executor: runs one rank's part of a plan, action by action."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx
+
+from trainyard.job.lower.buckets import Bucket
+from trainyard.job.lower.in_place import products_in_place, write_in_place
+from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.segment import Slot
+from trainyard.job.lower.split import MICROBATCH
+from trainyard.job.plan import DATA, PIPELINE, TENSOR
+from trainyard.job.run.step.mesh import Mesh
+from trainyard.job.run.step.on_device import on_device
+from trainyard.job.run.step.optimizer import Optimizer, OptimizerConfig
+from trainyard.job.run.step.reuse import reuse_operands
+from trainyard.job.run.step.state import State, Values, local_part
+from trainyard.job.schedule import Action, Kind
+from trainyard.program.placement import Partial, Placement
+from trainyard.program.program import tensor_of
+from trainyard.program.spmd import bind
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step reports.
+
+    Attributes
+    ----------
+    losses : the loss and metrics, averaged over the batch.
+    grad_norm : global norm of the gradient.
+    is_finite : whether the loss and that norm are; else there was no update. The same on all ranks.
+    """
+
+    losses: Mapping[str, float]
+    grad_norm: float
+    is_finite: bool
+
+
+def arrivals(lowered: Lowered, source: int, target: int) -> tuple[tuple[int, Transfer, int], ...]:
+    """What one pipeline rank sends to another in a step, in the order in which it does: transfer and microbatch.
+
+    Each entry begins with the transfer's index in ``lowered.transfers``.
+    """
+    schedule = lowered.plan.schedule
+    leaving: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
+    for index, transfer in enumerate(lowered.transfers):
+        if schedule.rank_of(transfer.target) == target:
+            leaving.setdefault((transfer.source, transfer.after), []).append((index, transfer))
+    return tuple(
+        (index, transfer, action.microbatch)
+        for action in schedule.actions[source]
+        for index, transfer in leaving.get((action.stage, action.kind), ())
+    )
+
+
+class Executor:
+    """One rank.
+
+    Parameters
+    ----------
+    lowered : the plan, applied.
+    rank : of this process; the process group is initialised if there is more than one.
+    values : whole initial values of parameters and buffers by path.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        rank: int,
+        values: Values,
+        optimizer: OptimizerConfig,
+        device: torch.device,
+        seed: int = 0,
+    ) -> None:
+        plan = lowered.plan
+        self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
+        shared = frozenset(p.stages for p in lowered.params.values() if len(p.stages) > 1 and p.trainable)
+        self.mesh = Mesh(plan, rank, shared, lowered.transfers)
+        mine = set(plan.schedule.stages_of(self.mesh.index(PIPELINE)))
+        self.stages = [s for s in lowered.stages if s.stage in mine]
+        self.actions = plan.schedule.actions[self.mesh.index(PIPELINE)]
+        self.state = State(
+            tuple(b for s in self.stages for b in s.buckets),
+            tuple(b for s in self.stages for b in s.frozen),
+            lowered.params,
+            self.mesh,
+            values,
+            getattr(torch, plan.dtype),
+            device,
+            plan.zero_stage,
+            plan.num_microbatches,
+        )
+        self.params = self.state.param_views()
+        self._add_constants(values)
+        self._add_unused(values)
+        self.optimizer = Optimizer(optimizer, self.state, self.mesh)
+        self.calls = {
+            (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
+            for s in self.stages
+            for kind, seg in s.segments.items()
+        }
+        self.microbatch = 0
+        self.totals: dict[str, torch.Tensor] = {}
+        if lowered.totals is not None:
+            self.compute_totals = self._runnable(lowered.totals.graph_module, ())
+        self.values: dict[tuple[int, str, int], torch.Tensor] = {}
+        self.sending: list[tuple[dist.Work, torch.Tensor]] = []
+        self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
+        self._index_transfers()
+
+    def _runnable(
+        self, graph_module: fx.GraphModule, buckets: tuple[Bucket, ...]
+    ) -> Callable[[list[Any]], Any]:
+        """The function of a graph, without the layers of calls that a module has."""
+        bound = on_device(bind(graph_module, self), self.device)
+        kept = products_in_place(graph_module.graph, self.plan, buckets)
+        views = {node.name: self.state.buckets[name].grad_views[i] for node, (name, i) in kept.items()}
+        write_in_place(bound, views)
+        if self.device.type == "cpu":
+            reuse_operands(bound.graph)
+            bound.recompile()
+        return bound.forward
+
+    def _add_constants(self, values: Values) -> None:
+        """Buffers, parameters neither trained nor in buckets (``constants``), and what the model made itself (``made``).
+
+        Of those that a step does not write, ``exact`` refers to what they were before they were rounded to the plan's
+        precision, on the CPU: a checkpoint is read in another one, too.
+        """
+        self.constants: set[str] = set()
+        self.exact: dict[str, torch.Tensor] = {}
+        results = {
+            name for stage in self.stages for seg in stage.segments.values() for _, name in seg.results
+        }
+        self.made: dict[str, torch.Tensor] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        program = self.lowered.program
+        self.dtypes = {i.path: tensor_of(program.nodes[i.node]).dtype for i in program.inputs}
+        segments = [seg for stage in self.stages for seg in stage.segments.values()]
+        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        for slot in (s for seg in segments for s in seg.inputs):
+            if slot.kind == "constant":
+                whole = self.lowered.program.constants[slot.name]
+                self.made[slot.name] = self._part(slot.name, whole).to(self.device)
+            if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
+                whole = self._part(slot.name, values(slot.name))
+                part = whole.to(self.dtypes[slot.name])
+                if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
+                    self.exact[slot.name] = whole.detach()
+                (self.params if slot.kind == "param" else self.buffers)[slot.name] = part.to(self.device)
+                if slot.kind == "param":
+                    self.constants.add(slot.name)
+
+    def _add_unused(self, values: Values) -> None:
+        """What no stage needs, whole: rank 0 keeps it, so that checkpoints have all of the model."""
+        segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
+        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        needed = {slot.name for seg in segments for slot in seg.inputs} | {
+            path for bucket in self._all_buckets() for path in bucket.paths
+        }
+        kept = [
+            i for i in self.lowered.program.inputs if i.kind in ("param", "buffer") and i.path not in needed
+        ]
+        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.mesh.rank == 0}
+
+    def _all_buckets(self) -> tuple[Bucket, ...]:
+        return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
+
+    def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
+        return local_part(whole, self.lowered.inputs[path], self.mesh)
+
+    def _index_transfers(self) -> None:
+        """Which values go from and to which actions, in the order of the sends."""
+        self.whole = {i.path for i in self.lowered.program.inputs if i.whole}
+        self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
+        self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
+        self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
+        self.sends: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
+        self.receives: dict[tuple[int, Kind], list[Transfer]] = {}
+        for tag, transfer in enumerate(self.lowered.transfers):
+            if self.plan.schedule.rank_of(transfer.source) == self.plan.schedule.rank_of(transfer.target):
+                self.handed_over.setdefault((transfer.source, transfer.after), []).append(transfer)
+                continue
+            self.sends.setdefault((transfer.source, transfer.after), []).append((tag, transfer))
+            self.receives.setdefault((transfer.target, transfer.before), []).append(transfer)
+        mine = self.mesh.index(PIPELINE)
+        self.arrivals = {
+            peer: arrivals(self.lowered, peer, mine) for peer in range(self.plan.pipeline) if peer != mine
+        }
+
+    # What lowered graphs call beside the mesh's collectives.
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            return getattr(self.mesh, name)
+        if name in ("accumulate_grads", "gather_params"):
+            return getattr(self.state, name)
+        raise AttributeError(name)
+
+    def axis_offset(self, axis: str, scale: int) -> int:
+        """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
+        return self.microbatch * scale if axis == MICROBATCH else self.mesh.axis_offset(axis, scale)
+
+    def step(self, batch: Mapping[str, torch.Tensor], step: int, keep_buffers: bool = False) -> StepResult:
+        """Run one training step.
+
+        Parameters
+        ----------
+        batch : the tensors of the whole batch (all microbatches, all ranks) by path; this rank takes its rows.
+        step : its number, for the dropout masks.
+        keep_buffers : of a step that is not finite, put buffers back to what they were.
+        """
+        before = dict(self.buffers) if keep_buffers else None
+        sums = self.forward_backward(batch, step)
+        # On its way while gradients arrive and their norm is computed.
+        reduced = self._reduce_losses(sums)
+        grads = self.state.finish_gradients()
+        norm = self.optimizer.global_norm(grads)
+        losses = reduced()
+        is_finite = all(
+            math.isfinite(x) for n, x in losses.items() if n.startswith("loss:")
+        ) and math.isfinite(norm)
+        if is_finite:
+            self.optimizer.step(grads, norm)
+            self.state.publish_weights()
+        elif before is not None:
+            self.buffers = before
+        return StepResult(losses, norm, is_finite)
+
+    def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
+        """All actions of a step; gradients are left in the state, sums of the losses are returned."""
+        sums: dict[str, torch.Tensor] = {}
+        self._compute_totals(batch, torch.tensor([self.seed, step, 0]))
+        self.not_posted = {peer: deque(messages) for peer, messages in self.arrivals.items()}
+        rows = self.plan.rows_per_microbatch
+        for i, action in enumerate(self.actions):
+            for ahead in self.actions[i : i + 2]:
+                self._post_receives(ahead)
+            self._collect_receives(action)
+            first = action.microbatch * rows
+            inputs = {
+                path: value if path in self.whole else value[first : first + rows]
+                for path, value in batch.items()
+            }
+            # Where the batch was split the position of its rows is part of the graph.
+            rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
+            self.microbatch = action.microbatch
+            self._run(action, inputs, rng, sums)
+        for work, _ in self.sending:
+            work.wait()
+        self.sending.clear()
+        self.values.clear()
+        return sums
+
+    def _run(
+        self, action: Action, batch: dict[str, torch.Tensor], rng: torch.Tensor, sums: dict[str, torch.Tensor]
+    ) -> None:
+        segment = self.lowered.stages[action.stage].segments[action.kind]
+        arguments: list[Any] = []
+        for slot in segment.inputs:
+            if slot.kind == "value":
+                arguments.append(self.values[action.stage, slot.name, action.microbatch])
+            else:
+                arguments.append(self._input(slot, batch, rng))
+        # The graph empties the list of its arguments, so each is let go of within, after its last use.
+        for name in self.freed[action.stage, action.kind]:
+            del self.values[action.stage, name, action.microbatch]
+        outputs = self.calls[action.stage, action.kind](arguments)
+        made = dict(zip(segment.outputs, outputs, strict=True))
+        del outputs
+        for name, value in made.items():
+            self.values[action.stage, name, action.microbatch] = value
+        for name, result in segment.results:
+            if result.startswith("buffer:"):
+                self.buffers[result.removeprefix("buffer:")] = made[name]
+            else:
+                sums[result] = sums.get(result, 0) + made[name].float()
+        self._post_sends(action)
+        for name in made.keys() - self.kept[action.stage, action.kind]:
+            del self.values[action.stage, name, action.microbatch]
+
+    def _input(self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> torch.Tensor:
+        """What feeds a placeholder, other than a value that a segment has made."""
+        held = {
+            "param": self.params,
+            "buffer": self.buffers,
+            "constant": self.made,
+            "total": self.totals,
+        }.get(slot.kind)
+        if held is not None:
+            return held[slot.name]
+        return self._batch_part(slot.name, batch) if slot.kind == "batch" else rng
+
+    def _compute_totals(self, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
+        """Before the first microbatch: what all of them need of the whole batch."""
+        segment = self.lowered.totals
+        if segment is not None:
+            found = self.compute_totals([self._input(slot, batch, rng) for slot in segment.inputs])
+            made = dict(zip(segment.outputs, found, strict=True))
+            self.totals = {path: made[name] for name, path in segment.results}
+
+    def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self._part(path, batch[path]).to(self.device, self.dtypes[path])
+
+    def _post_receives(self, action: Action) -> None:
+        """Receive what an action needs, and before it all that its sender sends before."""
+        for transfer in self.receives.get((action.stage, action.kind), ()):
+            messages = self.not_posted[self.plan.schedule.rank_of(transfer.source)]
+            while (transfer.value, transfer.target, action.microbatch) not in self.receiving:
+                self._post_receive(*messages.popleft())
+
+    def _post_receive(self, tag: int, transfer: Transfer, microbatch: int) -> None:
+        buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
+        peer, group = self.mesh.peer(transfer.source), self.mesh.receiving_group(transfer.source)
+        work = dist.irecv(buffer, peer, group=group, tag=self._tag(tag, microbatch))
+        assert work is not None
+        self.receiving[transfer.value, transfer.target, microbatch] = (work, buffer)
+
+    def _collect_receives(self, action: Action) -> None:
+        for transfer in self.receives.get((action.stage, action.kind), ()):
+            work, buffer = self.receiving.pop((transfer.value, transfer.target, action.microbatch))
+            work.wait()
+            self.values[transfer.target, transfer.value, action.microbatch] = buffer
+
+    def _post_sends(self, action: Action) -> None:
+        for transfer in self.handed_over.get((action.stage, action.kind), ()):
+            value = self.values[transfer.source, transfer.value, action.microbatch]
+            self.values[transfer.target, transfer.value, action.microbatch] = value
+        self.sending = [(w, t) for w, t in self.sending if not w.is_completed()]
+        for tag, transfer in self.sends.get((action.stage, action.kind), ()):
+            value = self.values[transfer.source, transfer.value, action.microbatch].contiguous()
+            peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
+            work = dist.isend(value, peer, group=group, tag=self._tag(tag, action.microbatch))
+            assert work is not None
+            self.sending.append((work, value))
+            self.mesh.sent_bytes += value.numel() * value.element_size()
+
+    def _tag(self, transfer: int, microbatch: int) -> int:
+        return transfer * self.plan.num_microbatches + microbatch
+
+    def _reduce_losses(self, sums: dict[str, torch.Tensor]) -> Callable[[], dict[str, float]]:
+        """Start to average over microbatches and ranks what some stages computed; the result is to be called for."""
+        names = sorted(self.lowered.results)
+        names = [n for n in names if not n.startswith("buffer:")]
+        totals = torch.zeros(len(names), dtype=torch.float64)
+        for i, name in enumerate(names):
+            if name in sums:
+                totals[i] = sums[name].double().cpu() * self._weight(self.lowered.results[name])
+        totals = totals.to(self.device)
+        work = dist.all_reduce(totals, async_op=True) if self.plan.num_ranks > 1 else None
+
+        def result() -> dict[str, float]:
+            if work is not None:
+                work.wait()
+            return dict(zip(names, totals.tolist(), strict=True))
+
+        return result
+
+    def _weight(self, placements: Mapping[str, Placement]) -> float:
+        """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""
+        weight = 1.0
+        for axis in (DATA, TENSOR):
+            placement = placements.get(axis)
+            if not (isinstance(placement, Partial) and placement.reduction == "sum"):
+                weight /= self.mesh.size(axis)
+        return weight

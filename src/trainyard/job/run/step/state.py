@@ -1,0 +1,287 @@
+"""The state of one rank: parameters, gradients and what reduces them, in flat buffers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param, is_sharded
+from trainyard.job.plan import DATA, TENSOR
+from trainyard.job.run.step.mesh import Mesh, gather_into, scatter_from
+from trainyard.program.placement import Placement, Shard
+from trainyard.program.spmd import take_part
+
+Values = Callable[[str], torch.Tensor]
+"""The whole value of a parameter or buffer by path."""
+
+
+def local_part(value: torch.Tensor, placements: Mapping[str, Placement], mesh: Mesh) -> torch.Tensor:
+    """This rank's part of a whole tensor: cut along the data axis, then along the tensor axis."""
+    for axis in (DATA, TENSOR):
+        placement = placements.get(axis)
+        if isinstance(placement, Shard):
+            value = take_part(value, mesh.index(axis), placement.dim, placement.blocks, mesh.size(axis))
+    return value
+
+
+@dataclass(eq=False)
+class BucketState:
+    """One bucket on one rank.
+
+    Attributes
+    ----------
+    master : float32 [num_elements / num_shards], what the optimizer updates.
+    weights : compute type [num_elements], or None where parameters are gathered when they are used.
+    params : the parameters as views of ``weights``.
+    grads : float32 gradients: [num_elements], or of ``master``'s size if gradients are sharded.
+    """
+
+    bucket: Bucket
+    master: torch.Tensor
+    weights: torch.Tensor | None
+    grads: torch.Tensor
+    num_accumulated: int = 0
+
+    @cached_property
+    def grad_views(self) -> list[torch.Tensor]:
+        """The gradients in the parameters' shapes, where they are not sharded."""
+        return list(self.bucket.views(self.grads))
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenState:
+    """The part that one rank keeps of a bucket that is not trained.
+
+    Attributes
+    ----------
+    part : compute type [bucket.share].
+    exact : what it was before it was rounded to that type, on the CPU; ``part`` itself where nothing was rounded.
+    """
+
+    bucket: Bucket
+    part: torch.Tensor
+    exact: torch.Tensor
+
+
+class State:
+    """Parameters, gradients and buffers of one rank.
+
+    Parameters
+    ----------
+    buckets, frozen : of all stages of the rank: what is trained, and what is not and is shared by the ranks.
+    params, values : descriptions of the parameters, and whole initial values.
+    """
+
+    def __init__(
+        self,
+        buckets: tuple[Bucket, ...],
+        frozen: tuple[Bucket, ...],
+        params: Mapping[str, Param],
+        mesh: Mesh,
+        values: Values,
+        dtype: torch.dtype,
+        device: torch.device,
+        zero_stage: int,
+        steps_accumulated: int,
+    ) -> None:
+        self.mesh = mesh
+        self.dtype = dtype
+        self.device = device
+        self.zero_stage = zero_stage
+        self.num_microbatches = steps_accumulated
+        self.buckets = {b.name: self._make(b, params, values) for b in buckets}
+        self.frozen = {b.name: self._make_frozen(b, params, values) for b in frozen}
+        # Reductions of the whole step's gradients: their part (None if in place).
+        self.pending: dict[str, tuple[dist.Work, torch.Tensor | None]] = {}
+        # Reductions of one microbatch's, oldest first: the part, and what is reduced.
+        self.in_flight: deque[tuple[BucketState, dist.Work, torch.Tensor, torch.Tensor]] = deque()
+
+    def _make(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> BucketState:
+        flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
+        flat[: sum(bucket.sizes)] = self._initial(bucket, params, values)
+        flat = flat.to(self.device)
+        share = bucket.share
+        own = slice(self.shard_index(bucket) * share, (self.shard_index(bucket) + 1) * share)
+        gathered = bucket.num_shards > 1 and self.zero_stage == 3
+        weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
+        master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
+        sharded = is_sharded(self.mesh.plan, bucket)
+        grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
+        return BucketState(bucket, master, weights, grads)
+
+    def _make_frozen(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> FrozenState:
+        given = self._initial(bucket, params, values)
+        flat = given.new_zeros(bucket.num_elements)
+        flat[: given.numel()] = given
+        exact = flat[self.shard_index(bucket) * bucket.share :][: bucket.share].clone()
+        part = exact.to(self.device, getattr(torch, bucket.dtype))
+        return FrozenState(bucket, part, part if part.dtype == exact.dtype else exact)
+
+    def _initial(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> torch.Tensor:
+        """The values of a bucket's parameters, one after the other."""
+        return torch.cat(
+            [local_part(values(p), params[p].placements, self.mesh).reshape(-1) for p in bucket.paths]
+        )
+
+    def shard_index(self, bucket: Bucket) -> int:
+        """Which of a bucket's equal parts this rank keeps."""
+        return self.mesh.index(DATA) if bucket.num_shards > 1 else 0
+
+    def param_views(self) -> dict[str, torch.Tensor]:
+        """Whole local parameters by path, of the buckets that are not gathered on use."""
+        found: dict[str, torch.Tensor] = {}
+        for state in self.buckets.values():
+            if state.weights is not None:
+                found |= zip(state.bucket.paths, state.bucket.views(state.weights), strict=True)
+        return found
+
+    def gather_params(self, name: str) -> tuple[torch.Tensor, ...]:
+        """The parameters of a sharded bucket, whole."""
+        if name in self.frozen:
+            bucket, part = self.frozen[name].bucket, self.frozen[name].part
+        else:
+            bucket, part = self.buckets[name].bucket, self.buckets[name].master.to(self.dtype)
+        flat = self._gather(bucket, part)
+        self.mesh.count_sent(flat, bucket.num_shards)
+        return bucket.views(flat)
+
+    def _gather(self, bucket: Bucket, part: torch.Tensor) -> torch.Tensor:
+        """A whole bucket; it travels as bytes, since not every type of numbers may travel."""
+        flat = torch.empty(bucket.num_elements, dtype=part.dtype, device=part.device)
+        group = self.mesh.group(DATA)
+        gather_into(flat.view(torch.uint8), part.contiguous().view(torch.uint8), group=group)
+        return flat
+
+    def accumulate_grads(self, name: str, grads: list[torch.Tensor]) -> None:
+        """Add one microbatch's gradients; after the last, start to reduce them."""
+        state = self.buckets[name]
+        state.num_accumulated += 1
+        last = state.num_accumulated == self.num_microbatches
+        if state.grads.numel() != state.bucket.num_elements:
+            self._accumulate_sharded(state, grads)
+            return
+        views = state.grad_views
+        if state.num_accumulated == 1:
+            # Some were computed there.
+            apart = [(v, g) for v, g in zip(views, grads, strict=True) if v.data_ptr() != g.data_ptr()]
+            if apart:
+                torch._foreach_copy_([view for view, _ in apart], [grad for _, grad in apart])
+        else:
+            torch._foreach_add_(views, [g.to(torch.float32) for g in grads])
+        if last and state.bucket.reduced and len(state.bucket.stages) == 1:
+            self._reduce(state)
+
+    def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
+        if state.num_accumulated == 1:
+            state.grads.zero_()
+        self._settle(MAX_REDUCTIONS_IN_FLIGHT - 1)
+        flat = torch.empty(state.bucket.num_elements, device=self.device)
+        flat[sum(state.bucket.sizes) :] = 0
+        torch._foreach_copy_(list(state.bucket.views(flat)), grads)
+        part = torch.empty_like(state.grads)
+        work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
+        self.mesh.count_sent(flat, state.bucket.num_shards)
+        self.in_flight.append((state, work, part, flat))
+
+    def _settle(self, num_left: int) -> None:
+        """Wait for the oldest reductions of microbatches until ``num_left`` are in flight, and add what they made."""
+        while len(self.in_flight) > num_left:
+            state, work, part, _ = self.in_flight.popleft()
+            work.wait()
+            state.grads += part
+
+    def _reduce(self, state: BucketState) -> None:
+        group = self.mesh.group(DATA)
+        if state.bucket.num_shards == 1:
+            work = dist.all_reduce(state.grads, group=group, async_op=True)
+            self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
+            self.pending[state.bucket.name] = (work, None)
+        else:
+            part = torch.empty_like(state.master)
+            work = scatter_from(part, state.grads, group=group, async_op=True)
+            self.mesh.count_sent(state.grads, state.bucket.num_shards)
+            self.pending[state.bucket.name] = (work, part)
+
+    def finish_gradients(self) -> list[torch.Tensor]:
+        """Wait for all reductions.
+
+        Returns
+        -------
+        The gradient of every bucket's ``master``, summed over the microbatches.
+
+        Raises
+        ------
+        RuntimeError
+            If not every microbatch has given its gradients.
+        """
+        for name, state in self.buckets.items():
+            if state.num_accumulated != self.num_microbatches:
+                raise RuntimeError(
+                    f"{name} ({', '.join(state.bucket.paths)}) has gradients of {state.num_accumulated} microbatches "
+                    f"of {self.num_microbatches}; finish a step only after all its actions"
+                )
+            state.num_accumulated = 0
+        self._settle(0)
+        self._sum_over_stages()
+        grads = []
+        for name, state in self.buckets.items():
+            work, part = self.pending.pop(name, (None, None))
+            if work is not None:
+                work.wait()
+            grads.append(state.grads if part is None else part)
+        return grads
+
+    def _sum_over_stages(self) -> None:
+        """A tied parameter has a gradient in every stage that uses it, some of which may be on this rank."""
+        shared: dict[tuple[str, ...], list[BucketState]] = {}
+        for state in self.buckets.values():
+            if len(state.bucket.stages) > 1:
+                shared.setdefault(state.bucket.paths, []).append(state)
+        # In one order on all ranks, whose buckets may lie in different ones.
+        for _, states in sorted(shared.items()):
+            total = states[0].grads
+            for other in states[1:]:
+                total += other.grads
+            group = self.mesh.stage_group(states[0].bucket.stages)
+            if group is not None:
+                dist.all_reduce(total, group=group)
+                self.mesh.count_sent(total, group.size(), rounds=2)
+            for other in states[1:]:
+                other.grads.copy_(total)
+            for state in states:
+                if state.bucket.reduced:
+                    self._reduce(state)
+
+    def publish_weights(self) -> None:
+        """After the optimizer: give every rank the parameters that others updated."""
+        works = []
+        for state in self.buckets.values():
+            if state.weights is None:
+                continue
+            if state.bucket.num_shards > 1:
+                source = state.master.to(self.dtype) if self.dtype != torch.float32 else state.master.clone()
+                work = gather_into(state.weights, source, group=self.mesh.group(DATA), async_op=True)
+                self.mesh.count_sent(state.weights, state.bucket.num_shards)
+                works.append((work, source))
+            elif self.dtype != torch.float32:
+                state.weights.copy_(state.master)
+        for work, _ in works:
+            work.wait()
+
+    def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a part's.
+
+        Collective where a bucket is shared by the data-parallel ranks.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for name, flat in flats.items():
+            bucket = (self.frozen if name in self.frozen else self.buckets)[name].bucket
+            if flat.numel() != bucket.num_elements:
+                flat = self._gather(bucket, flat)
+            found |= zip(bucket.paths, bucket.views(flat), strict=True)
+        return found

@@ -1,0 +1,98 @@
+"""One run at a time in a folder; the lock is gone with the last process that has it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.job.run.checkpoint import lock
+from trainyard.job.run.checkpoint.lock import FolderLock, check_free, locked
+from trainyard.job.run.errors import CheckpointError
+
+_HOLDS = """
+import sys, time
+from pathlib import Path
+from trainyard.job.run.checkpoint.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_RETRY_S", 0.0)
+
+
+def test_a_second_run_is_told_who_is_there_until_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        said = (
+            rf"another run writes checkpoints to .*: process {other.pid} on {os.uname().nodename} .*since 2"
+        )
+        with pytest.raises(CheckpointError, match=said):
+            check_free(tmp_path)
+        other.kill()
+        other.wait()
+    with locked(tmp_path):
+        pass
+
+
+def _hold(held: FolderLock, told: multiprocessing.Event) -> None:
+    told.wait()
+    held.close()
+
+
+def test_it_is_held_as_long_as_a_process_that_was_started_with_it(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    told = spawn.Event()
+    with locked(tmp_path) as held:
+        process = spawn.Process(target=_hold, args=(held, told))
+        process.start()
+    with pytest.raises(CheckpointError):
+        check_free(tmp_path)
+    told.set()
+    process.join()
+    check_free(tmp_path)
+
+
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "lock").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="symbolic links"):
+        check_free(tmp_path)
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+def test_file_systems_without_locks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", fails)
+    with locked(tmp_path) as held:
+        assert "knows no locks" in held.note
+
+
+def test_a_lock_whose_file_was_deleted_is_still_held(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(CheckpointError, match="another run writes checkpoints"), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+def test_it_is_held_where_folders_are_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "lock_folder", lambda folder: None)
+    with locked(tmp_path) as held:
+        assert not held.note
+        with pytest.raises(CheckpointError):
+            check_free(tmp_path)
