@@ -22,7 +22,7 @@ from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.positional import PositionalDraws
 from trainyard.zoo.registry import build
 
 SEED = 3

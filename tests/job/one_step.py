@@ -15,7 +15,7 @@ from trainyard.job.run.step.state import local_part
 from trainyard.job.task import Task
 from trainyard.program.batch import batch_rows
 from trainyard.program.model import Model
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.positional import PositionalDraws
 
 SEED = 3
 

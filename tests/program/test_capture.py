@@ -19,7 +19,7 @@ from trainyard.program.capture import CaptureError, capture
 from trainyard.program.flops import node_flops, program_flops
 from trainyard.program.model import Model
 from trainyard.program.program import Program
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.positional import PositionalDraws
 from trainyard.zoo.registry import TINY, build
 
 RNG = torch.tensor([3, 1, 0])

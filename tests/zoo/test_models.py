@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.positional import PositionalDraws
 from trainyard.zoo import build, initial_value, names
 from trainyard.zoo.registry import TINY
 

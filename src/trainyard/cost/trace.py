@@ -21,9 +21,9 @@ from trainyard.cost.index_bounds import index_bounds
 from trainyard.cost.memory import last_uses
 from trainyard.cost.ops import is_free, op_bytes
 from trainyard.cost.signature import op_signature
-from trainyard.program import draw_op as _defines_ops  # noqa: F401
 from trainyard.program import spmd
 from trainyard.program.flops import node_flops
+from trainyard.program.random import draw_op as _defines_ops  # noqa: F401
 
 __all__ = ["Fresh", "Instruction", "OpTimes", "Ref", "Trace", "elapsed", "read", "run_trace", "trace_graph"]
 

@@ -24,19 +24,24 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
-from trainyard.program.conversions import HALF, leave_out_conversions
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.nodes import add_placeholder
-from trainyard.program.precision import computed_in, kept_type
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
-from trainyard.program.reached import leaves_of, names_among, refuse_reached_elsewhere, refuse_unreached
-from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
-from trainyard.program.running import Given, Watch, running
-from trainyard.program.simplify import simplify
-from trainyard.program.steady import refuse_unsteady
-from trainyard.program.tracing import gradients, is_backward, layers_recorded, trace, was_written
-from trainyard.program.watching import line_of_model
+from trainyard.program.tracing.conversions import HALF, leave_out_conversions
+from trainyard.program.tracing.precision import computed_in, kept_type
+from trainyard.program.tracing.reached import (
+    leaves_of,
+    names_among,
+    refuse_reached_elsewhere,
+    refuse_unreached,
+)
+from trainyard.program.tracing.refusals import PACKED, refuse_buffer, refuse_parameter
+from trainyard.program.tracing.running import Given, Watch, running
+from trainyard.program.tracing.simplify import simplify
+from trainyard.program.tracing.steady import refuse_unsteady
+from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
+from trainyard.program.tracing.watching import line_of_model
 
 __all__ = ["CaptureError", "capture"]
 
@@ -52,16 +57,17 @@ def capture(
     num_rows : rows of the batch in one execution; by default all rows of the example batch.
     dtype : compute precision. Parameters are traced in this type, buffers and the batch in their own. Ops are in the
         types of their operands or, if this is a type of 16 bits, as ``torch.autocast`` runs them on a GPU
-        (`trainyard.program.precision`).
+        (`trainyard.program.tracing.precision`).
     share : by what loss and metrics, and so the gradients, are multiplied.
 
     Raises
     ------
     CaptureError
-        If the model reads a tensor's value to decide what to run, uses an op that cannot be divided (see
-        `trainyard.program.refusals` and `trainyard.program.draws`), keeps state outside of buffers from which its second
-        step computes something else than its first (see `trainyard.program.steady`), a parameter that plain PyTorch
-        would train has no gradient in the graph, or the batch is not a pytree of tensors with one number of rows.
+        If the model reads a tensor's value to decide what to run, or uses an op that cannot be divided (see
+        `trainyard.program.tracing.refusals` and `trainyard.program.random.draws`); if it keeps state outside of buffers
+        from which its second step computes something else than its first (see `trainyard.program.tracing.steady`); if a
+        parameter that plain PyTorch would train has no gradient in the graph; or if the batch is not a pytree of tensors
+        with one number of rows.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     # From its cache PyTorch tells in another way than at first which results of an op share memory. So that a model's

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainyard.program.random_op import in_threads, position_strides, runs, stream_key
+from trainyard.program.random.dropout_op import in_threads, position_strides, runs, stream_key
 
 
 def initial_value(module: nn.Module, name: str, seed: int, part: Sequence[slice] | None = None) -> Tensor:
@@ -59,7 +59,7 @@ def normal(shape: Sequence[int], bounds: Sequence[tuple[int, int]], key: int) ->
     bounds : first and last (exclusive) index of the part, by dimension.
     key : which numbers (see ``stream_key``).
     """
-    from trainyard.program import random_kernels
+    from trainyard.program.random import kernels
 
     local = tuple(max(0, end - start) for start, end in bounds)
     values = torch.empty(local)
@@ -69,7 +69,7 @@ def normal(shape: Sequence[int], bounds: Sequence[tuple[int, int]], key: int) ->
         first = sum(b[0] * s for b, s in zip(bounds, strides, strict=True))
         lines, flat = starts + np.uint64(first), values.view(-1).numpy()
         in_threads(
-            lambda a, b: random_kernels.normal(flat, lines, length, np.uint64(stride), np.uint64(key), a, b),
+            lambda a, b: kernels.normal(flat, lines, length, np.uint64(stride), np.uint64(key), a, b),
             values.numel(),
         )
     return values

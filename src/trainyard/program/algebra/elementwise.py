@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-import trainyard.program.random  # noqa: F401  (defines the random ops)
+import trainyard.program.random.positional  # noqa: F401  (defines the random ops)
 from trainyard.program.algebra.notation import OpAxes
 from trainyard.program.algebra.rules import (
     args_of,

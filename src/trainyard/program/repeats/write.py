@@ -10,9 +10,9 @@ from torch import Tensor, fx
 
 from trainyard.program.nodes import add_placeholder, copy_node
 from trainyard.program.program import output_args
-from trainyard.program.random import POSITIONAL, SALT
+from trainyard.program.random.positional import POSITIONAL, SALT
 from trainyard.program.repeats.stand_in import Repeats
-from trainyard.program.tracing import is_backward
+from trainyard.program.tracing.trace import is_backward
 
 
 def write_out(graph: fx.Graph, repeats: Repeats, state: Mapping[str, Tensor]) -> dict[str, fx.Node]:

@@ -24,7 +24,7 @@ from trainyard.job.run.errors import FailedRunError
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
     "trainyard.job.run.processes.supervisor",
-    "trainyard.program.random_kernels",
+    "trainyard.program.random.kernels",
     "torch._dynamo",
     "torch.onnx",
 ]

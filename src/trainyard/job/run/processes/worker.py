@@ -32,7 +32,7 @@ from trainyard.job.run.step.state import Values
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.program import Program, tensor_of
-from trainyard.program.random import POSITIONAL
+from trainyard.program.random.positional import POSITIONAL
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainyard.job.run.step.state import Values
 from trainyard.program.model import Model
-from trainyard.program.random_op import stream_key
+from trainyard.program.random.dropout_op import stream_key
 from trainyard.zoo.initial import initial_value
 
 

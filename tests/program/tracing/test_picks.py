@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainyard.program.simplify import simplify
+from trainyard.program.tracing.simplify import simplify
 
 aten = torch.ops.aten
 ROWS = torch.arange

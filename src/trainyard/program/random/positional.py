@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from trainyard.program.draw_op import Distribution, draw
-from trainyard.program.draws import Draws
 from trainyard.program.model import CaptureError
-from trainyard.program.random_op import dropout
-from trainyard.program.watching import frames_now, line_of_model
+from trainyard.program.random.draw_op import Distribution, draw
+from trainyard.program.random.draws import Draws
+from trainyard.program.random.dropout_op import dropout
+from trainyard.program.tracing.watching import frames_now, line_of_model
 
 __all__ = ["POSITIONAL", "SALT", "PositionalDraws", "dropout"]
 
@@ -35,8 +35,8 @@ class PositionalDraws(TorchFunctionMode):
     """Within it, dropout and all other random numbers are drawn by position.
 
     ``torch.nn.functional.dropout`` (and so ``nn.Dropout``) and ``scaled_dot_product_attention`` with dropout
-    use ``trainyard::dropout``, every other op that draws (`trainyard.program.draws`) ``trainyard::draw``, with salts
-    in order of the calls since the mode was entered. Attention with dropout is written out as matmul, softmax,
+    use ``trainyard::dropout``, every other op that draws (`trainyard.program.random.draws`) ``trainyard::draw``, with
+    salts in order of the calls since the mode was entered. Attention with dropout is written out as matmul, softmax,
     dropout, matmul. Without dropout, and in evaluation, nothing changes.
 
     Parameters

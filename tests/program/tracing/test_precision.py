@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
-from trainyard.program.precision import computed_in
 from trainyard.program.program import Program, tensor_of
+from trainyard.program.tracing.precision import computed_in
 
 X, W = torch.full((4, 4), 0.5, dtype=torch.bfloat16), torch.full((4, 4), 0.5)
 HALF, FLOAT = torch.bfloat16, torch.float32

@@ -9,8 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainyard.program.random import PositionalDraws, dropout
-from trainyard.program.random_op import dropout_by_arithmetic, mix64
+from trainyard.program.random.dropout_op import dropout_by_arithmetic, mix64
+from trainyard.program.random.positional import PositionalDraws, dropout
 
 # The first example compiles, which may take longer than hypothesis allows one.
 relaxed = settings(deadline=None)

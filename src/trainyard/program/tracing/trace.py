@@ -23,7 +23,7 @@ def trace(function: Callable[..., Any], *arguments: Any) -> fx.GraphModule:
     """Trace a function of pytrees of fake tensors that may write to tensors; the graph does not.
 
     ``meta["custom"]`` of a node holds the layer (see `layers_recorded`) and the region that is checkpointed (see
-    `trainyard.program.checkpoints`) or, after `gradients`, the phase.
+    `trainyard.program.tracing.checkpoints`) or, after `gradients`, the phase.
     """
 
     def functional(*given: Any) -> Any:

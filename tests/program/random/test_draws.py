@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from trainyard.program.algebra.notation import choices
 from trainyard.program.algebra.rules import axes_of
 from trainyard.program.capture import CaptureError, capture
-from trainyard.program.draw_op import draw, draw_by_arithmetic
 from trainyard.program.placement import Shard
 from trainyard.program.propagate import Axis, propagate
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.draw_op import draw, draw_by_arithmetic
+from trainyard.program.random.positional import PositionalDraws
 
 RNG = torch.tensor([3, 1, 0])
 ROWS, WIDTH = 64, 500

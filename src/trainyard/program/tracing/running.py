@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from trainyard.program.checkpoints import checkpoints_run_once
-from trainyard.program.random import PositionalDraws
+from trainyard.program.random.positional import PositionalDraws
+from trainyard.program.tracing.checkpoints import checkpoints_run_once
 
 
 @dataclass(frozen=True)

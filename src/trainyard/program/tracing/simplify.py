@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from trainyard.program.nodes import add_op, argument, remove_dead
-from trainyard.program.picks import write_picks
+from trainyard.program.tracing.picks import write_picks
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trainyard.program.random_op import (
+from trainyard.program.random.dropout_op import (
     in_threads,
     numbers_at,
     part_of_stream,
@@ -55,7 +55,7 @@ def draw(
     Parameters
     ----------
     shape : of the part that is drawn, which may be all of the whole tensor.
-    rng, salt, batch_dim, row_elements, global_shape, offsets : as of `trainyard.program.random_op.dropout`.
+    rng, salt, batch_dim, row_elements, global_shape, offsets : as of `trainyard.program.random.dropout_op.dropout`.
     distribution : ``uniform`` or ``normal``.
     dtype : floating point.
     """
@@ -81,7 +81,7 @@ def _draw_cpu(
 ) -> Tensor:
     if device.type != "cpu":
         return draw_by_arithmetic(local, rng, distribution, *place, dtype=dtype, device=device)
-    from trainyard.program import random_kernels
+    from trainyard.program.random import kernels
 
     result = torch.empty(local, dtype=_MADE_IN.get(dtype, dtype))
     if result.numel() == 0:
@@ -91,9 +91,9 @@ def _draw_cpu(
 
     def work(first: int, last: int) -> None:
         if distribution == "uniform":
-            random_kernels.uniform(values, *where, _BITS[dtype], first, last)
+            kernels.uniform(values, *where, _BITS[dtype], first, last)
         else:
-            random_kernels.normal(values, *where, first, last)
+            kernels.normal(values, *where, first, last)
 
     in_threads(work, result.numel())
     return result.to(dtype)

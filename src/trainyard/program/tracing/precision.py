@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trainyard.program.conversions import HALF
+from trainyard.program.tracing.conversions import HALF
 
 _KEY = "AutocastCPU"
 

@@ -136,7 +136,7 @@ def _base(rng: Sequence[int], row_elements: int, strides: Iterable[int], offsets
 def _dropout_cpu(
     x: Tensor, rng: Tensor, p: float, salt: int, batch_dim: int, row_elements: int, shape: Any, offsets: Any
 ) -> Tensor:
-    from trainyard.program import random_kernels
+    from trainyard.program.random import kernels
 
     y = _scaled(x, p)
     if y.numel() == 0:
@@ -146,7 +146,7 @@ def _dropout_cpu(
     threshold = np.uint64(round(p * 2**NUM_BITS))
 
     def work(first: int, last: int) -> None:
-        random_kernels.zero_dropped(bits, *where, threshold, first, last)
+        kernels.zero_dropped(bits, *where, threshold, first, last)
 
     in_threads(work, y.numel())
     return y
@@ -155,7 +155,7 @@ def _dropout_cpu(
 def part_of_stream(
     local: Sequence[int], rng: Tensor, salt: int, batch_dim: int, row_elements: int, shape: Any, offsets: Any
 ) -> tuple[np.ndarray[Any, Any], int, np.uint64, np.uint64]:
-    """Which random numbers the elements of a part have: as the kernels of ``random_kernels`` take it.
+    """Which random numbers the elements of a part have: as the kernels of ``kernels`` take it.
 
     Returns
     -------

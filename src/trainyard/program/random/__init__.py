@@ -1,0 +1,1 @@
+"""Random numbers that depend only on where an element lies in its whole tensor, so that every plan draws the same."""
