@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from trainyard.hardware import (
-    Cluster,
     CollectiveSample,
     HardwareError,
     MachineProfile,
@@ -26,7 +25,7 @@ from trainyard.hardware import (
 )
 from trainyard.hardware.local import remembered_cluster
 from trainyard.hardware.measure import machine_identity, measure_machine
-from trainyard.hardware.parse import is_described_by_name
+from trainyard.hardware.parse import cluster_from_yaml, is_described_by_name
 
 
 def _profile(**changes: object) -> MachineProfile:
@@ -89,7 +88,7 @@ def test_cluster_of_a_profile() -> None:
     assert device.peak("bfloat16") == pytest.approx(2e11)
     assert device.memory_bandwidth_bytes_per_s == pytest.approx(1e10)
     assert cluster.route(0, 3) == cluster.route(2, 1)
-    assert Cluster.from_yaml(cluster.to_yaml()) == cluster
+    assert cluster_from_yaml(cluster.to_yaml()) == cluster
 
 
 def test_cache_is_used_replaced_when_corrupt_and_kept_per_machine(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainyard.hardware import Cluster, Node, parse_cluster
-from trainyard.hardware.parse import is_described_by_name
+from trainyard.hardware.parse import cluster_from_yaml, is_described_by_name
 from trainyard.job import planning
 from trainyard.job.plan import PlanError, load_plan, parse_plan
 from trainyard.program.model import Model
@@ -52,7 +52,7 @@ def test_an_edited_cluster_that_kept_its_name_is_the_one_that_is_simulated(tmp_p
 
 
 def test_a_preset_is_written_by_its_name_even_from_a_file() -> None:
-    place = Cluster.from_yaml(parse_cluster(NAME).to_yaml())
+    place = cluster_from_yaml(parse_cluster(NAME).to_yaml())
     plan = planning.plan(small(), place, "data_parallel").plan
     assert plan.place is None
     assert f"\ncluster: {NAME}\n" in plan.to_text()

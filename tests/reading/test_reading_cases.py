@@ -13,7 +13,7 @@ from trainyard.cli import main as cli
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.read import read_workload
 from trainyard.hardware import HardwareError, parse_cluster
-from trainyard.hardware.files import cluster_from_yaml
+from trainyard.hardware.parse import cluster_from_yaml
 from trainyard.job.plan import PlanError, parse_plan
 
 CASES = Path(__file__).parent / "cases"

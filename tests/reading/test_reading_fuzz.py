@@ -21,6 +21,7 @@ from trainyard.fleet.workload.read import read_workload
 from trainyard.fleet.workload.readers.gavel import read_throughputs
 from trainyard.fleet.workload.readers.synergy import read_sensitivities
 from trainyard.hardware import Cluster, HardwareError, MachineProfile, parse_cluster
+from trainyard.hardware.parse import cluster_from_yaml
 from trainyard.job.plan import Plan, PlanError, load_plan, parse_plan
 from trainyard.job.schedules import make_schedule
 from trainyard.program.placement import Shard
@@ -47,7 +48,7 @@ def use_plan(path: Path) -> None:
 def use_cluster(path: Path) -> None:
     cluster = parse_cluster(path)
     cluster.describe()
-    assert Cluster.from_yaml(cluster.to_yaml()).fingerprint() == cluster.fingerprint()
+    assert cluster_from_yaml(cluster.to_yaml()).fingerprint() == cluster.fingerprint()
 
 
 def use_jobs(format: str) -> Callable[[Path], object]:

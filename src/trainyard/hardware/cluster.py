@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
@@ -205,9 +206,7 @@ class Cluster:
 
     @cached_property
     def _fingerprint(self) -> str:
-        from trainyard.hardware.files import cluster_to_dict
-
-        plain: dict[str, Any] = cluster_to_dict(self)
+        plain = self.to_dict()
         plain.pop("name")
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -224,51 +223,46 @@ class Cluster:
     def __hash__(self) -> int:
         return hash(self._fingerprint)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The cluster in numbers, strings, lists and mappings.
+
+        Returns
+        -------
+        dict
+            `trainyard.hardware.parse.cluster_from_dict` reads it back.
+        """
+        devices = list(dict.fromkeys(self.devices))
+        topologies = list(dict.fromkeys(node.topology for node in self.nodes))
+        device_index = {device: i for i, device in enumerate(devices)}
+        topology_index = {topology: i for i, topology in enumerate(topologies)}
+        nodes = []
+        for node, same in groupby(self.nodes):
+            places = [device_index[device] for device in node.devices]
+            nodes.append(
+                {"topology": topology_index[node.topology], "devices": places, "count": len(list(same))}
+            )
+        plain: dict[str, Any] = {
+            "name": self.name,
+            "devices": [device.to_dict() for device in devices],
+            "topologies": [topology.to_dict() for topology in topologies],
+            "nodes": nodes,
+        }
+        if self.fabric != NON_BLOCKING:
+            plain["fabric"] = {
+                "name": self.fabric.name,
+                "links": [dict(vars(link)) for link in self.fabric.links],
+                "edges": [[edge.source, edge.target, edge.link] for edge in self.fabric.edges],
+            }
+        if self.profile is not None:
+            plain["profile"] = self.profile.to_dict()
+        return plain
+
     def to_yaml(self) -> str:
-        """The cluster as YAML; `Cluster.from_yaml` reads it back.
+        """The cluster as YAML.
 
         Returns
         -------
         str
-            A YAML document.
+            A YAML document; `parse_cluster` reads a file of it.
         """
-        from trainyard.hardware.files import cluster_to_yaml
-
-        return cluster_to_yaml(self)
-
-    @staticmethod
-    def from_yaml(text: str) -> Cluster:
-        """Read a cluster from YAML.
-
-        Parameters
-        ----------
-        text
-            What `to_yaml` wrote, or a shorter form (see `trainyard.hardware.files`).
-
-        Returns
-        -------
-        Cluster
-            The cluster.
-
-        Raises
-        ------
-        HardwareError
-            If it cannot be read.
-        """
-        from trainyard.hardware.files import cluster_from_yaml
-
-        return cluster_from_yaml(text)
-
-    @staticmethod
-    def parse(text: str | Path) -> Cluster:
-        """Read a cluster from its text form, a YAML file, or ``"local"``; see `parse_cluster`."""
-        from trainyard.hardware.parse import parse_cluster
-
-        return parse_cluster(text)
-
-    @staticmethod
-    def local(num_processes: int) -> Cluster:
-        """This machine as `num_processes` devices, measured; see `local_cluster`."""
-        from trainyard.hardware.local import local_cluster
-
-        return local_cluster(num_processes)
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=120)

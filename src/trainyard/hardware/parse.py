@@ -1,28 +1,39 @@
-"""The text form of clusters: ``16x8xA100-80G``, ``2x8xA100-80G+1x4xT4``, ``4x8xV100-32G@100Gb``, "
-"``local:4``."""
+"""Clusters as users give them: in text form, as ``local``, or as a YAML file.
+
+The full form names every device, node and link once::
+
+    name: two old machines
+    devices: [{name: T4, memory_bytes: ..., ...}]     # or the name of a preset: [T4]
+    topologies: [{name: ..., num_devices: 2, links: [...], edges: [[gpu0, switch, 0], ...]}]
+    nodes: [{topology: 0, devices: [0, 0], count: 2}]  # indices into the two lists above
+    fabric: {name: ..., links: [...], edges: [[node0, spine, 0], ...]}   # optional
+
+The short form is the text form under one key: ``cluster: 16x8xA100-80G``.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainyard.hardware.cluster import Cluster, Node
+from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
-from trainyard.hardware.files import cluster_from_yaml
-from trainyard.hardware.interconnects import network_of_gbit
-from trainyard.hardware.presets import DEVICES, device_named, node_topology
-from trainyard.hardware.topology import MAX_DEVICES
-from trainyard.reading import raised_as, read_text, shown
+from trainyard.hardware.fabric import NON_BLOCKING, Fabric
+from trainyard.hardware.presets import device_named
+from trainyard.hardware.profile import MachineProfile
+from trainyard.hardware.text import cluster_from_text
+from trainyard.hardware.topology import MAX_DEVICES, Link, NodeTopology, edges_from
+from trainyard.reading import Section, parse_yaml, raised_as, read_text, shown
 
-__all__ = ["is_described_by_name", "parse_cluster"]
+__all__ = ["cluster_from_dict", "cluster_from_yaml", "is_described_by_name", "parse_cluster"]
 
-_PART = re.compile(
-    r"(?:(?P<nodes>\d{1,18})x)?(?P<devices>\d{1,18})x(?P<name>[A-Za-z][\w-]*)"
-    r"(?:@(?:(?P<nics>\d{1,3})x)?(?P<gbit>\d{1,6}(?:\.\d{1,6})?)Gb)?",
-    re.ASCII,
-)
 _LOCAL = re.compile(r"local(?::(?P<count>\d{1,18}))?", re.ASCII)
 _MAX_INCLUDED = 8
+_FIELDS = ("name", "devices", "topologies", "nodes", "fabric", "profile")
+_MOST_ROUTING = 4_000_000  # routes from every device of a node over all its edges: some seconds
 
 
 def parse_cluster(text: str | Path) -> Cluster:
@@ -47,10 +58,10 @@ def parse_cluster(text: str | Path) -> Cluster:
     HardwareError
         If it is none of these; a `ValueError`.
     """
-    return cluster_within(text, ())
+    return _cluster_within(text, ())
 
 
-def cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
+def _cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
     """As `parse_cluster`, in a file that is being read.
 
     Parameters
@@ -69,17 +80,7 @@ def cluster_within(text: str | Path, within: tuple[Path, ...]) -> Cluster:
                 f"cluster file {shown(given)} does not exist; give the path of a YAML file, or a text form"
             )
         return _file(path, within)
-    nodes: list[Node] = []
-    num_devices = 0
-    for part in given.split("+"):
-        more = _nodes_of(part.strip(), given)
-        nodes += more
-        num_devices += len(more) * len(more[0].devices)
-        if num_devices > MAX_DEVICES:
-            raise HardwareError(
-                f"cluster {shown(given)} has more than {MAX_DEVICES} devices, which is the most"
-            )
-    return Cluster(given, tuple(nodes))
+    return cluster_from_text(given)
 
 
 def _file(path: Path, within: tuple[Path, ...]) -> Cluster:
@@ -123,25 +124,111 @@ def _local(count: str | None) -> Cluster:
     return local_cluster(int(count) if count else int(machine_identity()["num_cores"]))
 
 
-def _nodes_of(part: str, given: str) -> list[Node]:
-    """Nodes of one part between plus signs."""
-    match = _PART.fullmatch(part)
-    if match is None:
-        raise HardwareError(
-            f"cluster {shown(given)} cannot be read at {shown(part)}; allowed: NODESxDEVICESxNAME such as "
-            "16x8xA100-80G, one "
-            "node as 8xA100-80G, a network as 4x8xV100-32G@100Gb or @4x100Gb, kinds of nodes joined by +, "
-            "local, "
-            f"local:4, or a YAML file; known devices: {', '.join(DEVICES)}"
+def cluster_from_dict(plain: Mapping[str, Any], within: tuple[Path, ...] = ()) -> Cluster:
+    """Read the plain form of a cluster.
+
+    Parameters
+    ----------
+    plain
+        What `Cluster.to_dict` gives, or a mapping with the single key ``cluster``.
+    within
+        Files that are being read, each named by the one before; none of them can be named again.
+
+    Returns
+    -------
+    Cluster
+        The cluster.
+
+    Raises
+    ------
+    HardwareError
+        If it cannot be read.
+    """
+    with raised_as(HardwareError):
+        given = Section.of(plain, "a cluster")
+        if "cluster" in given:
+            given.refuse_unknown(("cluster",))
+            return _cluster_within(given.text("cluster"), within)
+        given.refuse_unknown(_FIELDS)
+        nodes = _nodes(given)
+        fabric = _fabric(given.section("fabric")) if "fabric" in given else NON_BLOCKING
+        profile = MachineProfile.from_dict(given.section("profile")) if "profile" in given else None
+        return Cluster(given.text("name", "cluster"), nodes, fabric, profile)
+
+
+def _nodes(given: Section) -> tuple[Node, ...]:
+    """The nodes; how many there are is known before they are made."""
+    devices = [_device(entry, given, i) for i, entry in enumerate(given.items_of("devices"))]
+    topologies = [NodeTopology.from_dict(entry) for entry in given.sections("topologies")]
+    for key, known in (("devices", devices), ("topologies", topologies)):
+        if not known:
+            raise given.error(key, "a list with at least one")
+    work = sum((topology.num_devices + 1) * len(topology.edges) for topology in topologies)
+    if work > _MOST_ROUTING:
+        raise given.error(
+            "topologies", f"fewer edges: devices times edges is {work:,}, at most {_MOST_ROUTING:,}"
         )
-    num_nodes, num_devices = int(match["nodes"] or 1), int(match["devices"])
-    if not 1 <= min(num_nodes, num_devices) <= num_nodes * num_devices <= MAX_DEVICES:
-        raise HardwareError(
-            f"cluster {shown(given)} has {num_nodes} x {num_devices} devices at {shown(part)}; allowed: at least 1 x 1 "
-            f"and at most {MAX_DEVICES} devices"
+    nodes: list[Node] = []
+    num_devices = 0
+    for entry in given.sections("nodes"):
+        entry.refuse_unknown(("topology", "devices", "count"))
+        places = Section(
+            entry.source, entry.line, {str(i): x for i, x in enumerate(entry.items_of("devices"))}
         )
-    device = device_named(match["name"])
-    network = network_of_gbit(float(match["gbit"])) if match["gbit"] else None
-    num_nics = int(match["nics"]) if match["nics"] else None
-    topology = node_topology(device.name, num_devices, network, num_nics)
-    return [Node(topology, (device,) * num_devices)] * num_nodes
+        places.what = "devices of a node"
+        here = tuple(devices[places.whole(i, 0, len(devices) - 1)] for i in places)
+        topology = topologies[entry.whole("topology", 0, len(topologies) - 1)]
+        count = entry.whole("count", 1, MAX_DEVICES, 1)
+        num_devices += count * max(1, len(here))
+        if num_devices > MAX_DEVICES:
+            raise entry.error("count", f"a number with which a cluster has at most {MAX_DEVICES:,} devices")
+        nodes += [Node(topology, here)] * count
+    return tuple(nodes)
+
+
+def _device(entry: Any, given: Section, index: int) -> DeviceSpec:
+    """A device by the name of a preset, or by its fields."""
+    if isinstance(entry, str):
+        return device_named(entry)
+    if not isinstance(entry, Mapping):
+        raise given.error("devices", "a list of mappings, or of names of presets")
+    return DeviceSpec.from_dict(Section.of(entry, f"{given.place('devices')}[{index}]"))
+
+
+def _fabric(given: Section) -> Fabric:
+    given.refuse_unknown(("name", "links", "edges"))
+    links = tuple(Link.from_dict(link) for link in given.sections("links"))
+    return Fabric(given.text("name"), links, edges_from(given))
+
+
+def cluster_from_yaml(text: str, source: str | Path = "a cluster", within: tuple[Path, ...] = ()) -> Cluster:
+    """Read a cluster from YAML.
+
+    Parameters
+    ----------
+    text
+        What `Cluster.to_yaml` gives, or a shorter form: see the module.
+    source
+        What errors call it.
+    within
+        As in `cluster_from_dict`.
+
+    Raises
+    ------
+    HardwareError
+        If it cannot be read.
+    """
+    with raised_as(HardwareError):
+        # Which device a number is of is said where its fields are read.
+        plain = parse_yaml(text, source, finite=False)
+        if not isinstance(plain, Section):
+            raise HardwareError(
+                f"{source} holds {shown(plain)}; allowed: a mapping with devices, topologies and nodes, or with "
+                "`cluster: 16x8xA100-80G`"
+            )
+    try:
+        return cluster_from_dict(plain, within)
+    except HardwareError as error:
+        if str(source) in str(error):
+            raise
+        raise HardwareError(f"{source}: {error}") from error

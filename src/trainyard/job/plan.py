@@ -15,7 +15,7 @@ import yaml
 
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
-from trainyard.hardware.files import cluster_from_dict, cluster_to_dict
+from trainyard.hardware.parse import cluster_from_dict
 from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
@@ -198,7 +198,7 @@ class Plan:
         return {
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "cluster": self.cluster if self.place is None else cluster_to_dict(self.place),
+            "cluster": self.cluster if self.place is None else self.place.to_dict(),
             "num_rows": self.num_rows,
             "mesh": {DATA: self.data, TENSOR: self.tensor},
             "schedule": named or self.schedule.to_text(),

@@ -27,7 +27,9 @@ from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.nodes import add_placeholder
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
+from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
+from trainyard.program.steady import refuse_unsteady
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
 from trainyard.program.tracing.precision import computed_in, kept_type
 from trainyard.program.tracing.reached import (
@@ -36,12 +38,10 @@ from trainyard.program.tracing.reached import (
     refuse_reached_elsewhere,
     refuse_unreached,
 )
-from trainyard.program.tracing.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.tracing.running import Given, Watch, running
 from trainyard.program.tracing.simplify import simplify
-from trainyard.program.tracing.steady import refuse_unsteady
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
-from trainyard.program.tracing.watching import line_of_model
+from trainyard.program.watching import line_of_model
 
 __all__ = ["CaptureError", "capture"]
 
@@ -64,8 +64,8 @@ def capture(
     ------
     CaptureError
         If the model reads a tensor's value to decide what to run, or uses an op that cannot be divided (see
-        `trainyard.program.tracing.refusals` and `trainyard.program.random.draws`); if it keeps state outside of buffers
-        from which its second step computes something else than its first (see `trainyard.program.tracing.steady`); if a
+        `trainyard.program.refusals` and `trainyard.program.random.draws`); if it keeps state outside of buffers
+        from which its second step computes something else than its first (see `trainyard.program.steady`); if a
         parameter that plain PyTorch would train has no gradient in the graph; or if the batch is not a pytree of tensors
         with one number of rows.
     """

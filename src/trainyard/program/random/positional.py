@@ -16,7 +16,7 @@ from trainyard.program.model import CaptureError
 from trainyard.program.random.draw_op import Distribution, draw
 from trainyard.program.random.draws import Draws
 from trainyard.program.random.dropout_op import dropout
-from trainyard.program.tracing.watching import frames_now, line_of_model
+from trainyard.program.watching import frames_now, line_of_model
 
 __all__ = ["POSITIONAL", "SALT", "PositionalDraws", "dropout"]
 

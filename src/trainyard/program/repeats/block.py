@@ -16,7 +16,7 @@ from trainyard.program.program import output_args
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.tracing.running import Watch, running
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
-from trainyard.program.tracing.watching import tensors_of
+from trainyard.program.watching import tensors_of
 
 
 @dataclass(frozen=True, eq=False)

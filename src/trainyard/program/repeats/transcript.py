@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from trainyard.program.random.positional import SALT
 from trainyard.program.repeats.block import Call
 from trainyard.program.repeats.equal import description, frozen, is_plain
-from trainyard.program.tracing.watching import Watching, storage_id, tensors_of
+from trainyard.program.watching import Watching, storage_id, tensors_of
 
 
 class Ops:

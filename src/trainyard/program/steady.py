@@ -23,7 +23,7 @@ from trainyard.program.model import CaptureError, Model
 from trainyard.program.repeats import Repeats
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.tracing.running import Given, Held, stepping, untouched
-from trainyard.program.tracing.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
+from trainyard.program.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
 
 _SEED = 0x5EED_0F_0C0DE
 

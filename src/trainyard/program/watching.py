@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.model import CaptureError
-from trainyard.program.tracing.refusals import refused_op, refused_result
+from trainyard.program.refusals import refused_op, refused_result
 
 # Files whose lines are not the model's, by how their names begin.
-_NOT_THE_MODEL = (str(Path(__file__).parents[1]), "<", contextlib.__file__)
+_NOT_THE_MODEL = (str(Path(__file__).parent), "<", contextlib.__file__)
 
 
 def storage_id(tensor: Tensor) -> int:
