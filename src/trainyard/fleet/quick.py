@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.columns import (
     ARRIVAL_S,
@@ -84,13 +84,13 @@ def quick_of(policy: object) -> Quick | None:
     return policy.quick if isinstance(policy, Quickened) else None
 
 
-@compiled
+@lean
 def arrival_s(seen, number):  # type: ignore[no-untyped-def]
     """When a job came."""
     return seen.real[ARRIVAL_S, seen.rows[number]]
 
 
-@compiled
+@lean
 def num_held(seen, number):  # type: ignore[no-untyped-def]
     """Devices that a job has."""
     return seen.whole[HELD, seen.rows[number]]
@@ -102,14 +102,14 @@ def all_held(seen):  # type: ignore[no-untyped-def]
     return seen.whole[HELD][seen.rows]
 
 
-@compiled
+@lean
 def attained_s(seen, number):  # type: ignore[no-untyped-def]
     """Time for which a job had devices."""
     row = seen.rows[number]
     return seen.real[ATTAINED_S, row] + stint_of(seen.real, seen.whole, row, seen.now_s)
 
 
-@compiled
+@lean
 def attained_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times their number."""
     row = seen.rows[number]
@@ -117,13 +117,13 @@ def attained_device_s(seen, number):  # type: ignore[no-untyped-def]
     return seen.real[ATTAINED_DEVICE_S, row] + stint_s * seen.whole[HELD, row]
 
 
-@compiled
+@lean
 def left_s(seen, number):  # type: ignore[no-untyped-def]
     """Time that a job would still take on its gang, where it is fastest; for policies that need "length" and "speed"."""
     return left_s_of(seen.real, seen.rows[number], seen.now_s)
 
 
-@compiled
+@lean
 def left_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times the devices that it asks for."""
     return left_s(seen, number) * seen.whole[NUM_DEVICES, seen.rows[number]]
@@ -135,7 +135,7 @@ def serials(seen):  # type: ignore[no-untyped-def]
     return seen.whole[SERIAL][seen.rows]
 
 
-@compiled
+@lean
 def mark_of(seen, number):  # type: ignore[no-untyped-def]
     """What the policy made of a job when it came."""
     return seen.real[MARK, seen.rows[number]]

@@ -195,7 +195,12 @@ def run(real, row, rate):  # type: ignore[no-untyped-def]
 @lean
 def release_jobs(real, whole, rows, now_s, preempted):  # type: ignore[no-untyped-def]
     for row in rows:
-        settle(real, whole, row, now_s)
-        whole[HELD, row], real[RATE, row] = 0, 0.0
-        whole[NUM_PREEMPTED, row] += preempted
-        real[FINISH_S, row], real[WAITING_SINCE_S, row] = np.inf, now_s
+        release_job(real, whole, row, now_s, preempted)
+
+
+@lean
+def release_job(real, whole, row, now_s, preempted):  # type: ignore[no-untyped-def]
+    settle(real, whole, row, now_s)
+    whole[HELD, row], real[RATE, row] = 0, 0.0
+    whole[NUM_PREEMPTED, row] += preempted
+    real[FINISH_S, row], real[WAITING_SINCE_S, row] = np.inf, now_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import lean
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.mechanism.books import Books, Ints
 
@@ -53,14 +53,14 @@ class Ends:
         return row
 
 
-@compiled
+@lean
 def _expect(finish_s, when_s, heap, place, size, rows):  # type: ignore[no-untyped-def]
     for row in rows:
         size = expect(when_s, heap, place, size, row, finish_s[row])
     return size
 
 
-@compiled
+@lean
 def next_end(finish_s, when_s, heap, place, size):  # type: ignore[no-untyped-def]
     """Drop ends that are no longer on the books; returns how many there are, and the first, infinite if there is none."""
     while size:

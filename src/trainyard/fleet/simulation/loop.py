@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.mechanism.books import Floats, Ints
 from trainyard.fleet.mechanism.columns import (
@@ -32,7 +32,7 @@ from trainyard.fleet.mechanism.columns import (
     SERIAL,
     WAITED_S,
     enter,
-    release_jobs,
+    release_job,
     remove_row,
     start_jobs,
     waiting_rows,
@@ -216,14 +216,14 @@ def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last)
             return LOOK, state
 
 
-@compiled
+@lean
 def _next_s(tables, counts, clock, num_coming):  # type: ignore[no-untyped-def]
     """The next moment at which the policy is asked, or the one that is not over."""
     arrival_s = tables.reals[ARRIVES_S, counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
     return min(clock[MOMENT_S], arrival_s, _end_s(tables, counts), clock[WAKE_S])
 
 
-@compiled
+@lean
 def _end_s(tables, counts):  # type: ignore[no-untyped-def]
     counts[ENDS], end_s = next_end(
         tables.real[FINISH_S], tables.when_s, tables.heap, tables.place, counts[ENDS]
@@ -231,7 +231,7 @@ def _end_s(tables, counts):  # type: ignore[no-untyped-def]
     return end_s
 
 
-@compiled
+@lean
 def _pass_until(next_s, tables, counts, clock, num_coming, is_last):  # type: ignore[no-untyped-def]
     """All that happens until a moment, ends before arrivals; returns why to leave off, or -1."""
     end_s = _end_s(tables, counts)
@@ -254,7 +254,7 @@ def _pass_until(next_s, tables, counts, clock, num_coming, is_last):  # type: ig
             return -1
 
 
-@compiled
+@lean
 def _count(now_s, counts, clock):  # type: ignore[no-untyped-def]
     """Jobs times time until now, before their number changes."""
     clock[JOBS_TIMES_S] += counts[ACTIVE] * (now_s - clock[COUNTED_S])
@@ -262,7 +262,7 @@ def _count(now_s, counts, clock):  # type: ignore[no-untyped-def]
     return clock[JOBS_TIMES_S]
 
 
-@compiled
+@lean
 def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     """The next job comes."""
     number, counts[UNUSED] = counts[LET_IN], counts[UNUSED] - 1
@@ -282,12 +282,12 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     _note_use(now_s, tables, counts)
 
 
-@compiled
+@lean
 def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     """A job has done its work."""
     real, whole = tables.real, tables.whole
     counts[FREE] += change_holding(row, -1, real, whole, tables.written, tables.free)
-    release_jobs(real, whole, np.array([row]), now_s, False)
+    release_job(real, whole, row, now_s, False)
     _note_use(now_s, tables, counts)
     note = tables.ended[:, counts[ENDED]]
     note[END_SERIAL], note[END_ALLOWED] = whole[SERIAL, row], whole[ALLOWED, row]
@@ -304,7 +304,7 @@ def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     counts[UNUSED] += 1
 
 
-@compiled
+@lean
 def _note_use(now_s, tables, counts):  # type: ignore[no-untyped-def]
     """Devices in use and jobs that wait from now on; see `Recorder.in_use`."""
     last, in_use, waiting = counts[USED] - 1, len(tables.kind_of) - counts[FREE], counts[WAITING]
@@ -316,7 +316,7 @@ def _note_use(now_s, tables, counts):  # type: ignore[no-untyped-def]
     tables.used_s[last], tables.used[last], tables.queued[last] = now_s, in_use, waiting
 
 
-@compiled
+@lean
 def _may_change(terms, counts):  # type: ignore[no-untyped-def]
     """Whether a decision could have an effect."""
     if terms.preempts:
