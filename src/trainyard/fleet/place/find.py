@@ -130,8 +130,10 @@ def has_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped
 
 @lean
 def note_failed(failed, wanted, bits, partition, how):  # type: ignore[no-untyped-def]
-    failed[0, wanted], failed[1, wanted] = 1, bits
-    failed[2, wanted], failed[3, wanted] = partition, how
+    """Note a job that found no place; of one that wants more than there is, that is known without."""
+    if wanted < failed.shape[1]:
+        failed[0, wanted], failed[1, wanted] = 1, bits
+        failed[2, wanted], failed[3, wanted] = partition, how
 
 
 @compiled

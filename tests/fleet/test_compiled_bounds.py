@@ -1,0 +1,43 @@
+"""Compiled code goes beyond no array, which nothing would say there: as Python it raises, and finds the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from trainyard.fleet import simulate
+from trainyard.fleet.setting import setting_of
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.generate import philly_jobs
+
+POLICIES = ("fifo(backfill=True)", "srtf", "las", "tiresias", "tiresias(promote_knob=1.0)")
+SITES = ("4x4", "4x4@16cpu,64GB", "2x4xV100+2x2xA100")
+
+
+def completions() -> list[float]:
+    """Of jobs that wait for each other, some of which want more than is free of devices or processors."""
+    simulate._EXPRESS_AFTER = 5
+    few = list(philly_jobs(60, mean_gap_s=300.0, most_devices=8))
+    jobs = [replace(job, cpus=6.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(few)]
+    runs = (setting_of(policy).simulate(jobs, Site.parse(site)) for policy in POLICIES for site in SITES)
+    return [run.mean_completion_s for run in runs]
+
+
+def test_compiled_code_stays_within_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "_EXPRESS_AFTER", simulate._EXPRESS_AFTER)  # as it was, after the test
+    done = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [repr(each) for each in completions()]
+
+
+if __name__ == "__main__":
+    print(*map(repr, completions()))
