@@ -152,6 +152,26 @@ def test_every_type_has_a_queue_unless_there_is_one_for_all() -> None:
     assert one == {"a": 100, "b": 200, "c": 110, "either": 120}
 
 
+def test_easy_has_a_reservation_for_every_type_unless_there_is_one_queue() -> None:
+    site = Site.parse("1x2xA100+1x4xV100")
+    jobs = [
+        declared_job(name, arrival_s, size, length_s, device_types=(kind,), limit_s=length_s)
+        for name, kind, arrival_s, size, length_s in (
+            ("a", "A100", 0.0, 2, 100.0),
+            ("first", "A100", 1.0, 2, 100.0),
+            ("b", "V100", 2.0, 3, 100.0),
+            ("wide", "V100", 3.0, 4, 100.0),
+            ("long", "V100", 4.0, 1, 500.0),
+        )
+    ]
+    each, one = (
+        simulate_fleet(jobs, site, fifo(backfill="easy", one_queue=is_one)) for is_one in (False, True)
+    )
+    assert finished(each) == {"a": 100, "first": 200, "b": 102, "wide": 202, "long": 702}
+    assert finished(one) == {"a": 100, "first": 200, "b": 102, "wide": 604, "long": 504}
+    assert (each.queues, one.queues) == ("one per device type", "one")
+
+
 def test_nothing_is_taken_for_a_job_that_can_have_a_type_that_is_free() -> None:
     jobs = [declared_job("long", 0, 2, 300, device_types=("A100",)), declared_job("either", 190, 1, 10)]
     run = simulate_fleet(jobs, Site.parse("1x2xA100+1x1xV100"), srtf())

@@ -72,17 +72,14 @@ def test_every_partition_has_a_queue(site: Site) -> None:
         of("e", "debug", 4, 2, 10.0),
     ]
     # e could have node 0, for which b waits, or node 2: there it finds a place when c ends.
-    assert finished(setting_of("fifo").simulate(jobs, site)) == {
-        "a": 100,
-        "b": 200,
-        "c": 12,
-        "d": 210,
-        "e": 22,
-    }
-    one = finished(setting_of("fifo(one_queue=True)").simulate(jobs, site))
-    assert one == {"a": 100, "b": 200, "c": 110, "d": 210, "e": 210}
-    whole = finished(setting_of("fifo").simulate(jobs, Site.parse("2x2xV100+1x4xA100")))
-    assert whole == {"a": 100, "b": 101, "c": 110, "d": 111, "e": 111}
+    each = setting_of("fifo").simulate(jobs, site)
+    assert finished(each) == {"a": 100, "b": 200, "c": 12, "d": 210, "e": 22}
+    assert each.queues == "one per device type and partition"
+    one = setting_of("fifo(one_queue=True)").simulate(jobs, site)
+    assert finished(one) == {"a": 100, "b": 200, "c": 110, "d": 210, "e": 210}
+    assert one.queues == "one"
+    whole = setting_of("fifo").simulate(jobs, Site.parse("2x2xV100+1x4xA100"))
+    assert finished(whole) == {"a": 100, "b": 101, "c": 110, "d": 111, "e": 111}
 
 
 def test_a_more_urgent_job_takes_nodes_of_its_partition_only(site: Site) -> None:
@@ -140,4 +137,6 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "fifo",
     ]
     assert main(["fleet", "simulate", *options]) == 0
-    assert "cluster.yaml: 2x2xV100+1x4xA100@24cpu: 2 jobs, 8 devices" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cluster.yaml: 2x2xV100+1x4xA100@24cpu: 2 jobs, 8 devices" in said
+    assert "one per device type and partition" in said

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -162,6 +162,13 @@ class Priority:
             in_order if callable(self.quick_key) else in_known_order,
         )
         return Quick(decide, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
+
+    @property
+    def holds_up(self) -> Literal["nobody", "same nodes", "all"]:
+        """Whom a job holds up that finds no place."""
+        if self.backfill:
+            return "nobody"
+        return "all" if self.one_queue else "same nodes"
 
     @property
     def _blocks(self) -> bool:

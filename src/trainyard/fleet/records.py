@@ -83,6 +83,7 @@ class FleetRun:
     Attributes
     ----------
     policy, placement : names of both; the placement in words where the policy has one of its own.
+    queues : those of the policy, in words; empty where that says nothing.
     jobs : that ended.
     arrival_s, first_start_s, finish_s : when each came, first had devices, and ended.
     waiting_s : time without devices, from arrival to end.
@@ -101,6 +102,7 @@ class FleetRun:
 
     policy: str
     placement: str
+    queues: str
     site: Site
     jobs: tuple[Submitted, ...]
     arrival_s: Floats
@@ -316,7 +318,7 @@ class Recorder:
         for notes, more in zip(self.series, found.tolist(), strict=True):
             notes.extend(more)
 
-    def result(self, policy: str, site: Site, placement: str = "") -> FleetRun:
+    def result(self, policy: str, site: Site, placement: str = "", queues: str = "") -> FleetRun:
         """The notes as a value."""
         values = np.array(self.values).reshape(-1, len(COLUMNS))
         columns = {name: values[:, i].copy() for i, name in enumerate(COLUMNS)}
@@ -324,6 +326,7 @@ class Recorder:
         return FleetRun(
             policy,
             placement,
+            queues,
             site,
             tuple(self.jobs),
             num_preempted=preempted,

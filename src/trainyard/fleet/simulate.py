@@ -23,7 +23,7 @@ from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
-from trainyard.fleet.traits import placing
+from trainyard.fleet.traits import placing, queues
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
 
@@ -80,7 +80,9 @@ def simulate_fleet(
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
     holdings = Holdings(site, policy, how, costs or Costs(), notes, fate, crowding)
-    return _Simulator(jobs, policy, holdings, rounds, strict).run(name, placing(policy, place))
+    return _Simulator(jobs, policy, holdings, rounds, strict).run(
+        name, placing(policy, place), queues(policy, site)
+    )
 
 
 class _Standing(NamedTuple):
@@ -144,7 +146,7 @@ class _Simulator:
         self.standing = self.standing_at_losses = _Standing.of(self.holdings, 0.0)
         self.num_losses = 0
 
-    def run(self, name: str, placement: str) -> FleetRun:
+    def run(self, name: str, placement: str, queues: str) -> FleetRun:
         while self.arrivals.job is not None or self.books.num_active:
             self._advance()
             if self._may_change():
@@ -154,7 +156,7 @@ class _Simulator:
                 self._refuse_to_restart_for_ever()
             if self.clock.num_moments == _EXPRESS_AFTER:
                 self._ride()
-        return self.notes.result(name, self.holdings.site.whole, placement)
+        return self.notes.result(name, self.holdings.site.whole, placement, queues)
 
     def _ride(self) -> None:
         """Take the express for as far as it goes, if it goes here at all."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from trainyard.fleet.site import Site
 
 
 @runtime_checkable
@@ -86,6 +89,26 @@ def placing(policy: object, place: str) -> str:
     if isinstance(policy, PlacingSome) and policy.places_some:
         return f"{policy.places_by}, else {place}"
     return place
+
+
+@runtime_checkable
+class Queueing(Protocol):
+    """A policy under which a job that finds no place may hold up those after it."""
+
+    @property
+    def holds_up(self) -> Literal["nobody", "same nodes", "all"]:
+        """Whom: those that could have some of the same nodes, or all."""
+        ...
+
+
+def queues(policy: object, site: Site) -> str:
+    """Which queues a policy has, in words; empty where there can be but one, or none holds up anybody."""
+    if site.is_one_pool or not isinstance(policy, Queueing) or policy.holds_up == "nobody":
+        return ""
+    if policy.holds_up == "all":
+        return "one"
+    pools = {"device type": len(site.device_types) > 1, "partition": bool(site.partitions)}
+    return f"one per {' and '.join(pool for pool, is_one in pools.items() if is_one)}"
 
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]

@@ -86,6 +86,8 @@ def devices_table(runs: Sequence[FleetRun]) -> tuple[Columns, Rows]:
         ("useful", lambda run: percent_text(run.useful) if run.jobs else ""),
         ("preempted", lambda run: str(run.num_preemptions) if run.jobs else ""),
     ]
+    if any(run.queues for run in order):
+        cells.insert(1, ("queues", lambda run: run.queues))
     if any(run.num_failures for run in order):
         cells.append(("failures", lambda run: str(run.num_failures)))
     if any(run.refused for run in order):
@@ -105,7 +107,7 @@ def fleet_tables(
     """One row per policy in each, best first: what it is for jobs, and what the devices did."""
     return (
         make_table(title, *league(runs, baseline, cannot)),
-        make_table("", *devices_table(runs), text_columns=2),
+        make_table("", *devices_table(runs), text_columns=3 if any(run.queues for run in runs) else 2),
     )
 
 
@@ -203,6 +205,7 @@ def run_document(
     return {
         "policy": run.policy,
         "placement": run.placement,
+        "queues": run.queues,
         **_times(run),
         "to_baseline": None if baseline is None else beside(run, baseline),
         "num_left_out": len(run.left_out),

@@ -29,7 +29,7 @@ def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> P
     queue; with ``one_queue`` all that come after it.
     """
     if backfill == "easy":
-        return EasyBackfilling()
+        return EasyBackfilling(one_queue)
     return Priority(
         lambda s: s.arrival_s,
         backfill=backfill,

@@ -15,6 +15,7 @@ D. A. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -31,18 +32,29 @@ _INF = float("inf")
 
 @dataclass(frozen=True)
 class EasyBackfilling:
-    """See the module; it takes nothing away from jobs that run, but looks at them."""
+    """See the module; it takes nothing away from jobs that run, but looks at them.
 
+    Attributes
+    ----------
+    one_queue : whether the first that waits is the only one with a reservation, whichever nodes others could have.
+    """
+
+    one_queue: bool = False
     needs: frozenset[Need] = field(default=frozenset({"limit"}), init=False)
     preempts: bool = field(default=True, init=False)
     heeds: frozenset[Wish] = field(default=ORDERED, init=False)
+
+    @property
+    def holds_up(self) -> Literal["same nodes", "all"]:
+        """Whom the first that waits may hold up."""
+        return "all" if self.one_queue else "same nodes"
 
     def start(self, site: Site) -> None:
         """It remembers nothing."""
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
         """Those that run, then those that start, in the order of their arrival."""
-        plan = _Plan(snapshot)
+        plan = _Plan(snapshot, self.one_queue)
         starting = [number for number in plan.candidates() if plan.starts(number)]
         order = np.concatenate((plan.running, np.array(starting, np.int64)))
         return Targets(
@@ -91,9 +103,9 @@ class _Plan:
     running, waiting : numbers of jobs.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, one_queue: bool) -> None:
         self.running, self.waiting = np.flatnonzero(snapshot.held > 0), np.flatnonzero(snapshot.held == 0)
-        self._snapshot, self._free = snapshot, snapshot.trial()
+        self._snapshot, self._free, self._one_queue = snapshot, snapshot.trial(), one_queue
         self._reserved: list[_Reservation] = []
         self._start_s: dict[int, float] = {}
         begin_s = np.where(snapshot.was_started, snapshot.first_start_s, snapshot.now_s)
@@ -133,7 +145,9 @@ class _Plan:
         failed = self._failed.get(waiting.asks)
         if failed is not None and end_s >= failed:  # of one without a limit, the end is infinite
             return False
-        before = [each for each in self._reserved if (each.first.nodes & waiting.nodes).any()]
+        before = [
+            each for each in self._reserved if self._one_queue or (each.first.nodes & waiting.nodes).any()
+        ]
         on = waiting.find(self._free)
         if on is None:
             self._failed[waiting.asks] = -_INF
