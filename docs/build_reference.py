@@ -1,4 +1,4 @@
-"""Write docs/reference/ from docstrings: the public API, every verb of the command line, every format of traces.
+"""Write docs/reference/ from docstrings: the public API, the command line, formats of traces, what policies see and say.
 
 python docs/build_reference.py            writes the pages
 python docs/build_reference.py --check    fails if they are not up to date
@@ -23,7 +23,7 @@ os.environ["NO_COLOR"] = "1"
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    return {"api.md": api_page(), "cli.md": cli_page(), "traces.md": traces_page()}
+    return {"api.md": api_page(), "cli.md": cli_page(), "traces.md": traces_page(), "policies.md": policies_page()}
 
 
 def api_page() -> str:
@@ -125,6 +125,20 @@ def traces_page() -> str:
     for module, names in by_module.items():
         said = inspect.cleandoc(sys.modules[module].__doc__ or "")
         parts += [f"## {', '.join(f'`{name}`' for name in names)}", "", f"```text\n{said}\n```", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def policies_page() -> str:
+    """What a policy of the fleet sees, and what it says."""
+    from trainyard.fleet.policy import Policy, Priority, Reasons, Targets
+    from trainyard.fleet.site import Site
+    from trainyard.fleet.snapshot import Snapshot
+    from trainyard.fleet.workload.job import Grant, Job
+
+    parts = ["# Policies", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
+    parts += ["How to write one: [Write a policy](../guide-write-a-policy.md).", ""]
+    for thing in (Policy, Snapshot, Job, Grant, Site, Targets, Reasons, Priority):
+        parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

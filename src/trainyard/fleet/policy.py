@@ -70,7 +70,7 @@ class Targets(NamedTuple):
     batch_size, cpus, memory_bytes : of each; 0 is the job's own.
     backfill : whether a job may run before one that is more urgent and does not fit.
     one_queue : without backfill, whether a job that finds no place holds up all that come after it; by default those that
-        could have devices of its types.
+        could have some of the same nodes.
     leftovers : whether devices that no fraction claims in a round go to jobs whose fraction is 0.
     ask_again_s : when the policy wants to decide next, if nothing happens before.
     stands : whether the policy has nothing to change for as long as every job has devices.
@@ -104,19 +104,17 @@ class Targets(NamedTuple):
 
 
 class Policy(Protocol):
-    """A scheduling policy.
-
-    Attributes
-    ----------
-    needs : what it has to know.
-    preempts : whether it takes devices away from running jobs.
-    """
+    """A scheduling policy."""
 
     @property
-    def needs(self) -> frozenset[Need]: ...
+    def needs(self) -> frozenset[Need]:
+        """What it has to know."""
+        ...
 
     @property
-    def preempts(self) -> bool: ...
+    def preempts(self) -> bool:
+        """Whether it takes devices away from running jobs."""
+        ...
 
     def start(self, site: Site) -> Any:
         """The state before the first decision; immutable, like all states."""

@@ -62,6 +62,7 @@ class Snapshot:
 
     @property
     def num_jobs(self) -> int:
+        """How many jobs there are."""
         return len(self.rows)
 
     @cached_property
@@ -98,6 +99,7 @@ class Snapshot:
 
     @cached_property
     def arrival_s(self) -> Floats:
+        """When every job was submitted."""
         return self._books.arrival_s[self.rows]
 
     @cached_property
@@ -136,10 +138,12 @@ class Snapshot:
 
     @cached_property
     def weight(self) -> Floats:
+        """Of every job, in weighted fairness."""
         return self._books.weight[self.rows]
 
     @cached_property
     def is_running(self) -> Bools:
+        """Whether every job has devices."""
         return self.held > 0
 
     @cached_property
@@ -173,6 +177,7 @@ class Snapshot:
 
     @cached_property
     def was_started(self) -> Bools:
+        """Whether every job ever had devices."""
         return ~np.isnan(self.first_start_s)
 
     @cached_property

@@ -140,6 +140,7 @@ class Plan:
 
     @property
     def num_microbatches(self) -> int:
+        """Parts into which the rows of a step are cut."""
         return self.schedule.num_microbatches
 
     @property
@@ -149,6 +150,7 @@ class Plan:
 
     @property
     def num_ranks(self) -> int:
+        """Ranks on all axes together."""
         return self.pipeline * self.data * self.tensor
 
     def coordinate(self, rank: int) -> dict[str, int]:

@@ -30,6 +30,7 @@ class Grant(NamedTuple):
 
     @property
     def num_devices(self) -> int:
+        """How many devices it has."""
         return len(self.devices)
 
 
@@ -215,10 +216,12 @@ class Job:
 
     @property
     def least_devices(self) -> int:
+        """The fewest devices that it can run on."""
         return self.min_devices or self.num_devices
 
     @property
     def most_devices(self) -> int:
+        """The most devices that it can use."""
         return self.max_devices or self.num_devices
 
     @property
