@@ -23,7 +23,12 @@ os.environ["NO_COLOR"] = "1"
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    return {"api.md": api_page(), "cli.md": cli_page(), "traces.md": traces_page(), "policies.md": policies_page()}
+    return {
+        "api.md": api_page(),
+        "cli.md": cli_page(),
+        "traces.md": traces_page(),
+        "policies.md": policies_page(),
+    }
 
 
 def api_page() -> str:

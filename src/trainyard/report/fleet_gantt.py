@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.site import Site
 from trainyard.report.fleet_axes import TimeAxis, layout
-from trainyard.report.fleet_stints import Shown, Stints
+from trainyard.report.fleet_stints import DrawnRun, Stints
 from trainyard.report.page import PALETTE, Figure
 from trainyard.report.units import duration_text
 
@@ -38,7 +38,7 @@ def numbers_of(runs: Sequence[FleetRun]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def most_bars_each(runs: Sequence[Shown]) -> int:
+def most_bars_each(runs: Sequence[DrawnRun]) -> int:
     """How many bars of every run a page can hold; what some do not need is for the others."""
     left = _MOST_BARS
     counts = sorted(len(each.stints.job) for each in runs)
@@ -50,7 +50,7 @@ def most_bars_each(runs: Sequence[Shown]) -> int:
     return _MOST_BARS
 
 
-def what_ran_where(shown: Shown, labels: Sequence[str], axis: TimeAxis, most_bars: int) -> Figure:
+def what_ran_where(shown: DrawnRun, labels: Sequence[str], axis: TimeAxis, most_bars: int) -> Figure:
     """One row per device, or per node where there are many, and behind it a bar per job and stint.
 
     Parameters

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
 from trainyard.report.fleet_axes import NUM_PARTS, TimeAxis, layout, line
-from trainyard.report.fleet_stints import Shown, means_over_time
+from trainyard.report.fleet_stints import DrawnRun, means_over_time
 from trainyard.report.page import Figure, nice
 from trainyard.report.units import duration_text
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 _MOST_BARS = 40
 
 
-def waiting_jobs(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+def waiting_jobs(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
     """Jobs that wait, before their first devices and later."""
     means = [
         _means(run.series.time_s, np.diff(run.series.num_waiting, prepend=0.0), axis) for run, *_ in runs
@@ -30,7 +30,7 @@ def waiting_jobs(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
     return _figure("Jobs that wait", "jobs without devices", runs, means, axis)
 
 
-def waiting_devices(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+def waiting_devices(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
     """Devices that the jobs that wait ask for; not of runs of which it is not known when jobs had some."""
     known = [each for each in runs if each.run.spans or not each.run.num_preemptions]
     means = [_means(*_asked_for(run), axis) for run, *_ in known]
@@ -51,7 +51,7 @@ def _asked_for(run: FleetRun) -> tuple[Floats, Floats]:
     return times_s, np.concatenate((asked, -had, had, -asked))
 
 
-def in_use(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
+def in_use(runs: Sequence[DrawnRun], axis: TimeAxis) -> Figure:
     """Devices in use, of all types."""
     means = [
         _means(run.series.time_s, np.diff(run.series.num_devices_in_use, prepend=0.0), axis)
@@ -61,7 +61,7 @@ def in_use(runs: Sequence[Shown], axis: TimeAxis) -> Figure:
     return _figure("Devices in use", "devices", runs, means, axis, most)
 
 
-def use_by_type(runs: Sequence[Shown], axis: TimeAxis) -> tuple[Figure, ...]:
+def use_by_type(runs: Sequence[DrawnRun], axis: TimeAxis) -> tuple[Figure, ...]:
     """Devices in use of every type, where there are several; not of runs of which it is not known who had which."""
     known = [each for each in runs if len(each.run.site.device_types) > 1 and each.run.spans]
     if not known:
@@ -81,7 +81,7 @@ def use_by_type(runs: Sequence[Shown], axis: TimeAxis) -> tuple[Figure, ...]:
     )
 
 
-def use_by_node(runs: Sequence[Shown]) -> Figure:
+def use_by_node(runs: Sequence[DrawnRun]) -> Figure:
     """The share of its devices' time in which each node is in use, from the first arrival to the last end."""
     drawn = layout("node", "in use (%)", height=320)
     drawn["yaxis"]["range"] = [0, 105]
@@ -94,7 +94,7 @@ def use_by_node(runs: Sequence[Shown]) -> Figure:
     )
 
 
-def _by_node(shown: Shown) -> dict[str, Any]:
+def _by_node(shown: DrawnRun) -> dict[str, Any]:
     run, site = shown.run, shown.run.site
     edges_s = np.array([run.end_s - run.makespan_s, run.end_s])
     busy, sizes = shown.stints.busy(edges_s, site.node_of)[:, 0], np.bincount(site.node_of)
@@ -118,7 +118,7 @@ def _means(times_s: Floats, changes: Floats, axis: TimeAxis) -> Floats:
 
 
 def _figure(
-    heading: str, what: str, runs: Sequence[Shown], means: Sequence[Floats], axis: TimeAxis, most: int = 0
+    heading: str, what: str, runs: Sequence[DrawnRun], means: Sequence[Floats], axis: TimeAxis, most: int = 0
 ) -> Figure:
     """A line for every run: means over equal parts of the time; no figure if no time passes.
 

@@ -18,7 +18,7 @@ from trainyard.report.fleet_groups import Part, groups_table, losers
 from trainyard.report.fleet_league import devices_table, league, ranked_runs
 from trainyard.report.fleet_losers import extra_waiting, losing_jobs, waits_by_group
 from trainyard.report.fleet_over_time import in_use, use_by_node, use_by_type, waiting_devices, waiting_jobs
-from trainyard.report.fleet_stints import Shown, stints_of
+from trainyard.report.fleet_stints import DrawnRun, stints_of
 from trainyard.report.page import PALETTE, Figure, Table, html_page, nice
 from trainyard.report.units import duration_text, percent_text
 
@@ -54,7 +54,7 @@ def fleet_page(
     """
     order = ranked_runs(runs)
     number = numbers_of(order)
-    shown = [Shown(run, stints_of(run, number), PALETTE[i % len(PALETTE)]) for i, run in enumerate(order)]
+    shown = [DrawnRun(run, stints_of(run, number), PALETTE[i % len(PALETTE)]) for i, run in enumerate(order)]
     end_s = max(
         chain((run.end_s for run in order), (s.end_s for run in order for s in run.spans)), default=0.0
     )
@@ -116,12 +116,12 @@ def _whose(
     return found if jobs is None else [*found, jobs]
 
 
-def _completions(runs: Sequence[Shown]) -> Figure:
+def _completions(runs: Sequence[DrawnRun]) -> Figure:
     axes = "completion time, arrival to end", "share of jobs done within"
     return _distributions("Completion times", runs, lambda run: run.completion_s, axes)
 
 
-def _waiting(runs: Sequence[Shown]) -> Figure:
+def _waiting(runs: Sequence[DrawnRun]) -> Figure:
     at_once = [
         f"{run.policy} {percent_text(float(np.mean(run.waiting_s <= 0)))}" for run, *_ in runs if run.jobs
     ]
@@ -130,7 +130,7 @@ def _waiting(runs: Sequence[Shown]) -> Figure:
     return _distributions("Waiting times", runs, lambda run: run.waiting_s, axes, note)
 
 
-def _unfairness(runs: Sequence[Shown]) -> Figure:
+def _unfairness(runs: Sequence[DrawnRun]) -> Figure:
     axes = "completion time / with an equal share", "share of jobs with no more"
     note = "Jobs right of 1 would have been done sooner with an equal share of the cluster."
     return _distributions("Finish-time fairness", runs, lambda run: run.unfairness, axes, note, is_time=False)
@@ -138,7 +138,7 @@ def _unfairness(runs: Sequence[Shown]) -> Figure:
 
 def _distributions(
     heading: str,
-    runs: Sequence[Shown],
+    runs: Sequence[DrawnRun],
     values_of: Callable[[FleetRun], NDArray[np.float64]],
     axes: tuple[str, str],
     note: str = "",

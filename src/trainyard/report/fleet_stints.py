@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.records import FleetRun
 
-__all__ = ["Shown", "Stints", "means_over_time", "stints_of"]
+__all__ = ["DrawnRun", "Stints", "means_over_time", "stints_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,7 +66,7 @@ class Stints:
         return devices, np.clip(self.start_s[which], before_s, self.end_s[which]), self.end_s[which]
 
 
-class Shown(NamedTuple):
+class DrawnRun(NamedTuple):
     """A run on a page, in its colour."""
 
     run: FleetRun

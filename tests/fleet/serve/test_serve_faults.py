@@ -33,7 +33,7 @@ from trainyard.fleet.setting import setting_of
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload.job import Grant, Job
-from trainyard.fleet.workload.level1 import LateError, Level1Processes, UnansweredError
+from trainyard.fleet.workload.level1 import AnswerTimeoutError, Level1Processes, UnansweredError
 from trainyard.fleet.workload.own import read_form
 
 
@@ -188,7 +188,7 @@ def test_a_submission_is_tried_again_while_the_daemon_is_busy(monkeypatch: pytes
 
 def refuse_late(question: str, arguments: tuple[Any, ...]) -> Any:
     """No answer in time."""
-    raise LateError("late")
+    raise AnswerTimeoutError("late")
 
 
 def test_a_job_is_looked_at_beside_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

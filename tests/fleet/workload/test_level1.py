@@ -13,14 +13,14 @@ from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload import level1
 from trainyard.fleet.workload.level1 import (
+    AnswerTimeoutError,
     BusyError,
-    LateError,
     Level1Process,
     Level1Processes,
     UnansweredError,
     ask,
     ask_through,
-    quick_ones,
+    only_quick_answers,
     waiting_at_most,
 )
 
@@ -82,7 +82,7 @@ def test_what_takes_long_keeps_nobody_waiting() -> None:
     def quick(question: str, about: tuple[Any, ...]) -> Any:
         heard.append(("quick", question))
         if question == "long":
-            raise LateError("late")
+            raise AnswerTimeoutError("late")
         return 1
 
     def slow(question: str, about: tuple[Any, ...]) -> Any:
@@ -90,7 +90,7 @@ def test_what_takes_long_keeps_nobody_waiting() -> None:
         return 2
 
     answers = Level1Processes(quick, slow)
-    with quick_ones():
+    with only_quick_answers():
         assert answers("short", ()) == 1
         with pytest.raises(BusyError, match="takes a while"):
             answers("long", ())

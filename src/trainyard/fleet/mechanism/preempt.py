@@ -175,7 +175,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], sizes[:placed] = found
-    reach, num_left, last = _reach(first, order, outcome, rows, books, tables)
+    available, num_left, last = _available(first, order, outcome, rows, books, tables)
     failed, unblocked, passed = nothing_failed(num_left), empty(0, int64), first
     may_skip = backfill and aux.shape[1] == 0
     for i in range(first, len(order)):
@@ -203,15 +203,15 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             wish = n, bits, usable, own_how, need
             taken = find_place(*wish, per_node, by_type, aux, are_in_racks(per_node))
             if len(taken) == 0:
-                _count_kept(order[passed:i], -1, outcome, rows, books, per_device, reach)
+                _count_kept(order[passed:i], -1, outcome, rows, books, per_device, available)
                 passed = i
-                taken = _take_away(wish, i, reach, order, outcome, rows, books, tables)
+                taken = _take_away(wish, i, available, order, outcome, rows, books, tables)
                 if len(taken):
                     last = len(order) - 1
                 else:
                     note_failed(failed, n, *key)
         if len(taken):
-            _take(taken, n, need, given[count:], reach, tables)
+            _take(taken, n, need, given[count:], available, tables)
             outcome[number] = GETS
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
@@ -221,35 +221,35 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _take(taken, n, need, given, reach, tables):  # type: ignore[no-untyped-def]
+def _take(taken, n, need, given, available, tables):  # type: ignore[no-untyped-def]
     """A job takes devices of nodes, which are written down, and what comes with them."""
     per_device, per_node, by_type, aux, _ = tables
     take(taken, n, given, per_device, per_node, by_type)
-    count_as_taken(taken, need, 1, *reach)
+    count_as_taken(taken, need, 1, *available)
     if aux.shape[1]:
         change_auxiliary(taken, need, -1, aux)
 
 
 @compiled
-def _reach(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _available(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """What is free and what those have who keep it; how many devices that is; and the place of the last that waits."""
     per_device, per_node, by_type, aux, _ = tables
-    reach, last = (per_node.copy(), by_type.copy(), aux.copy()), first
-    _count_kept(order[first:], 1, outcome, rows, books, per_device, reach)
+    available, last = (per_node.copy(), by_type.copy(), aux.copy()), first
+    _count_kept(order[first:], 1, outcome, rows, books, per_device, available)
     for i in range(first, len(order)):
         if outcome[order[i]] in (WAITS, LOSES):
             last = i
-    return reach, reach[1].sum(), last
+    return available, available[1].sum(), last
 
 
 @lean
-def _count_kept(numbers, sign, outcome, rows, books, per_device, reach):  # type: ignore[no-untyped-def]
+def _count_kept(numbers, sign, outcome, rows, books, per_device, available):  # type: ignore[no-untyped-def]
     """What those of some jobs have that keep it counts as free (1), or no longer (-1).
 
     Nearly all jobs are looked at in most decisions, and to call a function for each would take longer than what it does.
     """
     real, whole, written = books
-    nodes, types, more = reach
+    nodes, types, more = available
     held, first_device, node_of = whole[HELD], whole[FIRST_DEVICE], per_device[NODE]
     free, type_of = nodes[FREE], nodes[TYPE]
     for number in numbers:
@@ -291,22 +291,22 @@ def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-d
 
 
 @compiled
-def _take_away(wish, i, reach, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _take_away(wish, i, available, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """A place for a job that finds none else, once the less urgent ones that have it lost it.
 
     Parameters
     ----------
     wish : what `find_place` has to know of the job.
     i : its place in the order.
-    reach : what is free, and what those have who come after it.
+    available : what is free, and what those have who come after it.
     """
     n, bits, usable, own_how, need = wish
-    nodes, types, more = reach
+    nodes, types, more = available
     taken = find_place(n, bits, usable, own_how, need, nodes, types, more, are_in_racks(nodes))
     if len(taken):
         others = _less_urgent(i, order, outcome)
         taken = _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables)
-        _free(taken, need, others, outcome, rows, books, tables)
+        _preempt(taken, need, others, outcome, rows, books, tables)
     return taken
 
 
@@ -350,7 +350,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
 
 
 @compiled
-def _free(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _preempt(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
     real, whole, written = books
     per_device, per_node, _, aux, _ = tables

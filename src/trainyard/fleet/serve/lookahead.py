@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from trainyard.fleet.serve.tables import Record
-from trainyard.fleet.workload.level1 import BusyError, quick_ones
+from trainyard.fleet.workload.level1 import BusyError, only_quick_answers
 
 __all__ = ["Lookahead"]
 
@@ -18,7 +18,7 @@ class Lookahead:
 
     Parameters
     ----------
-    look : at a job; what goes wrong with it the scheduler finds, too, and says. See `quick_ones`.
+    look : at a job; what goes wrong with it the scheduler finds, too, and says. See `only_quick_answers`.
     done : called when a job has been looked at.
     """
 
@@ -55,7 +55,7 @@ class Lookahead:
 
     def _takes_long(self, record: Record) -> bool:
         try:
-            with quick_ones():
+            with only_quick_answers():
                 self._look(record)
         except Exception as error:
             return isinstance(error, BusyError)

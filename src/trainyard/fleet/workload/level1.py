@@ -19,14 +19,14 @@ from trainyard.fleet.errors import one_line
 from trainyard.fleet.site import FleetError
 
 __all__ = [
+    "AnswerTimeoutError",
     "BusyError",
-    "LateError",
     "Level1Process",
     "Level1Processes",
     "UnansweredError",
     "ask",
     "ask_through",
-    "quick_ones",
+    "only_quick_answers",
     "waiting_at_most",
 ]
 
@@ -50,7 +50,7 @@ class BusyError(UnansweredError):
     """Others ask, or it takes long, and whoever asks does not wait for longer."""
 
 
-class LateError(UnansweredError):
+class AnswerTimeoutError(UnansweredError):
     """There was no answer in time."""
 
 
@@ -114,7 +114,7 @@ def waiting_at_most(limit_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def quick_ones() -> Iterator[None]:
+def only_quick_answers() -> Iterator[None]:
     """Within it, this thread has only quick answers of `Level1Processes`; else there is a `BusyError`."""
     _waits.only_quick = True
     try:
@@ -172,7 +172,7 @@ class Level1Process:
             If it needs more memory, or the question has no answer.
         UnansweredError
             If the process was lost.
-        LateError
+        AnswerTimeoutError
             If there was no answer in time.
         BusyError
             See `waiting_at_most`.
@@ -217,7 +217,7 @@ class Level1Process:
         self._pipe.send((question, arguments))
         if not self._pipe.poll(self.limit_s):
             self._end()
-            raise LateError(f"looking at it took more than {self.limit_s:g} s")
+            raise AnswerTimeoutError(f"looking at it took more than {self.limit_s:g} s")
         self._num_answers += 1
         found, problem, passes = self._pipe.recv()
         if passes:
@@ -267,7 +267,7 @@ class Level1Processes:
         if key not in self._late:
             try:
                 return self._quick(question, arguments)
-            except LateError:
+            except AnswerTimeoutError:
                 self._late[key] = None
                 for old in list(self._late)[:-_KEPT]:
                     self._late.pop(old, None)

@@ -54,11 +54,11 @@ class EasyBackfilling:
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
         """Those that run, then those that start, in the order of their arrival."""
-        plan = _Plan(snapshot, self.one_queue)
-        starting = [number for number in plan.candidates() if plan.starts(number)]
-        order = np.concatenate((plan.running, np.array(starting, np.int64)))
+        backfill = _Backfill(snapshot, self.one_queue)
+        starting = [number for number in backfill.candidates() if backfill.starts(number)]
+        order = np.concatenate((backfill.running, np.array(starting, np.int64)))
         return Targets(
-            order, stands=True, reasons=Reasons(np.setdiff1d(plan.waiting, order), plan.why)
+            order, stands=True, reasons=Reasons(np.setdiff1d(backfill.waiting, order), backfill.why)
         ), state
 
 
@@ -95,7 +95,7 @@ class _Reservation:
         return None if self.first.find(free) is None else free
 
 
-class _Plan:
+class _Backfill:
     """Who starts now, played through job by job.
 
     Attributes
