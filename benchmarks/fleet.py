@@ -168,7 +168,7 @@ def event_workloads(folder: Path | None) -> dict[str, tuple[list[Job], Site]]:
     ten = [replace(job, name=f"{file.stem}-{job.name}") for file in files for job in read_workload(file)]
     return {
         "philly": (list(read_workload(folder / "pollux" / "traces" / "philly.csv")), Site.uniform(64, 8)),
-        "elasticflow": (by_arrival(ten), Site.uniform(160, 8)),
+        "elasticflow": (list(by_arrival(ten)), Site.uniform(160, 8)),
     }
 
 
@@ -194,7 +194,7 @@ def pollux_jobs(folder: Path) -> list[Job]:
 def sia_jobs(folder: Path) -> list[Job]:
     """The first workload of Sia, whose jobs run on three types of devices."""
     trace = folder / "sia" / "workloads" / "philly" / "workload-1.csv"
-    return list(read_pollux(trace, folder / "sia" / "traces", _SIA_SITE.device_types))
+    return list(read_pollux(trace, folder / "sia" / "traces", device_types=_SIA_SITE.device_types))
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def write_workload(file: Path, jobs: Sequence[JobInSteps]) -> None:
 
 def concordance(jobs: Sequence[dict[str, Any]]) -> float:
     """Share of the pairs of jobs that ended in the order in which they were to."""
-    places = [job["predicted_place"] for job in sorted(jobs, key=lambda job: int(job["measured_place"]))]
+    places = [int(job["predicted_place"]) for job in sorted(jobs, key=lambda job: int(job["measured_place"]))]
     pairs = [(a, b) for i, a in enumerate(places) for b in places[i + 1 :]]
     return sum(a < b for a, b in pairs) / len(pairs)
 

@@ -23,6 +23,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from record import write_record
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
+from torch.multiprocessing.spawn import start_processes
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import DATA, Plan
@@ -181,7 +183,7 @@ def take_turns(rank: int, case: str, is_ours: bool, port: int) -> dict[str, Any]
     num_ranks, sizes, peer = CASES[case]
     torch.set_num_threads(1)
     step = ours(rank, **sizes) if is_ours else peer(rank)
-    turns = dist.TCPStore("localhost", port, timeout=timedelta(minutes=5))
+    turns = TCPStore("localhost", port, timeout=timedelta(minutes=5))
     seconds: list[float] = []
     losses: list[float] = []
     for pair in range(WARM_UP + PAIRS):
@@ -204,9 +206,7 @@ def run_peer(case: str, port: int) -> list[dict[str, Any]]:
     """PyTorch's side, in processes that are started as PyTorch starts them."""
     num_ranks = CASES[case][0]
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(
-            be_peer, (case, port, folder), nprocs=num_ranks, start_method="spawn"
-        )
+        start_processes(be_peer, (case, port, folder), nprocs=num_ranks, start_method="spawn")
         return [torch.load(Path(folder) / str(rank)) for rank in range(num_ranks)]
 
 
@@ -229,7 +229,7 @@ def run(case: str) -> dict[str, float]:
         If the two sides do not start with the same loss.
     """
     num_ranks = CASES[case][0]
-    turns = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    turns = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     turns.set("turn0", "")
     with ThreadPoolExecutor() as both:
         peer = both.submit(run_peer, case, turns.port)
