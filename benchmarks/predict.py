@@ -35,7 +35,6 @@ from trainyard.job.plan import Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.task import Setting, Task, apply
@@ -96,9 +95,7 @@ def run_rank(rank: int, name: str, plan: Plan) -> Measured:
     torch.set_num_threads(1)
     model = build(name)
     lowered = lower(Task(model).program(plan.rows_per_microbatch), plan)
-    executor = Executor(
-        lowered, rank, initial_values(model, 0), OptimizerConfig(), torch.device("cpu"), seed=0
-    )
+    executor = Executor(lowered, rank, initial_values(model, 0), torch.device("cpu"), seed=0)
     batch = {f"batch.{key}": value for key, value in model.batch.items()}
     laps, cpu = [], []
     for step in range(_STEPS):

@@ -27,10 +27,10 @@ from torch._C._distributed_c10d import TCPStore
 from torch.multiprocessing.spawn import start_processes
 
 from trainyard.job.lower.lower import lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
@@ -91,7 +91,7 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
         bucket_bytes=4 * 2**20,
     )
     values = {name: p.detach().clone() for name, p in chosen.module.named_parameters()}
-    executor = Executor(lower(program, plan), rank, values.__getitem__, OPTIMIZER, torch.device("cpu"))
+    executor = Executor(lower(program, plan, OPTIMIZER), rank, values.__getitem__, torch.device("cpu"))
     batch = {f"batch.{name}": tensor for name, tensor in chosen.batch.items()}
     return lambda step: executor.step(batch, step).losses["loss:loss"]
 

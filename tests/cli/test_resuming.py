@@ -12,10 +12,10 @@ import pytest
 from trainyard.cli import main as cli
 from trainyard.cli.resuming import DEFAULTS, SavedRun, settled
 from trainyard.cli.train import Options
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import single_device
 from trainyard.job.run.checkpoint.saved import path_of, read_run, write_run
 from trainyard.job.run.errors import CheckpointError
-from trainyard.job.run.step.optimizer import OptimizerConfig
 
 RUN = SavedRun(
     Path("f/step-00000004"),

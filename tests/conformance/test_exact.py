@@ -8,8 +8,8 @@ from torch.utils import _pytree as pytree
 
 from trainyard.job.catalog import CATALOG
 from trainyard.job.lower.lower import lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.step.optimizer import OptimizerConfig
 
 RELATIVE = 1e-5
 OPTIMIZER = OptimizerConfig("sgd", lr=0.05, momentum=0.9, weight_decay=0.1)

@@ -9,14 +9,15 @@ from functools import cache
 from typing import Any
 
 import torch
+from one_step import summed
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, TENSOR, Plan, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -186,10 +187,9 @@ def train_rank(rank: int, plan_text: str, optimizer: OptimizerConfig) -> Any:
     plan = parse_plan(plan_text)
     task = task_of(plan.model, plan.num_rows, plan.dtype)
     executor = Executor(
-        lower(task.program(plan.rows_per_microbatch), plan),
+        lower(task.program(plan.rows_per_microbatch), plan, optimizer),
         rank,
         initial_values(task.model.module).__getitem__,
-        optimizer,
         torch.device("cpu"),
         seed=SEED,
     )
@@ -197,8 +197,7 @@ def train_rank(rank: int, plan_text: str, optimizer: OptimizerConfig) -> Any:
     batch = _by_path(task.model.batch)
     executor.forward_backward(batch, 0)
     state = executor.state
-    flat = dict(zip(state.buckets, state.finish_gradients(), strict=True))
-    grads = {k: v.clone() for k, v in state.local_tensors(flat).items()}
+    _, grads = summed(executor)
     executor.buffers = buffers
     results = [executor.step(batch, step) for step in range(STEPS)]
     params = state.local_tensors({n: s.master for n, s in state.buckets.items()})

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import single_device
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.processes.worker import Prepared, Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 
@@ -71,6 +71,7 @@ def run(
     known, prepared = _prepared()
     asked = {"optimizer": OPTIMIZER, "checkpoint": folder, **options}
     work = Work(known.model, known.plan, FunctionData(batch), TrainConfig(steps, resume=resume, **asked))
+    prepared = replace(prepared, lowered=replace(prepared.lowered, optimizer=work.config.optimizer))
     said: list[Any] = []
     train_rank(work, prepared, 0, torch.device("cpu"), said.append, resume)
     return said[0], said[1:]

@@ -10,7 +10,6 @@ from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan
 from trainyard.job.run.step.data import by_path
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.run.step.state import local_part
 from trainyard.job.task import Task
 from trainyard.program.batch import batch_rows
@@ -43,13 +42,18 @@ def stepped(task: Task, plan: Plan, rank: int) -> tuple[float, dict[str, Tensor]
     held = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     values = {n: v.detach().clone() for n, v in held.items()}
     lowered = lower(task.program(plan.rows_per_microbatch), plan)
-    sgd = OptimizerConfig("sgd", lr=0.0)
-    executor = Executor(lowered, rank, values.__getitem__, sgd, torch.device("cpu"), seed=SEED)
-    sums = executor.forward_backward(by_path(task.model.batch), 0)
-    losses = executor._reduce_losses(sums)()
+    executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), seed=SEED)
+    executor.forward_backward(by_path(task.model.batch), 0)
+    losses, grads = summed(executor)
+    return losses["loss:loss"], grads, executor
+
+
+def summed(executor: Executor) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """The losses and this rank's gradients after the actions of a step, summed over the ranks; without an update."""
+    executor.update["gradients"]()
     state = executor.state
-    grads = state.local_tensors(dict(zip(state.buckets, state.finish_gradients(), strict=True)))
-    return losses["loss:loss"], {n: g.clone() for n, g in grads.items()}, executor
+    grads = state.local_tensors(dict(zip(state.buckets, state.gradients(state.buckets), strict=True)))
+    return executor.wait_losses(), {name: grad.clone() for name, grad in grads.items()}
 
 
 def own_part(executor: Executor, path: str, whole: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -11,14 +11,15 @@ import edge_models as models
 import pytest
 import torch
 import torch.nn.functional as F
+from one_step import summed
 from torch import Tensor, nn
 
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.capture import CaptureError, capture
@@ -143,18 +144,16 @@ def _train(case: Case, rank: int) -> dict[str, Any]:
     """What one rank has after one backward pass, and after one whole step more."""
     held = dict(case.model().module.state_dict(keep_vars=True))
     values = {name: value.detach().clone() for name, value in held.items()}
-    optimizer = OptimizerConfig("sgd", lr=0.05)
-    executor = Executor(case.lowered(), rank, values.__getitem__, optimizer, torch.device("cpu"))
+    lowered = replace(case.lowered(), optimizer=OptimizerConfig("sgd", lr=0.05))
+    executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"))
     # Every message has the same tag: as on devices, receives match sends by their order alone.
     executor._tag = lambda *_: 0  # type: ignore[method-assign]
     batch = {f"batch.{key}": value for key, value in case.model().batch.items()}
-    sums = executor.forward_backward(batch, 0)
+    executor.forward_backward(batch, 0)
     waiting = len(executor.state.in_flight)
-    state = executor.state
-    flat = dict(zip(state.buckets, state.finish_gradients(), strict=True))
-    grads = {path: value.clone().numpy() for path, value in state.local_tensors(flat).items()}
+    losses, summed_grads = summed(executor)
+    grads = {path: value.numpy() for path, value in summed_grads.items()}
     buffers = {path: value.float().numpy() for path, value in executor.buffers.items()}
-    losses = executor._reduce_losses(sums)()
     executor.step(batch, 1)
     assert not executor.values, "values outlive their step"
     return {"grads": grads, "buffers": buffers, "losses": losses, "waiting": waiting}
@@ -229,9 +228,9 @@ def test_two_reductions_are_in_flight_however_many_microbatches_there_are(
 def test_a_missing_gradient_is_noticed() -> None:
     case = ALONE["constants"]
     values = {**case.model().module.state_dict()}
-    executor = Executor(case.lowered(), 0, values.__getitem__, OptimizerConfig("sgd"), torch.device("cpu"))
+    executor = Executor(case.lowered(), 0, values.__getitem__, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"a\.weight.*gradients of 0 microbatches of 2"):
-        executor.state.finish_gradients()
+        executor.state.finish_accumulation()
 
 
 def test_a_buffer_written_in_two_stages_is_refused() -> None:

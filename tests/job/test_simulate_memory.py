@@ -17,7 +17,6 @@ from trainyard.job.plan import Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedule import Action, Schedule, parse_action
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import assemble
@@ -73,7 +72,7 @@ class Watched(Executor):
 
 
 def held_by_the_executor(rank: int, lowered: Lowered, model: Model) -> list[int]:
-    executor = Watched(lowered, rank, initial_values(model, 0), OptimizerConfig(), torch.device("cpu"))
+    executor = Watched(lowered, rank, initial_values(model, 0), torch.device("cpu"))
     executor.held_bytes = []  # type: ignore[attr-defined]
     executor.forward_backward({f"batch.{k}": v for k, v in model.batch.items()}, 0)
     return executor.held_bytes

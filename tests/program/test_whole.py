@@ -14,7 +14,6 @@ from trainyard.job.lower.lower import lower
 from trainyard.job.planning import plan
 from trainyard.job.run.step.data import DataError, by_path, check_batch
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
@@ -56,7 +55,7 @@ def test_an_executor_cuts_rows_but_no_whole_entry() -> None:
     planned = plan(model, "1x1xA100-80G", "data_parallel")
     lowered = lower(planned.task.program(4), planned.plan)
     values = {**model.module.state_dict(), **lowered.program.constants}
-    executor = Executor(lowered, 0, values.__getitem__, OptimizerConfig("sgd"), torch.device("cpu"))
+    executor = Executor(lowered, 0, values.__getitem__, torch.device("cpu"))
     found = executor.step(by_path(batch), 0).losses["loss:loss"]
     assert found == pytest.approx(model.loss(model.module, batch).item(), rel=1e-6)
 

@@ -14,8 +14,8 @@ from trainyard.cli.launcher import is_launched, is_silent, num_launched
 
 if TYPE_CHECKING:
     from trainyard.cli.training import TrainingOptions
+    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import Plan
-    from trainyard.job.run.step.optimizer import OptimizerConfig
     from trainyard.job.task import Task
 
 __all__ = ["SavedRun", "saved_run", "settled", "usual"]
@@ -130,11 +130,11 @@ def saved_run(options: TrainingOptions) -> SavedRun | None:
 
 
 def _read(checkpoint: Path) -> SavedRun:
+    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import parse_plan
     from trainyard.job.run.checkpoint.folders import read_about
     from trainyard.job.run.config import TrainConfig
     from trainyard.job.run.errors import CheckpointError
-    from trainyard.job.run.step.optimizer import OptimizerConfig
     from trainyard.user_file import is_file
 
     about = read_about(checkpoint)

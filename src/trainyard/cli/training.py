@@ -82,8 +82,8 @@ class TrainingOptions(Common):
         ----------
         run : that goes on, if one does.
         """
+        from trainyard.job.optimizer import OptimizerConfig
         from trainyard.job.run.config import TrainConfig
-        from trainyard.job.run.step.optimizer import OptimizerConfig
 
         asked: dict[str, Any] = {
             name: getattr(self, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")

@@ -153,7 +153,7 @@ def trace_graph(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) 
 
 def _instruction(node: fx.Node, position: Mapping[fx.Node, int], dead: Iterable[fx.Node]) -> Instruction:
     frees = tuple(position[n] for n in dead)
-    if node.target in _LEFT_OUT:
+    if node.target in spmd.UNBOUND:
         return Instruction(position[node], None, (), {}, None, frees, _left_by(node))
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -186,7 +186,6 @@ def _plain(value: Any, refer: Mapping[fx.Node, Ref]) -> Any:
     return value
 
 
-_LEFT_OUT = spmd.COLLECTIVES | {spmd.axis_offset, spmd.accumulate_grads, spmd.gather_params}
 # A core computes about as many while it moves a byte.
 _FLOPS_PER_BYTE = 8
 

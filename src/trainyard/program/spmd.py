@@ -1,7 +1,7 @@
 """Ops that exist only in lowered graphs: what the ranks of one mesh axis do together.
 
 In a graph these functions are names: a graph is the same for every rank, and ``bind`` replaces them by the
-methods of a ``Communicator`` (real processes, or the ranks of a test in one process) before it runs.
+methods of a rank (a process, or a rank of a test in one process), a ``Communicator``, before it runs.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ class Communicator(Protocol):
     ) -> torch.Tensor:
         """From ``Shard(dim, blocks)`` to ``Shard(to_dim, to_blocks)``."""
 
-    def accumulate_grads(self, bucket: str, grads: list[torch.Tensor]) -> None:
-        """Add the gradients of a bucket's parameters to its buffer, and reduce it when the step is complete."""
 
-    def gather_params(self, bucket: str) -> tuple[torch.Tensor, ...]:
-        """The whole parameters of a bucket of which every data-parallel rank keeps a part."""
+UNBOUND: set[Any] = set()
+"""All ops that a rank gives a meaning."""
 
 
-def _unbound(name: str) -> Callable[..., Any]:
+def unbound(name: str) -> Callable[..., Any]:
+    """An op that is only a name, until `bind` puts a rank's method of that name in its place."""
+
     def function(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"{name} is part of a lowered graph; bind the graph to a communicator first")
+        raise RuntimeError(f"{name} is part of a lowered graph; bind the graph to a rank first")
 
     function.__name__ = name
     function.__qualname__ = name
     function.__module__ = __name__
+    UNBOUND.add(function)
     return function
 
 
-axis_offset = _unbound("axis_offset")
-all_reduce = _unbound("all_reduce")
-all_gather = _unbound("all_gather")
-reduce_scatter = _unbound("reduce_scatter")
-all_to_all = _unbound("all_to_all")
-accumulate_grads = _unbound("accumulate_grads")
-gather_params = _unbound("gather_params")
+axis_offset = unbound("axis_offset")
+all_reduce = unbound("all_reduce")
+all_gather = unbound("all_gather")
+reduce_scatter = unbound("reduce_scatter")
+all_to_all = unbound("all_to_all")
+# Of the state of a rank, by the name of a bucket: add gradients to it, and make its parameters whole.
+accumulate_grads = unbound("accumulate_grads")
+gather_params = unbound("gather_params")
 
 COLLECTIVES: frozenset[Any] = frozenset({all_reduce, all_gather, reduce_scatter, all_to_all})
-_BOUND = COLLECTIVES | {axis_offset, accumulate_grads, gather_params}
 
 
 def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: int) -> torch.Tensor:
@@ -150,14 +151,14 @@ def _own_targets(
     return local, scale if weight is None else scale * weight[local]
 
 
-def bind(graph_module: fx.GraphModule, communicator: Communicator) -> fx.GraphModule:
-    """A copy of a lowered graph in which collectives are the communicator's methods."""
+def bind(graph_module: fx.GraphModule, rank: object) -> fx.GraphModule:
+    """A copy of a lowered graph in which the ops that are only names are a rank's methods."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in graph_module.graph.nodes:
         new = copy_node(graph, node, copied.__getitem__)
-        if node.target in _BOUND:
-            new.target = getattr(communicator, node.target.__name__)
+        if node.target in UNBOUND:
+            new.target = getattr(rank, node.target.__name__)
         copied[node] = new
     graph.set_codegen(graph_module.graph._codegen)
     return fx.GraphModule(graph_module, graph)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from one_step import summed
 
 from trainyard.job.lower.in_place import products_in_place
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulation.memory import stage_memory
 from trainyard.job.task import Task
@@ -39,12 +39,11 @@ def test_only_one_microbatch_in_float32_computes_in_place() -> None:
 def test_gradients_are_those_of_plain_pytorch_and_not_of_the_step_before() -> None:
     model, given = build("llama-tiny", ROWS), lowered("llama-tiny")
     values = {name: value.detach().clone() for name, value in model.module.named_parameters()}
-    executor = Executor(given, 0, values.__getitem__, OptimizerConfig(), torch.device("cpu"))
+    executor = Executor(given, 0, values.__getitem__, torch.device("cpu"))
     batch = {f"batch.{name}": tensor for name, tensor in model.batch.items()}
     for step in range(2):
         executor.forward_backward(batch, step)
-        flat = dict(zip(executor.state.buckets, executor.state.finish_gradients(), strict=True))
-    found = executor.state.local_tensors(flat)
+        _, found = summed(executor)
     model.loss(model.module, model.batch).backward()
     for name, value in model.module.named_parameters():
         assert value.grad is not None

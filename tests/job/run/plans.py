@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, TENSOR, Plan
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import TextData
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.placement import Shard, parse_placement

@@ -16,6 +16,7 @@ from trainyard.fleet.run.home import JobHome
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.config import TrainConfig, Work
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.heartbeat import Heartbeats
@@ -23,7 +24,6 @@ from trainyard.job.run.processes.logs import rank_log
 from trainyard.job.run.processes.worker import Prepared, prepare
 from trainyard.job.run.processes.worker_group import print_to
 from trainyard.job.run.step.data import DataError, example_data
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.run.train import train_prepared
 from trainyard.job.task import Task
 

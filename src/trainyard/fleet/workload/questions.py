@@ -99,9 +99,9 @@ def _checkpoint_problem(model: str, most_bytes: float) -> str:
     """Why the checkpoints of a model take more of the disk than they may; "" if they do not."""
     import torch
 
+    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.run.checkpoint.quota import QuotaError, check_quota, checkpoint_bytes
     from trainyard.job.run.config import TrainConfig
-    from trainyard.job.run.step.optimizer import OptimizerConfig
     from trainyard.zoo import build
 
     with CAPTURING, torch.device("meta"):

@@ -14,6 +14,8 @@ from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.cut import Cut, ancestors, cut
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
+from trainyard.job.lower.update import Update, write_update
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
@@ -89,6 +91,8 @@ class Lowered:
     inputs : placements of batch and buffer inputs, by path and axis.
     totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
+    optimizer : how parameters are updated.
+    updates : what each pipeline rank runs at the end of a step.
     """
 
     plan: Plan
@@ -98,15 +102,27 @@ class Lowered:
     params: Mapping[str, Param]
     inputs: Mapping[str, Mapping[str, Placement]]
     results: Mapping[str, Mapping[str, Placement]]
-    totals: Segment | None = None
+    totals: Segment | None
+    optimizer: OptimizerConfig
+
+    @cached_property
+    def updates(self) -> tuple[Update, ...]:
+        schedule = self.plan.schedule
+        losses = sorted(name for name in self.results if not name.startswith("buffer:"))
+        of_rank = (
+            [s for s in self.stages if schedule.rank_of(s.stage) == rank]
+            for rank in range(self.plan.pipeline)
+        )
+        return tuple(write_update(self.plan, [b for s in own for b in s.buckets], losses) for own in of_rank)
 
 
-def lower(program: Program, plan: Plan) -> Lowered:
+def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None) -> Lowered:
     """Apply a plan.
 
     Parameters
     ----------
     program : captured on ``plan.rows_per_microbatch`` rows.
+    optimizer : how parameters are updated; by default AdamW.
 
     Raises
     ------
@@ -137,6 +153,7 @@ def lower(program: Program, plan: Plan) -> Lowered:
         {i.path: inputs[i.path] for i in program.inputs},
         {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
         None if program.totals is None else _totals(program.totals, plan),
+        optimizer or OptimizerConfig(),
     )
 
 

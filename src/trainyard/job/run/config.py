@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.step.data import Data
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.program.model import Model
 
 ModelSource = Callable[[], Model]

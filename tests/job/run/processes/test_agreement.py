@@ -9,11 +9,11 @@ import plans
 import pytest
 import torch
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.config import RankStep, Work
 from trainyard.job.run.processes.fork_server import WorkerError, run_ranks
 from trainyard.job.run.processes.worker import Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import plans
 import pytest
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.quota import QuotaError, checkpoint_bytes
 from trainyard.job.run.config import StepMetrics
 from trainyard.job.run.processes.logs import Metrics, cut, metrics_files
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.run.train import _Recorder, train
 from trainyard.private import make_private, only_for_user, require_private, write_private
 

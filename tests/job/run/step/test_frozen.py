@@ -10,10 +10,10 @@ from torch import nn
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.folders import read_whole
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import FixedData
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.run.train import train
 from trainyard.job.task import Setting, Task, apply
 from trainyard.program.model import Model

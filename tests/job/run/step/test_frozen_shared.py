@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.simulation.memory import state_bytes
 from trainyard.job.task import Setting, Task, apply
 from trainyard.program import spmd
@@ -77,7 +78,7 @@ def trained_by(rank: int) -> dict[str, Any]:
     values = initial_values(model, 0)
     lowered = lowered_of(model, planned(model, "zero(stage=3)", "1x2xA100-40G"))
     optimizer = OptimizerConfig(lr=1e-3, warmup_steps=0, clip_norm=0.0)
-    executor = Executor(lowered, rank, values, optimizer, torch.device("cpu"))
+    executor = Executor(replace(lowered, optimizer=optimizer), rank, values, torch.device("cpu"))
     steps = [executor.step({f"batch.{k}": v for k, v in data(i).items()}, i) for i in range(2)]
     state = executor.state
     whole = state.local_tensors({name: frozen.part for name, frozen in state.frozen.items()})

@@ -11,12 +11,12 @@ from torch import nn
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.checkpoint.folders import read_about, read_whole
 from trainyard.job.run.checkpoint.saved import complete_steps, path_of
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.step.data import FunctionData
-from trainyard.job.run.step.optimizer import OptimizerConfig
 from trainyard.job.run.train import train
 from trainyard.job.task import Setting, Task, apply
 from trainyard.program.model import Model

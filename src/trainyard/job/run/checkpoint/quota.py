@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from trainyard.job.run.step.optimizer import OptimizerConfig
+from trainyard.job.optimizer import OptimizerConfig
 
 __all__ = ["QuotaError", "check_quota", "checkpoint_bytes"]
 

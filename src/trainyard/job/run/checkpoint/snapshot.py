@@ -208,4 +208,4 @@ class Target:
             kept.copy_(read)
         self.executor.exact |= self._exact
         self.executor.unused |= self._unused
-        self.executor.state.publish_weights()
+        self.executor.update["weights"]()

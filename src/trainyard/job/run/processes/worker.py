@@ -100,7 +100,8 @@ def prepare(work: Work, task: Task | None = None) -> Prepared:
     values = initial_values(model, work.config.seed, None if isinstance(work.model, Model) else work.model)
     _load_kernels(program, values)
     identity = identity_of(task.program(plan.num_rows))
-    return Prepared(lower(program, plan), values, {**held_values(model), **program.constants}, identity)
+    lowered = lower(program, plan, work.config.optimizer)
+    return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
 
 
 def _load_kernels(program: Program, values: Values) -> None:
@@ -141,7 +142,7 @@ def train_rank(
     replaced = resume and config.checkpoint is not None and bool(saved_steps(config.checkpoint))
     check_same_run(work, replaced)
     values = prepared.placeholder if replaced else prepared.values
-    executor = Executor(prepared.lowered, rank, values, config.optimizer, device, config.seed)
+    executor = Executor(prepared.lowered, rank, values, device, config.seed)
     first = 0
     notes: list[str] = []
     checkpointer = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,16 +16,19 @@ from trainyard.job.lower.in_place import products_in_place, write_in_place
 from trainyard.job.lower.lower import Lowered, Transfer
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
+from trainyard.job.lower.update import graph_module
 from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
-from trainyard.job.run.step.optimizer import Optimizer, OptimizerConfig
+from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.reuse import reuse_operands
 from trainyard.job.run.step.state import State, Values, local_part
 from trainyard.job.schedule import Action, Kind
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
-from trainyard.program.spmd import bind
+from trainyard.program.spmd import UNBOUND, bind
+
+_OPS = {op.__name__ for op in UNBOUND}
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Executor:
 
     Parameters
     ----------
-    lowered : the plan, applied.
+    lowered : the plan and the optimizer, applied.
     rank : of this process; the process group is initialised if there is more than one.
     values : whole initial values of parameters and buffers by path.
     """
@@ -77,7 +79,6 @@ class Executor:
         lowered: Lowered,
         rank: int,
         values: Values,
-        optimizer: OptimizerConfig,
         device: torch.device,
         seed: int = 0,
     ) -> None:
@@ -102,17 +103,23 @@ class Executor:
         self.params = self.state.param_views()
         self._add_constants(values)
         self._add_unused(values)
-        self.optimizer = Optimizer(optimizer, self.state, self.mesh)
+        self.optimizer = Optimizer(lowered.optimizer, self.state)
         self.calls = {
             (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
+        update = lowered.updates[self.mesh.index(PIPELINE)]
+        self.update = {
+            name: bind(graph_module(graph), self).forward for name, graph in update.routines.items()
+        }
         self.microbatch = 0
+        self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
         if lowered.totals is not None:
             self.compute_totals = self._runnable(lowered.totals.graph_module, ())
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
+        self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []
         self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
         self._index_transfers()
@@ -197,14 +204,15 @@ class Executor:
             peer: arrivals(self.lowered, peer, mine) for peer in range(self.plan.pipeline) if peer != mine
         }
 
-    # What lowered graphs call beside the mesh's collectives.
+    # What lowered graphs call.
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-            return getattr(self.mesh, name)
-        if name in ("accumulate_grads", "gather_params"):
-            return getattr(self.state, name)
-        raise AttributeError(name)
+        """An op of lowered graphs, of the part that runs it."""
+        if name in ("mesh", "state", "optimizer") or name not in _OPS:
+            raise AttributeError(name)
+        return next(
+            getattr(part, name) for part in (self.mesh, self.state, self.optimizer) if hasattr(part, name)
+        )
 
     def axis_offset(self, axis: str, scale: int) -> int:
         """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
@@ -220,25 +228,18 @@ class Executor:
         keep_buffers : of a step that is not finite, put buffers back to what they were.
         """
         before = dict(self.buffers) if keep_buffers else None
-        sums = self.forward_backward(batch, step)
-        # On its way while gradients arrive and their norm is computed.
-        reduced = self._reduce_losses(sums)
-        grads = self.state.finish_gradients()
-        norm = self.optimizer.global_norm(grads)
-        losses = reduced()
-        is_finite = all(
-            math.isfinite(x) for n, x in losses.items() if n.startswith("loss:")
-        ) and math.isfinite(norm)
+        self.forward_backward(batch, step)
+        self.update["gradients"]()
+        losses, norm, is_finite = self.update["parameters"]()
         if is_finite:
-            self.optimizer.step(grads, norm)
-            self.state.publish_weights()
+            self.update["weights"]()
         elif before is not None:
             self.buffers = before
         return StepResult(losses, norm, is_finite)
 
-    def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
-        """All actions of a step; gradients are left in the state, sums of the losses are returned."""
-        sums: dict[str, torch.Tensor] = {}
+    def forward_backward(self, batch: Mapping[str, torch.Tensor], step: int) -> None:
+        """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``."""
+        self.sums = {}
         self._compute_totals(batch, torch.tensor([self.seed, step, 0]))
         self.not_posted = {peer: deque(messages) for peer, messages in self.arrivals.items()}
         rows = self.plan.rows_per_microbatch
@@ -254,16 +255,10 @@ class Executor:
             # Where the batch was split the position of its rows is part of the graph.
             rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
             self.microbatch = action.microbatch
-            self._run(action, inputs, rng, sums)
-        for work, _ in self.sending:
-            work.wait()
-        self.sending.clear()
+            self._run(action, inputs, rng)
         self.values.clear()
-        return sums
 
-    def _run(
-        self, action: Action, batch: dict[str, torch.Tensor], rng: torch.Tensor, sums: dict[str, torch.Tensor]
-    ) -> None:
+    def _run(self, action: Action, batch: dict[str, torch.Tensor], rng: torch.Tensor) -> None:
         segment = self.lowered.stages[action.stage].segments[action.kind]
         arguments: list[Any] = []
         for slot in segment.inputs:
@@ -283,7 +278,7 @@ class Executor:
             if result.startswith("buffer:"):
                 self.buffers[result.removeprefix("buffer:")] = made[name]
             else:
-                sums[result] = sums.get(result, 0) + made[name].float()
+                self.sums[result] = self.sums.get(result, 0) + made[name].float()
         self._post_sends(action)
         for name in made.keys() - self.kept[action.stage, action.kind]:
             del self.values[action.stage, name, action.microbatch]
@@ -347,23 +342,37 @@ class Executor:
     def _tag(self, transfer: int, microbatch: int) -> int:
         return transfer * self.plan.num_microbatches + microbatch
 
-    def _reduce_losses(self, sums: dict[str, torch.Tensor]) -> Callable[[], dict[str, float]]:
-        """Start to average over microbatches and ranks what some stages computed; the result is to be called for."""
-        names = sorted(self.lowered.results)
-        names = [n for n in names if not n.startswith("buffer:")]
+    # What the routines of the update call; see ``trainyard.job.lower.update``.
+
+    def wait_sends(self) -> None:
+        """Until all that this rank sent has left."""
+        for work, _ in self.sending:
+            work.wait()
+        self.sending.clear()
+
+    def start_losses(self, names: tuple[str, ...]) -> None:
+        """Start to average over microbatches and ranks what some stages computed."""
         totals = torch.zeros(len(names), dtype=torch.float64)
         for i, name in enumerate(names):
-            if name in sums:
-                totals[i] = sums[name].double().cpu() * self._weight(self.lowered.results[name])
+            if name in self.sums:
+                totals[i] = self.sums[name].double().cpu() * self._weight(self.lowered.results[name])
         totals = totals.to(self.device)
         work = dist.all_reduce(totals, async_op=True) if self.plan.num_ranks > 1 else None
+        self.summing_losses = names, totals, work
 
-        def result() -> dict[str, float]:
-            if work is not None:
-                work.wait()
-            return dict(zip(names, totals.tolist(), strict=True))
+    def wait_losses(self) -> dict[str, float]:
+        """The losses and metrics of the whole batch, by name."""
+        assert self.summing_losses is not None
+        names, totals, work = self.summing_losses
+        if work is not None:
+            work.wait()
+        return dict(zip(names, totals.tolist(), strict=True))
 
-        return result
+    def sum_over_ranks(self, x: torch.Tensor) -> torch.Tensor:
+        """A number of every rank, summed; on the CPU."""
+        shared = x.to(self.device)
+        dist.all_reduce(shared)
+        return shared.cpu()
 
     def _weight(self, placements: Mapping[str, Placement]) -> float:
         """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""

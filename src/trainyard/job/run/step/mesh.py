@@ -106,9 +106,9 @@ class Mesh:
         """The ranks that differ from this one on an axis only."""
         return self._groups[axis]
 
-    def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup | None:
-        """This rank and its peers in the other stages that share a parameter; None where it runs all of them."""
-        return self._stage_groups.get(stages)
+    def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
+        """This rank and its peers in the other stages that share a parameter."""
+        return self._stage_groups[stages]
 
     def sending_group(self, stage: int) -> dist.ProcessGroup | None:
         """The group in which this rank sends to the rank of a stage; None for the one of all ranks."""

@@ -3,59 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 
-from trainyard.job.run.step.mesh import Mesh
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.step.state import State
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """How parameters are updated.
-
-    Attributes
-    ----------
-    name : ``adamw`` (arXiv 1711.05101) or ``sgd``.
-    lr : learning rate after warm-up.
-    warmup_steps : steps over which the rate grows linearly.
-    betas, eps : of AdamW.
-    momentum : of SGD.
-    weight_decay : decoupled for AdamW.
-    clip_norm : the gradient's global norm is cut to this; 0 leaves it.
-    """
-
-    name: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 1e-3
-    warmup_steps: int = 0
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.name not in ("adamw", "sgd"):
-            raise ValueError(f"unknown optimizer {self.name!r}; the known ones are adamw and sgd")
-        if self.lr < 0 or self.clip_norm < 0 or self.warmup_steps < 0:
-            raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        """What PyTorch's optimizer keeps of a parameter's shape."""
-        if self.name == "adamw":
-            return ("exp_avg", "exp_avg_sq")
-        return ("momentum_buffer",) if self.momentum else ()
 
 
 class Optimizer:
     """Updates the masters of a State; element by element, so the flat parts need no knowledge of parameters."""
 
-    def __init__(self, config: OptimizerConfig, state: State, mesh: Mesh) -> None:
-        self.config, self.state, self.mesh = config, state, mesh
+    def __init__(self, config: OptimizerConfig, state: State) -> None:
+        self.config, self.state = config, state
         self.num_steps = 0
         # A rank without trained parameters has one of no elements: PyTorch's optimizers refuse an empty list.
         masters = [s.master for s in state.buckets.values()] or [torch.zeros(0, device=state.device)]
@@ -68,13 +28,40 @@ class Optimizer:
                 masters, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True
             )
 
-    def step(self, grads: list[torch.Tensor], norm: float) -> None:
-        """Update.
+    # What the routine of the update calls; see ``trainyard.job.lower.update``.
+
+    def squared_norm(self, names: Sequence[str], num_holders: Sequence[int]) -> torch.Tensor:
+        """This rank's part of the square of the gradients' norm, [] in float64.
 
         Parameters
         ----------
-        norm : of the gradients on all ranks, before clipping.
+        num_holders : ranks that hold the same elements as this one, for each bucket: every element counts once.
         """
+        grads = self.state.gradients(names)
+        norms = torch.stack(torch._foreach_norm(grads)).cpu() if grads else torch.zeros(0)
+        total = torch.zeros((), dtype=torch.float64)
+        for norm, holders in zip(norms, num_holders, strict=True):
+            total += norm.double() ** 2 / holders
+        return total
+
+    def update_parameters(
+        self, names: Sequence[str], squared_norm: torch.Tensor, losses: Mapping[str, float]
+    ) -> tuple[Mapping[str, float], float, bool]:
+        """Clip the gradients and update, unless a loss or the norm is not finite.
+
+        Returns
+        -------
+        The losses, the norm before clipping, and whether all is finite.
+        """
+        norm = math.sqrt(float(squared_norm))
+        watched = [norm, *(x for name, x in losses.items() if name.startswith("loss:"))]
+        is_finite = all(map(math.isfinite, watched))
+        if is_finite:
+            self._update(names, norm)
+        self.state.reduced.clear()
+        return losses, norm, is_finite
+
+    def _update(self, names: Sequence[str], norm: float) -> None:
         # The fused kernels divide by this as they go: clipping takes no pass over the gradients of its own.
         clips = bool(self.config.clip_norm) and norm > self.config.clip_norm
         scale = (
@@ -85,11 +72,12 @@ class Optimizer:
         warm = min(1.0, self.num_steps / max(1, self.config.warmup_steps))
         for group in self.inner.param_groups:
             group["lr"] = self.config.lr * warm
-        for state, grad in zip(self.state.buckets.values(), grads, strict=True):
-            state.master.grad = grad
+        masters = [self.state.buckets[name].master for name in names]
+        for master, grad in zip(masters, self.state.gradients(names), strict=True):
+            master.grad = grad
         self.inner.step()
-        for state in self.state.buckets.values():
-            state.master.grad = None
+        for master in masters:
+            master.grad = None
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
         """The optimizer's tensors of a master's size, by name (``exp_avg``) and bucket; none before the first step."""
@@ -112,22 +100,3 @@ class Optimizer:
                 kept["step"] = torch.tensor(float(num_steps), device=self.state.device)
             if kept:
                 self.inner.state[state.master] = kept
-
-    def global_norm(self, grads: list[torch.Tensor]) -> float:
-        """The norm of the gradients on all ranks; every element counts once, however many hold it. Collective."""
-        total, num_ranks = torch.zeros((), dtype=torch.float64), self.mesh.plan.num_ranks
-        every_rank_has_all = True
-        for state, grad in zip(self.state.buckets.values(), grads, strict=True):
-            bucket = state.bucket
-            copies = bucket.num_copies * (
-                self.mesh.plan.data if bucket.reduced and bucket.num_shards == 1 else 1
-            )
-            every_rank_has_all &= copies == num_ranks
-            total += torch.linalg.vector_norm(grad).double().cpu() ** 2 / copies
-        if every_rank_has_all and self.mesh.plan.pipeline == 1:
-            total *= num_ranks
-        elif num_ranks > 1:
-            shared = total.to(self.state.device)
-            dist.all_reduce(shared)
-            total = shared.cpu()
-        return math.sqrt(float(total))

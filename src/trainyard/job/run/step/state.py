@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,8 +96,12 @@ class State:
         self.num_microbatches = steps_accumulated
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
         self.frozen = {b.name: self._make_frozen(b, params, values) for b in frozen}
-        # Reductions of the whole step's gradients: their part (None if in place).
+        # Reductions of the whole step's gradients that are under way, and those that are done until the update: their
+        # part (None if in place).
         self.pending: dict[str, tuple[dist.Work, torch.Tensor | None]] = {}
+        self.reduced: dict[str, torch.Tensor | None] = {}
+        # Gathers of weights, and what each rank gives to them.
+        self.gathering: dict[str, tuple[dist.Work, torch.Tensor]] = {}
         # Reductions of one microbatch's, oldest first: the part, and what is reduced.
         self.in_flight: deque[tuple[BucketState, dist.Work, torch.Tensor, torch.Tensor]] = deque()
 
@@ -174,7 +178,7 @@ class State:
         else:
             torch._foreach_add_(views, [g.to(torch.float32) for g in grads])
         if last and state.bucket.reduced and len(state.bucket.stages) == 1:
-            self._reduce(state)
+            self.start_reduction(name)
 
     def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
         if state.num_accumulated == 1:
@@ -195,29 +199,33 @@ class State:
             work.wait()
             state.grads += part
 
-    def _reduce(self, state: BucketState) -> None:
-        group = self.mesh.group(DATA)
+    # What the routines of the update call; see ``trainyard.job.lower.update``.
+
+    def start_reduction(self, name: str) -> None:
+        """Sum a bucket's gradients over the data-parallel ranks, each of which may keep a part."""
+        state, group = self.buckets[name], self.mesh.group(DATA)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
-            self.pending[state.bucket.name] = (work, None)
+            self.pending[name] = (work, None)
         else:
             part = torch.empty_like(state.master)
             work = scatter_from(part, state.grads, group=group, async_op=True)
             self.mesh.count_sent(state.grads, state.bucket.num_shards)
-            self.pending[state.bucket.name] = (work, part)
+            self.pending[name] = (work, part)
 
-    def finish_gradients(self) -> list[torch.Tensor]:
-        """Wait for all reductions.
+    def wait_reduction(self, name: str) -> None:
+        """Until the bucket's gradients are summed."""
+        work, self.reduced[name] = self.pending.pop(name)
+        work.wait()
 
-        Returns
-        -------
-        The gradient of every bucket's ``master``, summed over the microbatches.
+    def finish_accumulation(self) -> None:
+        """All microbatches have given their gradients; what is reduced for each of them is added to the end.
 
         Raises
         ------
         RuntimeError
-            If not every microbatch has given its gradients.
+            If not every microbatch has.
         """
         for name, state in self.buckets.items():
             if state.num_accumulated != self.num_microbatches:
@@ -227,51 +235,45 @@ class State:
                 )
             state.num_accumulated = 0
         self._settle(0)
-        self._sum_over_stages()
-        grads = []
-        for name, state in self.buckets.items():
-            work, part = self.pending.pop(name, (None, None))
-            if work is not None:
-                work.wait()
-            grads.append(state.grads if part is None else part)
-        return grads
 
-    def _sum_over_stages(self) -> None:
-        """A tied parameter has a gradient in every stage that uses it, some of which may be on this rank."""
-        shared: dict[tuple[str, ...], list[BucketState]] = {}
-        for state in self.buckets.values():
-            if len(state.bucket.stages) > 1:
-                shared.setdefault(state.bucket.paths, []).append(state)
-        # In one order on all ranks, whose buckets may lie in different ones.
-        for _, states in sorted(shared.items()):
-            total = states[0].grads
-            for other in states[1:]:
-                total += other.grads
-            group = self.mesh.stage_group(states[0].bucket.stages)
-            if group is not None:
-                dist.all_reduce(total, group=group)
-                self.mesh.count_sent(total, group.size(), rounds=2)
-            for other in states[1:]:
-                other.grads.copy_(total)
-            for state in states:
-                if state.bucket.reduced:
-                    self._reduce(state)
+    def add_grads(self, name: str, other: str) -> None:
+        """Add another bucket's gradients, of the same parameters."""
+        self.buckets[name].grads += self.buckets[other].grads
 
-    def publish_weights(self) -> None:
-        """After the optimizer: give every rank the parameters that others updated."""
-        works = []
-        for state in self.buckets.values():
-            if state.weights is None:
-                continue
-            if state.bucket.num_shards > 1:
-                source = state.master.to(self.dtype) if self.dtype != torch.float32 else state.master.clone()
-                work = gather_into(state.weights, source, group=self.mesh.group(DATA), async_op=True)
-                self.mesh.count_sent(state.weights, state.bucket.num_shards)
-                works.append((work, source))
-            elif self.dtype != torch.float32:
-                state.weights.copy_(state.master)
-        for work, _ in works:
-            work.wait()
+    def copy_grads(self, name: str, other: str) -> None:
+        """Take over another bucket's gradients, of the same parameters."""
+        self.buckets[name].grads.copy_(self.buckets[other].grads)
+
+    def sum_over_stages(self, name: str, stages: tuple[int, ...]) -> None:
+        """Sum a bucket's gradients over the ranks of the stages that have its parameters."""
+        total, group = self.buckets[name].grads, self.mesh.stage_group(stages)
+        dist.all_reduce(total, group=group)
+        self.mesh.count_sent(total, group.size(), rounds=2)
+
+    def gradients(self, names: Iterable[str]) -> list[torch.Tensor]:
+        """The gradient of every bucket's ``master``, once it is summed; until the update."""
+        parts = [(self.buckets[name], self.reduced.get(name)) for name in names]
+        return [state.grads if part is None else part for state, part in parts]
+
+    def convert_weights(self, name: str) -> None:
+        """The updated parameters of a bucket, in the type in which they are computed with."""
+        state = self.buckets[name]
+        assert state.weights is not None
+        state.weights.copy_(state.master)
+
+    def start_weights(self, name: str) -> None:
+        """Put the updated parts of a bucket's parameters together, on every rank."""
+        state = self.buckets[name]
+        assert state.weights is not None
+        part = state.master.to(self.dtype, copy=True)
+        work = gather_into(state.weights, part, group=self.mesh.group(DATA), async_op=True)
+        self.mesh.count_sent(state.weights, state.bucket.num_shards)
+        self.gathering[name] = (work, part)
+
+    def wait_weights(self, name: str) -> None:
+        """Until they are."""
+        work, _ = self.gathering.pop(name)
+        work.wait()
 
     def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a part's.

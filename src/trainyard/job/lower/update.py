@@ -1,0 +1,124 @@
+"""The end of a step: routines that sum the gradients, update the parameters, and give every rank the new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import fx, nn
+
+from trainyard.job.lower import ops
+from trainyard.job.lower.buckets import Bucket, is_sharded
+from trainyard.job.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a pipeline rank runs after the last action of a step.
+
+    Attributes
+    ----------
+    gradients : sums them over the ranks.
+    parameters : updates this rank's part of them, unless a loss or the gradients' norm is not finite; returns the losses,
+        the norm, and whether all is finite.
+    weights : makes the weights with which the next step computes. Reading a checkpoint runs it, too.
+    """
+
+    gradients: fx.Graph
+    parameters: fx.Graph
+    weights: fx.Graph
+
+    @property
+    def routines(self) -> dict[str, fx.Graph]:
+        """The three in their order, by name."""
+        return {"gradients": self.gradients, "parameters": self.parameters, "weights": self.weights}
+
+    @cached_property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The ops of all three, in the order in which they run."""
+        return tuple(n for graph in self.routines.values() for n in graph.nodes if n.op == "call_function")
+
+
+def write_update(plan: Plan, buckets: Sequence[Bucket], losses: Sequence[str]) -> Update:
+    """The end of a step on one pipeline rank.
+
+    Parameters
+    ----------
+    buckets : those that are trained of all stages of the rank.
+    losses : names of the losses and metrics that the stages of the plan compute.
+    """
+    return Update(_gradients(plan, buckets, losses), _parameters(plan, buckets), _weights(plan, buckets))
+
+
+def graph_module(graph: fx.Graph) -> fx.GraphModule:
+    """The graph of a routine without inputs, as a function."""
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def _gradients(plan: Plan, buckets: Sequence[Bucket], losses: Sequence[str]) -> fx.Graph:
+    graph = fx.Graph()
+    _call(graph, ops.wait_sends)
+    # On its way while gradients arrive and their norm is computed.
+    _call(graph, ops.start_losses, tuple(losses))
+    _call(graph, ops.finish_accumulation)
+    shared: dict[tuple[str, ...], list[Bucket]] = {}
+    for bucket in buckets:
+        if len(bucket.stages) > 1:
+            shared.setdefault(bucket.paths, []).append(bucket)
+    # In one order on all ranks, whose buckets may lie in different ones.
+    for _, same in sorted(shared.items()):
+        _sum_shared(graph, plan, same)
+    for bucket in buckets:
+        if bucket.reduced and not is_sharded(plan, bucket):
+            _call(graph, ops.wait_reduction, bucket.name)
+    graph.output(None)
+    return graph
+
+
+def _sum_shared(graph: fx.Graph, plan: Plan, same: Sequence[Bucket]) -> None:
+    """A tied parameter has a gradient in every stage that uses it, some of which may be on this rank."""
+    first, *others = same
+    for other in others:
+        _call(graph, ops.add_grads, first.name, other.name)
+    if len({plan.schedule.rank_of(stage) for stage in first.stages}) > 1:
+        _call(graph, ops.sum_over_stages, first.name, first.stages)
+    for other in others:
+        _call(graph, ops.copy_grads, other.name, first.name)
+    for bucket in same:
+        if bucket.reduced:
+            _call(graph, ops.start_reduction, bucket.name)
+
+
+def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
+    graph = fx.Graph()
+    names = tuple(b.name for b in buckets)
+    holders = tuple(b.num_copies * (plan.data if b.reduced and b.num_shards == 1 else 1) for b in buckets)
+    every_rank_has_all = plan.pipeline == 1 and all(count == plan.num_ranks for count in holders)
+    norm = _call(graph, ops.squared_norm, names, (1,) * len(names) if every_rank_has_all else holders)
+    if plan.num_ranks > 1 and not every_rank_has_all:
+        norm = _call(graph, ops.sum_over_ranks, norm)
+    losses = _call(graph, ops.wait_losses)
+    graph.output(_call(graph, ops.update_parameters, names, norm, losses))
+    return graph
+
+
+def _weights(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
+    graph = fx.Graph()
+    gathered = [b.name for b in buckets if b.num_shards > 1 and plan.zero_stage < 3]
+    for bucket in buckets:
+        if bucket.name in gathered:
+            _call(graph, ops.start_weights, bucket.name)
+        elif bucket.num_shards == 1 and plan.dtype != "float32":
+            _call(graph, ops.convert_weights, bucket.name)
+    for name in gathered:
+        _call(graph, ops.wait_weights, name)
+    graph.output(None)
+    return graph
+
+
+def _call(graph: fx.Graph, op: Callable[..., Any], *args: Any) -> fx.Node:
+    node = graph.call_function(op, args)
+    node.meta = {"val": None}
+    return node
