@@ -12,6 +12,7 @@ from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.footprint import kept_bytes
 from trainyard.job.lower.lower import lower
+from trainyard.job.lower.signatures import place_of
 from trainyard.job.simulation.memory import stage_memory
 from trainyard.job.task import Setting, apply
 
@@ -35,5 +36,5 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)
     lowered = lower(program, replace(plan, recompute=again))
-    left = stage_memory(lowered, lowered.stages[0]).actions["F"].kept
+    left = stage_memory(lowered, lowered.stages[0], place_of(lowered, 0)).actions["F"].kept
     assert kept_bytes(lowered.program, again) == left > 0

@@ -79,7 +79,7 @@ def held_by_the_executor(rank: int, lowered: Lowered, model: Model) -> list[int]
 
 
 def held_by_the_simulation(rank: int, lowered: Lowered) -> list[int]:
-    assembly = assemble(lowered, parse_cluster("1x2xA100-80G"), Roofline(), "adamw")
+    assembly = assemble(lowered, parse_cluster("1x2xA100-80G"), Roofline())
     task, device, kind, start_bytes, end_bytes = assembly.memory.columns()
     held = []
     for action in lowered.plan.schedule.actions[rank]:

@@ -170,14 +170,12 @@ def _pass(name: str, num_elements: int) -> Callable[[], object]:
         return lambda: a.clone()
     if name == "accumulate":
         return lambda: torch._foreach_add_([a], [b])
-    if name == "scale":
-        return lambda: torch._foreach_mul_([a], 1.0)
     if name == "norm":
         return lambda: torch.linalg.vector_norm(a)
-    kind = torch.optim.AdamW if name == "adamw" else torch.optim.SGD
     a.grad = b
-    optimizer = kind([a], 1e-6, fused=True)
-    return optimizer.step
+    if name == "adamw":
+        return torch.optim.AdamW([a], 1e-6, fused=True).step
+    return torch.optim.SGD([a], 1e-6, momentum=0.9 if name == "sgd_momentum" else 0.0, fused=True).step
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ _NOTHING = WorkingBytes()
 
 
 def _working_bytes(node: fx.Node) -> WorkingBytes:
-    """Temporaries of the communicator's and Trainyard's own ops, as they are written."""
+    """Temporaries of Trainyard's own ops, as they are written."""
     if node.target not in _TEMPORARY:
         return _NOTHING
     return WorkingBytes(int(_TEMPORARY[node.target](node)))
@@ -207,11 +207,6 @@ def _float32_copy_bytes(node: fx.Node) -> int:
 
 
 _TEMPORARY = {
-    # The parts as received, then put together along another dimension than the first.
-    spmd.all_gather: lambda n: 0 if n.args[2:4] == (0, 1) else _result(n),
-    spmd.reduce_scatter: lambda n: 0 if n.args[2:4] == (0, 1) else _of(n),
-    spmd.all_to_all: lambda n: 2 * _of(n),
-    spmd.all_reduce: lambda n: _result(n) if n.args[2] == "avg" else 0,
     # Rows looked up, local indices and two masks; gradients are added in float32.
     spmd.embed_part: lambda n: _result(n) + _of(n, 1) * 3,
     spmd.embed_part_backward: lambda n: (

@@ -26,11 +26,19 @@ __all__ = ["PASSES", "OpSeconds", "Pass", "Roofline", "Sources", "is_free", "op_
 
 aten = torch.ops.aten
 
-Pass = Literal["copy", "clone", "accumulate", "scale", "norm", "adamw", "sgd"]
+Pass = Literal["copy", "clone", "accumulate", "norm", "adamw", "sgd", "sgd_momentum"]
 """What the runtime does with flat buffers, outside of graphs. A clone is a copy into fresh memory, whose pages the
 system may have to clear first."""
 
-PASSES: dict[str, int] = {"copy": 2, "clone": 2, "accumulate": 3, "scale": 2, "norm": 1, "adamw": 7, "sgd": 3}
+PASSES: dict[str, int] = {
+    "copy": 2,
+    "clone": 2,
+    "accumulate": 3,
+    "norm": 1,
+    "adamw": 7,
+    "sgd": 3,
+    "sgd_momentum": 5,
+}
 """Reads and writes of every element by each of them."""
 
 # Operand (by position) of which only as much is read as is written.

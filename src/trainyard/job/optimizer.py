@@ -37,6 +37,11 @@ class OptimizerConfig:
             raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
 
     @property
+    def update(self) -> Literal["adamw", "sgd", "sgd_momentum"]:
+        """The pass over parameters, gradients and moments, as `trainyard.cost.ops.PASSES` names it."""
+        return "sgd_momentum" if self.name == "sgd" and self.momentum else self.name
+
+    @property
     def moments(self) -> tuple[str, ...]:
         """What PyTorch's optimizer keeps of a parameter's shape, in float32."""
         if self.name == "adamw":

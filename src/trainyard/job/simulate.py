@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.cost.ops import OpSeconds, Pass, Roofline
+from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.engine.simulate import simulate
 from trainyard.engine.timeline import Timeline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.lower.signatures import Library, Place, place_of
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly, MemoryColumns
-from trainyard.job.simulation.finish import Finish
 from trainyard.job.simulation.memory import (
     MEMORY_KINDS,
     ActionMemory,
@@ -29,6 +29,7 @@ from trainyard.job.simulation.memory import (
 from trainyard.job.simulation.prices import Prices
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
+from trainyard.job.simulation.update import add_updates
 from trainyard.program.flops import program_flops
 
 __all__ = ["Simulation", "simulate_plan"]
@@ -39,7 +40,6 @@ def simulate_plan(
     cluster: Cluster,
     op_seconds: OpSeconds | None = None,
     *,
-    optimizer: Pass = "adamw",
     flops_per_microbatch: float | None = None,
 ) -> Simulation:
     """Simulate one step, after the first.
@@ -49,7 +49,6 @@ def simulate_plan(
     lowered : what the ranks run.
     cluster : rank ``r`` of the plan runs on its device ``r``.
     op_seconds : how long ops take; by default the roofline.
-    optimizer : ``adamw`` or ``sgd``.
     flops_per_microbatch : of the whole program of a microbatch, `program_flops` of what was lowered; by default
         those of one rank times the data- and tensor-parallel ranks, which counts what they repeat.
 
@@ -65,7 +64,7 @@ def simulate_plan(
             "for fewer ranks or take a larger cluster"
         )
     op_seconds = op_seconds or Roofline()
-    assembly = assemble(lowered, cluster, op_seconds, optimizer)
+    assembly = assemble(lowered, cluster, op_seconds)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
         flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
@@ -73,7 +72,7 @@ def simulate_plan(
     return replace(result, sources=op_seconds.sources())
 
 
-def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds, optimizer: Pass) -> Assembly:
+def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assembly:
     """The tasks of a step, and the memory they take; parameters as those of `simulate_plan`."""
     plan = lowered.plan
     prices = Prices(plan, cluster, op_seconds)
@@ -82,12 +81,19 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds, optimize
         [s for s in lowered.stages if s.stage in plan.schedule.stages_of(rank)]
         for rank in range(plan.pipeline)
     ]
-    assembly.add_ranks([state_bytes(lowered, own, optimizer) for own in stages])
-    memory = {s.stage: stage_memory(lowered, s, cluster.profile is not None) for s in lowered.stages}
+    assembly.add_ranks([state_bytes(lowered, own) for own in stages])
+    # The processors of this machine send over gloo.
+    library: Library = "nccl" if cluster.profile is None else "gloo"
+    places = [place_of(lowered, rank, library) for rank in range(plan.pipeline)]
+    memory = {
+        s.stage: stage_memory(lowered, s, place)
+        for place, own in zip(places, stages, strict=True)
+        for s in own
+    }
     for rank, own in enumerate(stages):
-        _add_rank(assembly, prices, rank, own, memory)
+        _add_rank(assembly, prices, rank, own, memory, places[rank])
     assembly.add_transfers(_send_seconds(lowered, prices), memory)
-    Finish(assembly, prices, stages, optimizer).add()
+    add_updates(assembly, prices, places)
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
@@ -99,6 +105,7 @@ def _add_rank(
     rank: int,
     stages: list[StageProgram],
     memory: Mapping[int, StageMemory],
+    place: Place,
 ) -> None:
     """Make the templates of a rank's actions, and add the actions."""
     actions = prices.plan.schedule.actions[rank]
@@ -106,7 +113,7 @@ def _add_rank(
         (s.stage, kind): Work(
             segment,
             rank,
-            {b.name: b for b in (*s.buckets, *s.frozen)},
+            place,
             op_seconds_of(segment, rank, prices),
             memory[s.stage].actions[kind].graph,
         )
@@ -121,23 +128,23 @@ def _add_rank(
     known: dict[tuple[int, Kind, bool, bool], Template] = {}
     templates = []
     for action in actions:
-        place = (action.stage, action.kind)
-        key = (*place, firsts[place] == action, lasts[place] == action)
+        what = (action.stage, action.kind)
+        key = (*what, firsts[what] == action, lasts[what] == action)
         if key not in known:
-            known[key] = make_template(works[place], prices, key[2], key[3])
+            known[key] = make_template(works[what], prices, key[2], key[3])
             _between_actions(known[key], memory[action.stage].actions[action.kind])
         templates.append(known[key])
-    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank))
+    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank, place))
 
 
-def _totals_template(lowered: Lowered, prices: Prices, rank: int) -> Template | None:
+def _totals_template(lowered: Lowered, prices: Prices, rank: int, place: Place) -> Template | None:
     """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
     segment = lowered.totals
     if segment is None:
         return None
-    memory = totals_memory(segment)
+    memory = totals_memory(segment, place)
     op_s = op_seconds_of(segment, rank, prices)
-    template = make_template(Work(segment, rank, {}, op_s, memory), prices, is_first=False, is_last=False)
+    template = make_template(Work(segment, rank, place, op_s, memory), prices, is_first=False, is_last=False)
     template.label = ["totals of the batch"] * len(template.label)
     left = int(memory.after_bytes[-1])
     template.effects.append(Effect(template.last_compute, "temporaries", 0, -left))

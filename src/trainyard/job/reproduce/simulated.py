@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from trainyard.cost.ops import Pass
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.task import Setting, Task, apply
@@ -25,13 +25,12 @@ def setting_of(
         return Setting(Task(build(*arguments), dtype), parse_cluster(cluster))
 
 
-def simulated(setting: Setting, strategies: str, optimizer: Pass = "adamw") -> Simulation:
+def simulated(setting: Setting, strategies: str, optimizer: OptimizerConfig | None = None) -> Simulation:
     """The step that strategies, as ``trainyard plan --strategies`` reads them, plan for a setting."""
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     return simulate_plan(
-        lower(program, plan),
+        lower(program, plan, optimizer),
         setting.cluster,
-        optimizer=optimizer,
         flops_per_microbatch=float(program_flops(program)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.reproduce.simulated import setting_of, simulated
 from trainyard.published import PaperTable, Row
 from trainyard.zoo import resnet
@@ -21,8 +22,8 @@ def _steps() -> tuple[tuple[float, float], tuple[float, float]]:
     """Seconds and GiB of a step, without a plan and with the one that algorithm 3 finds."""
     model = ("resnet-1000", resnet.ResNetConfig(blocks=_BLOCKS), _ROWS)
     setting = setting_of(resnet.build, *model, cluster="1x1xP100", dtype="float32")
-    plain = simulated(setting, "data_parallel", optimizer="sgd")
-    planned = simulated(setting, "sublinear(budget_bytes=0)", optimizer="sgd")
+    plain = simulated(setting, "data_parallel", OptimizerConfig("sgd"))
+    planned = simulated(setting, "sublinear(budget_bytes=0)", OptimizerConfig("sgd"))
     return (plain.step_s, plain.peak_memory_bytes / 2**30), (
         planned.step_s,
         planned.peak_memory_bytes / 2**30,

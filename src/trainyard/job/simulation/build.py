@@ -6,7 +6,7 @@ Data- and tensor-parallel peers do the same at the same time, so one rank stands
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT
 from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
 from trainyard.job.simulation.template import Template
@@ -35,6 +35,14 @@ class Lanes:
     resources: Mapping[str, int]
     links: Mapping[str, tuple[int, ...]]
     units_per_s: Mapping[str, float]
+
+
+@dataclass
+class UnderWay:
+    """Tasks that a later one waits for, and bytes that are held until then."""
+
+    tasks: list[int] = field(default_factory=list)
+    held_bytes: int = 0
 
 
 MemoryColumns = tuple[Ints, Ints, Ints, Ints, Ints]
@@ -81,8 +89,7 @@ class Assembly:
     first, last : ids of the first and the last task of every action.
     position : of every action in its rank's list.
     tail : last task so far on the compute stream of each pipeline rank.
-    unsettled_bytes : of each rank's reductions that the end of the step waits for and adds.
-    waiting : asynchronous tasks of each rank that the end of the step waits for.
+    under_way : what each rank has started and not yet waited for, by its subject.
     work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
     sent : pipeline rank, kind, bytes as collectives count them, and ranks of the group.
     """
@@ -94,9 +101,7 @@ class Assembly:
         self.first: dict[Action, int] = {}
         self.last: dict[Action, int] = {}
         self.tail: dict[int, int] = {}
-        self.waiting: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
-        self.unsettled_bytes = [0] * self.plan.pipeline
-        self.sending: dict[int, list[int]] = {p: [] for p in range(self.plan.pipeline)}
+        self.under_way: list[dict[str, UnderWay]] = [{} for _ in range(self.plan.pipeline)]
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
@@ -162,6 +167,19 @@ class Assembly:
         self.tail[rank] = task
         return task
 
+    def wait(self, rank: int, subject: str) -> None:
+        """Let a rank's compute stream wait for what was started, and let go of what was held until then."""
+        tasks = self.under_way[rank].get(subject, UnderWay()).tasks
+        if tasks:
+            self.builder.add_dependencies(tasks, self.then(rank, 0.0, f"wait for {subject}", "other"))
+            self.free(rank, subject)
+
+    def free(self, rank: int, subject: str) -> None:
+        """Let go of what is held for a subject, at the end of the last task."""
+        held_bytes = self.under_way[rank].pop(subject, UnderWay()).held_bytes
+        if held_bytes:
+            self.memory.add(self.tail[rank], rank, Effect(0, "communication", 0, -held_bytes))
+
     def add_actions(
         self, rank: int, actions: tuple[Action, ...], templates: list[Template], before: Template | None
     ) -> None:
@@ -187,33 +205,38 @@ class Assembly:
                 rank, "communication", seconds[~compute], label[~compute], category[~compute]
             )
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
-            self.waiting[rank] = ids[~compute].tolist()
-            self._settle(rank, templates, starts, ids)
+            self._add_started(rank, templates, starts, ids)
+        self.start(rank, UPDATE, [], sum(t.kept_until_update for t in templates))
         for action, start, template in zip(actions, starts[first:], templates[first:], strict=False):
             self.first[action] = int(ids[start])
             self.last[action] = int(ids[start + template.last_compute])
         self.tail[rank] = int(ids[compute][-1])
         self._record(rank, templates, starts, ids)
 
-    def _settle(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
-        """Of the reductions of microbatches few are in flight: before one more is copied, the oldest is let go."""
-        all_of = [
-            (start + r.copied, start + r.reduced, r.held_bytes)
-            for start, template in zip(starts, templates, strict=False)
-            for r in template.reductions
-        ]
-        if not all_of:
-            return
-        copied, reduced, held = np.array(all_of, np.int64).T
-        copied, reduced = ids[copied], ids[reduced]
-        most = MAX_REDUCTIONS_IN_FLIGHT
-        self.builder.add_dependencies(reduced[:-most], copied[most:])
-        for size in np.unique(held):
-            self.memory.add(copied[held == size], rank, Effect(0, "communication", 0, int(size)))
-            self.memory.add(
-                copied[most:][held[:-most] == size], rank, Effect(0, "communication", -int(size), 0)
-            )
-        self.unsettled_bytes[rank] = int(held[-most:].sum())
+    def start(self, rank: int, subject: str, tasks: list[int], held_bytes: int = 0) -> None:
+        """Note tasks that will be waited for, and the bytes that are let go then."""
+        known = self.under_way[rank].setdefault(subject, UnderWay())
+        known.tasks += tasks
+        known.held_bytes += held_bytes
+
+    def _add_started(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
+        """Messages that actions start. Where few may be in flight, one more waits for the oldest."""
+        queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        for begin, template in zip(starts, templates, strict=False):
+            for s in template.started:
+                row = (begin + s.before, begin + s.task, s.held_bytes)
+                queues.setdefault((s.subject, s.most_in_flight), []).append(row)
+        for (subject, most), rows in queues.items():
+            before, tasks, held = np.array(rows, np.int64).T
+            before, tasks = ids[before], ids[tasks]
+            left = most or len(rows)
+            self.builder.add_dependencies(tasks[:-left], before[left:])
+            for size in np.unique(held[held > 0]):
+                self.memory.add(before[held == size], rank, Effect(0, "communication", 0, int(size)))
+                self.memory.add(
+                    before[left:][held[:-left] == size], rank, Effect(0, "communication", -int(size), 0)
+                )
+            self.start(rank, subject, tasks[-left:].tolist(), int(held[-left:].sum()))
 
     def _record(self, rank: int, templates: list[Template], starts: Ints, ids: Ints) -> None:
         """Memory effects and sent bytes of a rank's actions, template by template."""
@@ -260,7 +283,7 @@ class Assembly:
         label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
         tasks = self.add_work(source, lane, np.full(len(made), seconds), label, category)
         self.builder.add_dependencies(made, tasks)
-        self.sending[source] += tasks.tolist()
+        self.start(source, "sends", tasks.tolist())
         self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
         return tasks
 

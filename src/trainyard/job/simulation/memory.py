@@ -15,16 +15,13 @@ from trainyard.job.lower.buckets import is_sharded
 from trainyard.job.lower.in_place import products_in_place
 from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
 from trainyard.job.lower.segment import Segment
+from trainyard.job.lower.signatures import Place, has_signature, signature
 from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
-from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
 """What memory is used for."""
-
-OPTIMIZER_SLOTS = {"adamw": 2, "sgd": 0}
-"""Numbers that an optimizer remembers for each parameter."""
 
 _ORDER: tuple[Kind, ...] = ("F", "I", "W", "B")
 
@@ -81,7 +78,7 @@ def element_bytes(plan: Plan) -> int:
     return int(getattr(torch, plan.dtype).itemsize)
 
 
-def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) -> dict[str, int]:
+def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that a rank holds all the time, by kind."""
     plan, width = lowered.plan, element_bytes(lowered.plan)
     found = dict.fromkeys(MEMORY_KINDS, 0)
@@ -93,7 +90,7 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
         master = 4 * share if gathered or width != 4 else 0
         found["parameters"] += weights + master
         found["gradients"] += 4 * (share if is_sharded(plan, bucket) else bucket.num_elements)
-        found["optimizer"] += 4 * share * OPTIMIZER_SLOTS[optimizer]
+        found["optimizer"] += 4 * share * len(lowered.optimizer.moments)
     found["parameters"] += sum(b.share * b.element_bytes for s in stages for b in s.frozen)
     trained = {p for s in stages for b in s.buckets for p in b.paths}
     constants = {
@@ -110,29 +107,23 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram], optimizer: str) ->
     return found
 
 
-def totals_memory(segment: Segment) -> GraphMemory:
+def totals_memory(segment: Segment, place: Place) -> GraphMemory:
     """Memory of what is computed of the whole batch before the first microbatch."""
     placeholders = (n for n in segment.graph.nodes if n.op == "placeholder")
-    return graph_memory(segment.graph, dict.fromkeys(placeholders, _NOT_OWNED), {})
+    known = working_bytes(segment.graph, place)
+    return graph_memory(segment.graph, dict.fromkeys(placeholders, _NOT_OWNED), known)
 
 
-def stage_memory(lowered: Lowered, stage: StageProgram, over_gloo: bool = False) -> StageMemory:
-    """Memory of every action of a stage.
-
-    Parameters
-    ----------
-    over_gloo : gathers go through a buffer of their result's size, and what is reduced and scattered is copied
-        first, as gloo does and NCCL does not.
-    """
-    return _Stage(lowered, stage, over_gloo).run()
+def stage_memory(lowered: Lowered, stage: StageProgram, place: Place) -> StageMemory:
+    """Memory of every action of a stage."""
+    return _Stage(lowered, stage, place).run()
 
 
 class _Stage:
     """Follows the values of one microbatch through the segments of a stage, as the executor does."""
 
-    def __init__(self, lowered: Lowered, stage: StageProgram, over_gloo: bool) -> None:
-        self.lowered, self.stage, self.over_gloo = lowered, stage, over_gloo
-        self.buckets = {b.name: b for b in (*stage.buckets, *stage.frozen)}
+    def __init__(self, lowered: Lowered, stage: StageProgram, place: Place) -> None:
+        self.lowered, self.stage, self.place = lowered, stage, place
         rank_of = lowered.plan.schedule.rank_of
         self.neighbours = {s.stage for s in lowered.stages if rank_of(s.stage) == rank_of(stage.stage)}
         self.borrowed: dict[str, int] = {}
@@ -219,23 +210,15 @@ class _Stage:
         return {target: sum(found.values()) for target, found in sent.items()}
 
     def _working(self, graph: fx.Graph) -> dict[fx.Node, WorkingBytes]:
-        plan, width = self.lowered.plan, element_bytes(self.lowered.plan)
+        plan = self.lowered.plan
         found = dict.fromkeys(products_in_place(graph, plan, self.stage.buckets), WorkingBytes(0, 0))
-        for node in graph.nodes:
-            if node.target not in (spmd.gather_params, spmd.accumulate_grads):
-                continue
-            bucket = self.buckets[str(node.args[0])]
-            share = bucket.share
-            if node.target is spmd.gather_params:
-                whole = bucket.num_elements * bucket.element_bytes
-                converted = bucket.converted_bytes
-                found[node] = WorkingBytes(converted + (whole if self.over_gloo else 0), whole)
-            elif is_sharded(plan, bucket):
-                staged = bucket.num_elements if self.over_gloo else 0
-                found[node] = WorkingBytes(4 * (bucket.num_elements + share + staged))
-            else:
-                found[node] = WorkingBytes(0 if width == 4 else 4 * sum(bucket.sizes))
-        return found
+        return found | working_bytes(graph, self.place)
+
+
+def working_bytes(graph: fx.Graph, place: Place) -> dict[fx.Node, WorkingBytes]:
+    """Memory of a graph's ops beside their operands and results, by their signatures."""
+    does = {n: signature(n, place) for n in graph.nodes if has_signature(n)}
+    return {node: WorkingBytes(found.working_bytes, found.result_bytes) for node, found in does.items()}
 
 
 _NOT_OWNED = Storage(0, owned=False)

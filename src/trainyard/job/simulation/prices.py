@@ -9,6 +9,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds, Pass
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
+from trainyard.job.lower.signatures import EVERYONE, Message
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
 
 Group = tuple[int, ...]
@@ -27,10 +28,6 @@ class Prices:
         self._known: dict[tuple[object, ...], float] = {}
         self._devices: dict[int, tuple[DeviceSpec, ...]] = {}
         self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
-
-    def size(self, axis: str) -> int:
-        """Ranks on a mesh axis."""
-        return self._sizes[axis]
 
     def devices(self, pipeline: int) -> tuple[DeviceSpec, ...]:
         """The different devices of a pipeline rank; its work takes as long as on the slowest."""
@@ -62,30 +59,39 @@ class Prices:
             self._known[key] = self._cost("send", pairs, num_bytes)
         return self._known[key]
 
-    def between_stages_s(self, pipeline_ranks: Group, num_bytes: int) -> float:
-        """Seconds of an all-reduce among pipeline ranks, while all their peers do the same."""
+    def pipeline_ranks(self, message: Message) -> Group | None:
+        """The pipeline ranks that take part in a message together; None where each has its own, along an axis."""
+        if message.group == EVERYONE:
+            return tuple(range(self.plan.pipeline))
+        if isinstance(message.group, str):
+            return None
+        return tuple(sorted({self.plan.schedule.rank_of(stage) for stage in message.group}))
+
+    def group_size(self, message: Message) -> int:
+        """Ranks that take part in a message."""
+        if message.group == EVERYONE:
+            return self.plan.num_ranks
+        together = self.pipeline_ranks(message)
+        return self._sizes[str(message.group)] if together is None else len(together)
+
+    def message_s(self, message: Message, pipeline: int) -> float:
+        """Seconds of a collective of a pipeline rank, while all its peers do the same."""
+        together = self.pipeline_ranks(message)
+        if together is None:
+            return self.collective_s(message.kind, str(message.group), pipeline, message.num_bytes)
+        if message.group == EVERYONE:
+            return self._cost(message.kind, [tuple(range(self.plan.num_ranks))], message.num_bytes)
         groups = [
-            tuple(self.plan.rank_at(p, d, t) for p in pipeline_ranks)
+            tuple(self.plan.rank_at(p, d, t) for p in together)
             for d, t in product(range(self.plan.data), range(self.plan.tensor))
         ]
-        return self._cost("all_reduce", groups, num_bytes)
-
-    def everyone_s(self, num_bytes: int) -> float:
-        """Seconds of an all-reduce among all ranks of the plan."""
-        return self._cost("all_reduce", [tuple(range(self.plan.num_ranks))], num_bytes)
+        return self._cost(message.kind, groups, message.num_bytes)
 
     def pass_s(self, what: Pass, pipeline: int, num_elements: int, element_bytes: int = 4) -> float:
         """Seconds of a pass over a flat buffer."""
         return max(
             self.op_seconds.pass_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
         )
-
-    def staged_bytes(self, kind: str, num_bytes: int) -> int:
-        """Bytes that a communicator copies aside for a collective, and holds until it is done.
-
-        Gloo reduces and scatters a copy; NCCL works on what it is given.
-        """
-        return num_bytes if kind == "reduce_scatter" and self.cluster.profile is not None else 0
 
     def _group(self, axis: str, fixed: dict[str, int]) -> Group:
         assert set(fixed) | {axis} == set(AXES)

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, get_args
 
 from torch import fx
 
 from trainyard.cost.memory import GraphMemory
-from trainyard.cost.ops import Pass, is_free
-from trainyard.job.lower.buckets import Bucket, is_sharded
+from trainyard.cost.ops import is_free
 from trainyard.job.lower.segment import Segment
-from trainyard.job.plan import DATA
+from trainyard.job.lower.signatures import Message, Place, Signature, Until, has_signature, signature
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
-from trainyard.program.program import size_bytes, tensor_of
 
 
-class Reduction(NamedTuple):
-    """Of a microbatch's gradients that are sharded.
+class Started(NamedTuple):
+    """A message that runs beside the computation.
 
     Attributes
     ----------
-    copied, reduced : the tasks that fill its buffer and that empty it.
-    held_bytes : of the buffer and of the part that comes out.
+    subject : by which it is waited for.
+    before, task : the task after which it leaves, and its own.
+    held_bytes : from the first of them until it is waited for.
+    most_in_flight : before one more leaves, the oldest is waited for; 0 for any number.
     """
 
-    copied: int
-    reduced: int
+    subject: str
+    before: int
+    task: int
     held_bytes: int
+    most_in_flight: int
 
 
 @dataclass
@@ -43,7 +45,8 @@ class Template:
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
-    reductions : in order.
+    started : in order.
+    kept_until_update : bytes that are let go when parameters are updated.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -53,7 +56,8 @@ class Template:
     num_ranks: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    reductions: list[Reduction] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list)
+    kept_until_update: int = 0
 
     def add(
         self,
@@ -91,7 +95,7 @@ class Work:
 
     segment: Segment
     pipeline: int
-    buckets: Mapping[str, Bucket]
+    place: Place
     op_s: Mapping[fx.Node, float]
     memory: GraphMemory
 
@@ -101,7 +105,7 @@ def op_seconds_of(segment: Segment, pipeline: int, prices: Prices) -> dict[fx.No
     devices = prices.devices(pipeline)
     found = {}
     for node in segment.graph.nodes:
-        if node.target not in _COMMUNICATION and not is_free(node):
+        if node.target not in spmd.UNBOUND and not is_free(node):
             found[node] = max(prices.op_seconds(node, device) for device in devices)
     return found
 
@@ -111,13 +115,10 @@ def make_template(work: Work, prices: Prices, is_first: bool, is_last: bool) -> 
     return _Writer(work, prices, is_first, is_last).run()
 
 
-_COMMUNICATION = spmd.COLLECTIVES | {spmd.accumulate_grads, spmd.gather_params}
-
-
 class _Writer:
     def __init__(self, work: Work, prices: Prices, is_first: bool, is_last: bool) -> None:
         self.work, self.prices = work, prices
-        self.is_first, self.is_last = is_first, is_last
+        self.place = replace(work.place, is_first=is_first, is_last=is_last)
         self.template = Template()
         self.chunk: dict[str, float] = {}
         self.chunk_start = 0
@@ -127,12 +128,8 @@ class _Writer:
     def run(self) -> Template:
         nodes = list(self.work.segment.graph.nodes)
         for i, node in enumerate(nodes):
-            if node.target in spmd.COLLECTIVES:
-                self._collective(i, node)
-            elif node.target is spmd.gather_params:
-                self._gather(i, node)
-            elif node.target is spmd.accumulate_grads:
-                self._accumulate(i, node)
+            if has_signature(node):
+                self._signed(i, node, signature(node, self.place))
             elif node in self.work.op_s:
                 self._compute(self._category(node), self.work.op_s[node])
         self._flush(len(nodes))
@@ -148,9 +145,6 @@ class _Writer:
 
     def _compute(self, category: str, seconds: float) -> None:
         self.chunk[category] = self.chunk.get(category, 0.0) + seconds
-
-    def _pass(self, what: Pass, num_elements: int) -> None:
-        self._compute(self._category(None), self.prices.pass_s(what, self.work.pipeline, num_elements))
 
     def _flush(self, end: int) -> None:
         """Close the tasks of the nodes up to ``end``; what they hold at most, they hold together."""
@@ -171,80 +165,43 @@ class _Writer:
         self.template.effects.append(Effect(last, "temporaries", 0, after - peak))
         self.level = after
 
-    def _blocking(self, index: int, kind: str, axis: str, num_bytes: int) -> None:
+    def _signed(self, index: int, node: fx.Node, does: Signature) -> None:
+        """An op that does more than compute: its passes over memory, then its message."""
+        if (
+            does.most_in_flight
+        ):  # what was computed before does not wait for an earlier message; the passes do
+            self._flush(index)
+        for what, num_elements, element_bytes in does.passes:
+            seconds = self.prices.pass_s(what, self.work.pipeline, num_elements, element_bytes)
+            self._compute(self._category(node), seconds)
+        if does.message is None:
+            return
+        if does.starts:
+            self._start(index, does, does.message)
+        else:
+            self._blocking(index, does.message)
+
+    def _blocking(self, index: int, message: Message) -> None:
+        """A message on the critical path."""
         self._flush(index)
-        seconds = self.prices.collective_s(kind, axis, self.work.pipeline, num_bytes)
-        task = self.template.add(seconds, kind, f"{self.name} {kind}", num_bytes, self.prices.size(axis))
+        task = self._add(message, f"{self.name} {message.kind}")
         self._use_memory(task, task, self.chunk_start, index + 1)
         self.chunk_start = index + 1
 
-    def _asynchronous(self, index: int, kind: str, bucket: Bucket, num_bytes: int) -> tuple[int, int]:
-        """The task after which it may start, and its own."""
+    def _start(self, index: int, does: Signature, message: Message) -> None:
+        """A message beside what is computed after it."""
         self._flush(index + 1)
         before = self.template.last_compute
-        seconds = self.prices.collective_s(kind, DATA, self.work.pipeline, num_bytes)
-        size = self.prices.size(DATA)
-        task = self.template.add(seconds, kind, f"{bucket.name} {kind}", num_bytes, size, waits_for=before)
-        staged = self.prices.staged_bytes(kind, num_bytes)
+        task = self._add(message, f"{message.about} {message.kind}", waits_for=before)
+        held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
+        self.template.started.append(Started(does.starts, before, task, held["wait"], does.most_in_flight))
+        self.template.kept_until_update += held["update"]
         self.template.effects += [
-            Effect(before, "communication", 0, staged),
-            Effect(task, "communication", 0, -staged),
+            Effect(before, "communication", 0, held["message"] + held["update"]),
+            Effect(task, "communication", 0, -held["message"]),
         ]
-        return before, task
 
-    def _collective(self, index: int, node: fx.Node) -> None:
-        """A collective on the critical path, and the copies that the communicator makes around it."""
-        axis = str(node.args[1])
-        kind, num_bytes, copied = _sent_and_copied(node, self.prices.size(axis))
-        if copied:
-            width = tensor_of(node).element_size()
-            seconds = self.prices.pass_s("copy", self.work.pipeline, copied // width, width)
-            self._compute(self._category(node), seconds)
-        self._blocking(index, kind, axis, num_bytes)
-
-    def _gather(self, index: int, node: fx.Node) -> None:
-        bucket = self.work.buckets[str(node.args[0])]
-        width = bucket.element_bytes
-        if bucket.converted_bytes:
-            copied_s = self.prices.pass_s("copy", self.work.pipeline, bucket.share, width)
-            self._compute(self._category(None), copied_s)
-        self._blocking(index, "all_gather", DATA, bucket.num_elements * width)
-
-    def _accumulate(self, index: int, node: fx.Node) -> None:
-        plan = self.prices.plan
-        bucket = self.work.buckets[str(node.args[0])]
-        num_bytes = bucket.num_elements * 4
-        if is_sharded(plan, bucket):
-            # What was computed before does not wait for an earlier reduction; the copy does, and adds its part.
-            self._flush(index)
-            self._pass("accumulate", bucket.num_elements // bucket.num_shards)
-            self._pass("clone", sum(bucket.sizes))
-            copied, reduced = self._asynchronous(index, "reduce_scatter", bucket, num_bytes)
-            held = num_bytes + num_bytes // bucket.num_shards
-            self.template.reductions.append(Reduction(copied, reduced, held))
-            return
-        self._pass("copy" if self.is_first else "accumulate", sum(bucket.sizes))
-        if self.is_last and bucket.reduced and len(bucket.stages) == 1:
-            kind = "all_reduce" if bucket.num_shards == 1 else "reduce_scatter"
-            before, _ = self._asynchronous(index, kind, bucket, num_bytes)
-            if bucket.num_shards > 1:
-                self.template.effects.append(
-                    Effect(before, "communication", 0, num_bytes // bucket.num_shards)
-                )
-
-
-def _sent_and_copied(node: fx.Node, num_ranks: int) -> tuple[str, int, int]:
-    """The collective, its bytes as it counts them, and the bytes that the communicator copies beside it."""
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    given, made = size_bytes(tensor_of(source)), size_bytes(tensor_of(node))
-    in_place = node.args[2:4] == (0, 1)
-    if node.target is spmd.all_reduce:
-        return "all_reduce", given, given
-    if node.target is spmd.all_gather:
-        return "all_gather", made, 0 if in_place else made
-    if node.target is spmd.reduce_scatter:
-        return "reduce_scatter", given, 0 if in_place else given
-    if node.args[2] == node.args[4]:  # along one dimension it is a gather and a cut
-        return "all_gather", given * num_ranks, given * num_ranks
-    return "all_to_all", given, 2 * given
+    def _add(self, message: Message, label: str, waits_for: int = -1) -> int:
+        seconds = self.prices.message_s(message, self.work.pipeline)
+        size = self.prices.group_size(message)
+        return self.template.add(seconds, message.kind, label, message.num_bytes, size, waits_for)

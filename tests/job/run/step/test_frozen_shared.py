@@ -99,7 +99,7 @@ def trained_by(rank: int) -> dict[str, Any]:
 def test_shared_frozen_weights_give_the_losses_of_one_device_and_take_the_bytes_predicted() -> None:
     model = adapted()
     lowered = lowered_of(model, planned(model, "zero(stage=3)", "1x2xA100-40G"))
-    predicted = state_bytes(lowered, list(lowered.stages), "adamw")
+    predicted = state_bytes(lowered, list(lowered.stages))
     answers = run_ranks(2, trained_by, timeout_s=60)
     for found in answers:
         assert found["losses"] == pytest.approx([2.290052, 2.291651], rel=1e-6)
@@ -127,7 +127,7 @@ def test_bytes_of_frozen_weights_and_what_the_plan_says_of_them(stage: int, shar
     trained, frozen = layers * 2 * 8 * 8192, layers * (8192 + 1) * 8192
     # Weights in bfloat16 are kept whole beside their float32 ones, or made of these when they are gathered.
     own = 4 * trained // 8 + (0 if stage == 3 else 2 * trained)
-    assert state_bytes(lowered, list(lowered.stages), "adamw")["parameters"] == own + 2 * frozen // shards
+    assert state_bytes(lowered, list(lowered.stages))["parameters"] == own + 2 * frozen // shards
     assert ("gradients and parameters (ZeRO" in plan.explain()) == (shards > 1)
     kept = "their weights are shared, too" if shards > 1 else "every rank keeps all of their weights"
     assert (

@@ -1,0 +1,318 @@
+"""What the ops of lowered graphs do beside computing a value: messages, waits, passes over memory, memory that is held.
+
+One table for all who ask: the simulator prices it, the account of memory adds it up, and the checks follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from torch import fx
+
+from trainyard.cost.ops import Pass
+from trainyard.job.lower import ops
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, is_sharded
+from trainyard.job.lower.lower import Lowered
+from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.plan import DATA, Plan
+from trainyard.program import spmd
+from trainyard.program.program import size_bytes, tensor_of
+
+EVERYONE = "all ranks"
+UPDATE = "update"
+
+Until = Literal["message", "wait", "update"]
+"""When memory is let go: with the end of the message, when it is waited for, or when parameters are updated."""
+
+
+Library = Literal["gloo", "nccl"]
+
+
+class PassOver(NamedTuple):
+    """One pass over a flat buffer, on the compute stream."""
+
+    what: Pass
+    num_elements: int
+    element_bytes: int = 4
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective.
+
+    Attributes
+    ----------
+    kind : as `collective_cost` names it.
+    group : the axis of the mesh along which the ranks differ, the stages that take part, or ``EVERYONE``.
+    num_bytes : as `collective_cost` counts them.
+    about : what it moves; it tells messages of one group apart.
+    """
+
+    kind: str
+    group: str | tuple[int, ...]
+    num_bytes: int
+    about: str
+
+
+class Held(NamedTuple):
+    """Memory that an op takes and that outlives it."""
+
+    num_bytes: int
+    until: Until
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one op does.
+
+    Attributes
+    ----------
+    passes : over memory, before the message leaves.
+    message : that it sends, and waits for unless it ``starts`` something.
+    starts, waits : what is on its way after it, and what it waits for.
+    frees : what is let go after it.
+    held : memory that outlives it.
+    scratch_bytes : memory that it needs while it runs.
+    result_bytes : of the one memory in which all its results lie; None where each has its own.
+    most_in_flight : of what it starts. One more waits for the oldest. 0: any number.
+    """
+
+    passes: tuple[PassOver, ...] = ()
+    message: Message | None = None
+    starts: str = ""
+    waits: str = ""
+    frees: str = ""
+    held: tuple[Held, ...] = ()
+    scratch_bytes: int = 0
+    result_bytes: int | None = None
+    most_in_flight: int = 0
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory beside operands and results while the op runs."""
+        return self.scratch_bytes + sum(held.num_bytes for held in self.held)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ops run, for which their signatures hold.
+
+    Attributes
+    ----------
+    buckets : of the pipeline rank, by name.
+    library : that moves messages. Gloo copies what it reduces and scatters, and what it gathers.
+    is_first, is_last : whether it is the first or the last microbatch of the action.
+    """
+
+    plan: Plan
+    buckets: Mapping[str, Bucket]
+    optimizer: OptimizerConfig
+    library: Library
+    is_first: bool = False
+    is_last: bool = False
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return self.plan.data if axis == DATA else self.plan.tensor
+
+    def bucket(self, node: fx.Node) -> Bucket:
+        """The bucket that an op names."""
+        return self.buckets[str(node.args[0])]
+
+    def staged_bytes(self, bucket: Bucket) -> int:
+        """What the library copies aside of gradients that it reduces and scatters."""
+        return 4 * bucket.num_elements if self.library == "gloo" else 0
+
+
+def place_of(lowered: Lowered, rank: int, library: Library = "nccl") -> Place:
+    """A pipeline rank of a plan."""
+    plan = lowered.plan
+    stages = [s for s in lowered.stages if plan.schedule.rank_of(s.stage) == rank]
+    buckets = {b.name: b for s in stages for b in (*s.buckets, *s.frozen)}
+    return Place(plan, buckets, lowered.optimizer, library)
+
+
+NOTHING = Signature()
+
+
+def signature(node: fx.Node, place: Place) -> Signature:
+    """What an op does at a place; nothing for ops that only compute."""
+    known = _SIGNATURES.get(node.target)
+    return NOTHING if known is None else known(node, place)
+
+
+def has_signature(node: fx.Node) -> bool:
+    """Whether an op is in the table."""
+    return node.target in _SIGNATURES
+
+
+# Collectives on tensors, along an axis.
+
+
+def _given_and_made(node: fx.Node) -> tuple[int, int]:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return size_bytes(tensor_of(source)), size_bytes(tensor_of(node))
+
+
+def _collective(node: fx.Node, kind: str, num_bytes: int, copied_bytes: int, scratch_bytes: int) -> Signature:
+    """A collective, and the copies that are made around it."""
+    width = tensor_of(node).element_size()
+    passes = (PassOver("copy", copied_bytes // width, width),) if copied_bytes else ()
+    message = Message(kind, str(node.args[1]), num_bytes, node.name)
+    return Signature(passes, message, scratch_bytes=scratch_bytes)
+
+
+def _all_reduce(node: fx.Node, place: Place) -> Signature:
+    given, made = _given_and_made(node)
+    return _collective(node, "all_reduce", given, given, made if node.args[2] == "avg" else 0)
+
+
+def _all_gather(node: fx.Node, place: Place) -> Signature:
+    # Parts are put together along another dimension than the first by a copy.
+    _, made = _given_and_made(node)
+    copied = 0 if node.args[2:4] == (0, 1) else made
+    return _collective(node, "all_gather", made, copied, copied)
+
+
+def _reduce_scatter(node: fx.Node, place: Place) -> Signature:
+    given, _ = _given_and_made(node)
+    copied = 0 if node.args[2:4] == (0, 1) else given
+    return _collective(node, "reduce_scatter", given, copied, copied)
+
+
+def _all_to_all(node: fx.Node, place: Place) -> Signature:
+    given, _ = _given_and_made(node)
+    if node.args[2] == node.args[4]:  # along one dimension it is a gather and a cut
+        whole = given * place.size(str(node.args[1]))
+        return _collective(node, "all_gather", whole, whole, 2 * given)
+    return _collective(node, "all_to_all", given, 2 * given, 2 * given)
+
+
+# Gradients and parameters of a bucket.
+
+
+def _gather_params(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
+    passes = (PassOver("copy", bucket.share, bucket.element_bytes),) if converted else ()
+    staged = whole if place.library == "gloo" else 0
+    message = Message("all_gather", DATA, whole, bucket.name)
+    return Signature(passes, message, scratch_bytes=converted + staged, result_bytes=whole)
+
+
+def _accumulate_grads(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    if is_sharded(place.plan, bucket):
+        passes = (PassOver("accumulate", bucket.share), PassOver("clone", sum(bucket.sizes)))
+        flat_and_part = 4 * (bucket.num_elements + bucket.share)
+        held = (Held(flat_and_part, "wait"), Held(place.staged_bytes(bucket), "message"))
+        message = Message("reduce_scatter", DATA, 4 * bucket.num_elements, bucket.name)
+        return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
+    added = PassOver("copy" if place.is_first else "accumulate", sum(bucket.sizes))
+    converted = 0 if place.plan.dtype == "float32" else 4 * sum(bucket.sizes)
+    if not (place.is_last and bucket.reduced and len(bucket.stages) == 1):
+        return Signature((added,), scratch_bytes=converted)
+    return replace(_start_reduction(node, place), passes=(added,), scratch_bytes=converted)
+
+
+_PARTS = "parts of gradients"
+
+
+def _start_reduction(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    num_bytes = 4 * bucket.num_elements
+    if bucket.num_shards == 1:
+        message, held = Message("all_reduce", DATA, num_bytes, bucket.name), ()
+        return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
+    message = Message("reduce_scatter", DATA, num_bytes, bucket.name)
+    parts = (Held(4 * bucket.share, "update"), Held(place.staged_bytes(bucket), "message"))
+    return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
+
+
+# The end of a step.
+
+
+def _waits(subject: str) -> Callable[[fx.Node, Place], Signature]:
+    return lambda node, place: Signature(waits=subject.format(*node.args))
+
+
+def _between_buckets(what: Pass) -> Callable[[fx.Node, Place], Signature]:
+    return lambda node, place: Signature((PassOver(what, place.bucket(node).num_elements),))
+
+
+def _start_losses(node: fx.Node, place: Place) -> Signature:
+    return Signature(message=_to_everyone(place, 8 * len(_names(node)), "losses"), starts="losses")
+
+
+def _sum_over_ranks(node: fx.Node, place: Place) -> Signature:
+    return Signature(message=_to_everyone(place, 8, "gradient norm"))
+
+
+def _to_everyone(place: Place, num_bytes: int, about: str) -> Message | None:
+    return Message("all_reduce", EVERYONE, num_bytes, about) if place.plan.num_ranks > 1 else None
+
+
+def _sum_over_stages(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    num_bytes = 4 * bucket.num_elements
+    return Signature(message=Message("all_reduce", bucket.stages, num_bytes, ", ".join(bucket.paths)))
+
+
+def _squared_norm(node: fx.Node, place: Place) -> Signature:
+    return Signature((PassOver("norm", _num_elements(node, place)),))
+
+
+def _update_parameters(node: fx.Node, place: Place) -> Signature:
+    return Signature((PassOver(place.optimizer.update, _num_elements(node, place)),), frees=UPDATE)
+
+
+def _convert_weights(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    return Signature((PassOver("copy", bucket.num_elements, bucket.element_bytes),))
+
+
+def _start_weights(node: fx.Node, place: Place) -> Signature:
+    bucket = place.bucket(node)
+    copied = PassOver("copy", bucket.share, bucket.element_bytes)
+    message = Message("all_gather", DATA, bucket.num_elements * bucket.element_bytes, bucket.name)
+    held = (Held(bucket.share * bucket.element_bytes, "wait"),)
+    return Signature((copied,), message, f"weights of {bucket.name}", held=held)
+
+
+def _names(node: fx.Node) -> Sequence[Any]:
+    names = node.args[0]
+    assert isinstance(names, tuple)
+    return names
+
+
+def _num_elements(node: fx.Node, place: Place) -> int:
+    """Of the parts of all buckets that an op names."""
+    return sum(place.buckets[str(name)].share for name in _names(node))
+
+
+_SIGNATURES: dict[Any, Callable[[fx.Node, Place], Signature]] = {
+    spmd.all_reduce: _all_reduce,
+    spmd.all_gather: _all_gather,
+    spmd.reduce_scatter: _reduce_scatter,
+    spmd.all_to_all: _all_to_all,
+    spmd.gather_params: _gather_params,
+    spmd.accumulate_grads: _accumulate_grads,
+    ops.wait_sends: _waits("sends"),
+    ops.start_losses: _start_losses,
+    ops.wait_losses: _waits("losses"),
+    ops.finish_accumulation: _waits(_PARTS),
+    ops.add_grads: _between_buckets("accumulate"),
+    ops.copy_grads: _between_buckets("copy"),
+    ops.sum_over_stages: _sum_over_stages,
+    ops.start_reduction: _start_reduction,
+    ops.wait_reduction: _waits("gradients of {}"),
+    ops.squared_norm: _squared_norm,
+    ops.sum_over_ranks: _sum_over_ranks,
+    ops.update_parameters: _update_parameters,
+    ops.convert_weights: _convert_weights,
+    ops.start_weights: _start_weights,
+    ops.wait_weights: _waits("weights of {}"),
+}
