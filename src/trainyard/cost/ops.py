@@ -143,6 +143,8 @@ def is_view(node: fx.Node) -> bool:
     """Whether a node's result shares the memory of its first operand."""
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target.is_view)
+    if node.target is spmd.wait:
+        return spmd.stays_where_it_arrives(node)
     # Rows of a contiguous tensor are contiguous where they lie.
     return node.target is spmd.take_part and node.args[2:4] == (0, 1)
 

@@ -194,7 +194,7 @@ def _left_by(node: fx.Node) -> Any:
     if node.target is spmd.gather_params:
         parts = {int(u.args[1]): _leaves(u) for u in node.users}  # type: ignore[arg-type]
         return tuple(parts.get(i, Fresh((1,), (1,), "float32")) for i in range(max(parts) + 1))
-    return _leaves(node) if node.target in spmd.COLLECTIVES else 0
+    return _leaves(node) if node.target is spmd.wait else 0
 
 
 def _leaves(node: fx.Node) -> Any:

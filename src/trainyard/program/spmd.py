@@ -17,24 +17,30 @@ from trainyard.program.nodes import copy_node
 
 
 class Communicator(Protocol):
-    """One rank's view of its mesh. Every method is called by all ranks of the axis in the same order."""
+    """One rank's view of its mesh. All ranks of an axis call the same methods in the same order.
+
+    A message is started, and runs beside what is computed until its result is waited for.
+    """
 
     def axis_offset(self, axis: str, scale: int) -> int:
         """This rank's index on the axis times ``scale``."""
 
-    def all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> torch.Tensor:
+    def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Any:
         """Reduce over the ranks of the axis; every rank gets the result."""
 
-    def all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+    def start_all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Any:
         """Put the parts of a ``Shard(dim, blocks)`` together."""
 
-    def reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+    def start_reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Any:
         """Sum over the ranks; each gets its part of a ``Shard(dim, blocks)``."""
 
-    def all_to_all(
+    def start_all_to_all(
         self, x: torch.Tensor, axis: str, dim: int, blocks: int, to_dim: int, to_blocks: int
-    ) -> torch.Tensor:
+    ) -> Any:
         """From ``Shard(dim, blocks)`` to ``Shard(to_dim, to_blocks)``."""
+
+    def wait(self, started: Any, *read: torch.Tensor) -> torch.Tensor:
+        """The result of what was started; until then the message may read the tensors ``read``."""
 
 
 UNBOUND: set[Any] = set()
@@ -55,15 +61,31 @@ def unbound(name: str) -> Callable[..., Any]:
 
 
 axis_offset = unbound("axis_offset")
+
+# In a program that is sharded, a collective is one op. In what a rank runs it is two, the second of which waits.
 all_reduce = unbound("all_reduce")
 all_gather = unbound("all_gather")
 reduce_scatter = unbound("reduce_scatter")
 all_to_all = unbound("all_to_all")
+start_all_reduce = unbound("start_all_reduce")
+start_all_gather = unbound("start_all_gather")
+start_reduce_scatter = unbound("start_reduce_scatter")
+start_all_to_all = unbound("start_all_to_all")
+wait = unbound("wait")
+
 # Of the state of a rank, by the name of a bucket: add gradients to it, and make its parameters whole.
 accumulate_grads = unbound("accumulate_grads")
 gather_params = unbound("gather_params")
 
-COLLECTIVES: frozenset[Any] = frozenset({all_reduce, all_gather, reduce_scatter, all_to_all})
+STARTS: dict[Any, Any] = {
+    all_reduce: start_all_reduce,
+    all_gather: start_all_gather,
+    reduce_scatter: start_reduce_scatter,
+    all_to_all: start_all_to_all,
+}
+"""The op that starts a collective."""
+
+COLLECTIVES: frozenset[Any] = frozenset(STARTS)
 
 
 def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: int) -> torch.Tensor:
@@ -162,6 +184,26 @@ def bind(graph_module: fx.GraphModule, rank: object) -> fx.GraphModule:
         copied[node] = new
     graph.set_codegen(graph_module.graph._codegen)
     return fx.GraphModule(graph_module, graph)
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether the parts of a collective lie one after the other, so that no copy is made before or after it."""
+    return node.args[2:4] == (0, 1)
+
+
+def reads_operand(start: fx.Node) -> bool:
+    """Whether a message reads its operand itself, and no copy of it, so that it must stay until the wait."""
+    if start.target is start_all_to_all:
+        return start.args[2] == start.args[4]  # a gather and a cut
+    return start.target is start_all_gather or (start.target is start_reduce_scatter and is_in_place(start))
+
+
+def stays_where_it_arrives(wait_node: fx.Node) -> bool:
+    """Whether the result of a wait lies in the memory into which the message wrote."""
+    start = wait_node.all_input_nodes[0]
+    if start.target is start_all_reduce:
+        return start.args[2] != "avg"
+    return start.target is start_reduce_scatter or (start.target is start_all_gather and is_in_place(start))
 
 
 def is_scalar(node: fx.Node) -> bool:

@@ -56,7 +56,7 @@ def test_stages_of_one_rank_add_what_they_share_and_send_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "optimizer, numbers",
+    ("optimizer", "numbers"),
     [(OptimizerConfig(), 2), (OptimizerConfig("sgd"), 0), (OptimizerConfig("sgd", momentum=0.9), 1)],
 )
 def test_moments_of_the_optimizer_take_memory(optimizer: OptimizerConfig, numbers: int) -> None:

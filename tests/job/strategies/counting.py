@@ -34,9 +34,11 @@ def planned(model: Model, strategies: str, cluster: str, dtype: str = "float32")
 def collectives(lowered: Lowered, axis: str, at_least: int = 0) -> Counter[tuple[str, str]]:
     """Collectives on one axis by name and kind of action, of results with at least that many elements."""
     return Counter(
-        (node.target.__name__, kind)
+        (node.target.__name__.removeprefix("start_"), kind)
         for stage in lowered.stages
         for kind, segment in stage.segments.items()
         for node in segment.graph.nodes
-        if node.target in spmd.COLLECTIVES and node.args[1] == axis and node.meta["val"].numel() >= at_least
+        if node.target in spmd.STARTS.values()
+        and node.args[1] == axis
+        and node.meta["val"].numel() >= at_least
     )

@@ -14,6 +14,7 @@ from torch.fx.graph import _BoxedCodeGen
 
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.cut import Cut
+from trainyard.job.lower.overlap import start_and_wait
 from trainyard.job.lower.shard import names_of
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
@@ -178,6 +179,7 @@ class SegmentWriter:
         """Close the graph with the values that leave it, and name the program's results among them."""
         kept = list(dict.fromkeys(outputs))
         self.graph.output(tuple(self.copies[n] for n in kept))
+        start_and_wait(self.graph)
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         slots = tuple(self.slots[n] for n in placeholders)
         named = tuple((node.name, result) for node, result in results)

@@ -76,6 +76,7 @@ class Signature:
     held : memory that outlives it.
     scratch_bytes : memory that it needs while it runs.
     result_bytes : of the one memory in which all its results lie; None where each has its own.
+    is_waited_here : whether the same action waits for what it starts.
     most_in_flight : of what it starts. One more waits for the oldest. 0: any number.
     """
 
@@ -87,6 +88,7 @@ class Signature:
     held: tuple[Held, ...] = ()
     scratch_bytes: int = 0
     result_bytes: int | None = None
+    is_waited_here: bool = False
     most_in_flight: int = 0
 
     @property
@@ -157,38 +159,49 @@ def _given_and_made(node: fx.Node) -> tuple[int, int]:
     return size_bytes(tensor_of(source)), size_bytes(tensor_of(node))
 
 
-def _collective(node: fx.Node, kind: str, num_bytes: int, copied_bytes: int, scratch_bytes: int) -> Signature:
-    """A collective, and the copies that are made around it."""
+def _copies(node: fx.Node, num_bytes: int) -> tuple[PassOver, ...]:
     width = tensor_of(node).element_size()
-    passes = (PassOver("copy", copied_bytes // width, width),) if copied_bytes else ()
-    message = Message(kind, str(node.args[1]), num_bytes, node.name)
-    return Signature(passes, message, scratch_bytes=scratch_bytes)
+    return (PassOver("copy", num_bytes // width, width),) if num_bytes else ()
 
 
-def _all_reduce(node: fx.Node, place: Place) -> Signature:
-    given, made = _given_and_made(node)
-    return _collective(node, "all_reduce", given, given, made if node.args[2] == "avg" else 0)
+def _start_all_reduce(node: fx.Node, place: Place) -> Signature:
+    given, _ = _given_and_made(node)
+    return _start_collective(node, "all_reduce", given, _copies(node, given))
 
 
-def _all_gather(node: fx.Node, place: Place) -> Signature:
-    # Parts are put together along another dimension than the first by a copy.
+def _start_all_gather(node: fx.Node, place: Place) -> Signature:
     _, made = _given_and_made(node)
-    copied = 0 if node.args[2:4] == (0, 1) else made
-    return _collective(node, "all_gather", made, copied, copied)
+    return _start_collective(node, "all_gather", made)
 
 
-def _reduce_scatter(node: fx.Node, place: Place) -> Signature:
+def _start_reduce_scatter(node: fx.Node, place: Place) -> Signature:
     given, _ = _given_and_made(node)
-    copied = 0 if node.args[2:4] == (0, 1) else given
-    return _collective(node, "reduce_scatter", given, copied, copied)
+    copied = 0 if spmd.is_in_place(node) else given
+    return _start_collective(node, "reduce_scatter", given, _copies(node, copied), copied)
 
 
-def _all_to_all(node: fx.Node, place: Place) -> Signature:
+def _start_all_to_all(node: fx.Node, place: Place) -> Signature:
     given, _ = _given_and_made(node)
-    if node.args[2] == node.args[4]:  # along one dimension it is a gather and a cut
+    if spmd.reads_operand(node):
         whole = given * place.size(str(node.args[1]))
-        return _collective(node, "all_gather", whole, whole, 2 * given)
-    return _collective(node, "all_to_all", given, 2 * given, 2 * given)
+        return replace(_start_collective(node, "all_gather", whole), result_bytes=whole)
+    return _start_collective(node, "all_to_all", given, _copies(node, given), given)
+
+
+def _start_collective(
+    node: fx.Node, kind: str, num_bytes: int, copies: tuple[PassOver, ...] = (), held_bytes: int = 0
+) -> Signature:
+    held = (Held(held_bytes, "wait"),) if held_bytes else ()
+    message = Message(kind, str(node.args[1]), num_bytes, node.name)
+    return Signature(copies, message, node.name, held=held, is_waited_here=True)
+
+
+def _wait(node: fx.Node, place: Place) -> Signature:
+    """What arrived is put in order by a copy, unless it lies as it should."""
+    start = node.all_input_nodes[0]
+    _, made = _given_and_made(start)
+    in_place = start.target is spmd.start_all_reduce or spmd.stays_where_it_arrives(node)
+    return Signature(() if in_place else _copies(node, made), waits=start.name)
 
 
 # Gradients and parameters of a bucket.
@@ -294,10 +307,11 @@ def _num_elements(node: fx.Node, place: Place) -> int:
 
 
 _SIGNATURES: dict[Any, Callable[[fx.Node, Place], Signature]] = {
-    spmd.all_reduce: _all_reduce,
-    spmd.all_gather: _all_gather,
-    spmd.reduce_scatter: _reduce_scatter,
-    spmd.all_to_all: _all_to_all,
+    spmd.start_all_reduce: _start_all_reduce,
+    spmd.start_all_gather: _start_all_gather,
+    spmd.start_reduce_scatter: _start_reduce_scatter,
+    spmd.start_all_to_all: _start_all_to_all,
+    spmd.wait: _wait,
     spmd.gather_params: _gather_params,
     spmd.accumulate_grads: _accumulate_grads,
     ops.wait_sends: _waits("sends"),

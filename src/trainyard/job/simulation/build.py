@@ -206,6 +206,9 @@ class Assembly:
             )
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self._add_started(rank, templates, starts, ids)
+            waits = [np.array(t.dependencies, np.int64).reshape(-1, 2) for t in templates]
+            pairs = np.concatenate([w + start for w, start in zip(waits, starts, strict=False)])
+            builder.add_dependencies(ids[pairs[:, 0]], ids[pairs[:, 1]])
         self.start(rank, UPDATE, [], sum(t.kept_until_update for t in templates))
         for action, start, template in zip(actions, starts[first:], templates[first:], strict=False):
             self.first[action] = int(ids[start])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from torch import fx
 
@@ -45,7 +45,8 @@ class Template:
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
-    started : in order.
+    started : messages that a later action or the end of the step waits for, in order.
+    dependencies : pairs of a message and the task of the compute stream that waits for it.
     kept_until_update : bytes that are let go when parameters are updated.
     """
 
@@ -57,6 +58,7 @@ class Template:
     waits_for: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     started: list[Started] = field(default_factory=list)
+    dependencies: list[tuple[int, int]] = field(default_factory=list)
     kept_until_update: int = 0
 
     def add(
@@ -116,6 +118,8 @@ def make_template(work: Work, prices: Prices, is_first: bool, is_last: bool) -> 
 
 
 class _Writer:
+    """Follows the ops of an action, and closes a task wherever a message leaves or is waited for."""
+
     def __init__(self, work: Work, prices: Prices, is_first: bool, is_last: bool) -> None:
         self.work, self.prices = work, prices
         self.place = replace(work.place, is_first=is_first, is_last=is_last)
@@ -124,6 +128,10 @@ class _Writer:
         self.chunk_start = 0
         self.level = work.memory.before_bytes
         self.name = f"stage {work.segment.stage} {work.segment.kind}"
+        self.last_compute = -1
+        # Messages of this action that are on their way, and those that the next task waits for: task and held bytes.
+        self.under_way: dict[str, tuple[int, int]] = {}
+        self.waited_for: list[tuple[int, int]] = []
 
     def run(self) -> Template:
         nodes = list(self.work.segment.graph.nodes)
@@ -133,9 +141,19 @@ class _Writer:
             elif node in self.work.op_s:
                 self._compute(self._category(node), self.work.op_s[node])
         self._flush(len(nodes))
-        if not self.template.seconds:
-            self.template.add(0.0, self._category(None), self.name)
+        if self.waited_for or self.last_compute < 0:
+            self._add_compute(0.0, self._category(None))
         return self.template
+
+    def _add_compute(self, seconds: float, category: str, **sent: Any) -> int:
+        """A task of the compute stream, after all that was waited for."""
+        task = self.template.add(seconds, category, sent.pop("label", self.name), **sent)
+        for message, held_bytes in self.waited_for:
+            self.template.dependencies.append((message, task))
+            self.template.effects.append(Effect(task, "communication", -held_bytes, 0))
+        self.waited_for.clear()
+        self.last_compute = task
+        return task
 
     def _category(self, node: fx.Node | None) -> str:
         if node is not None and node.meta.get("recomputed"):
@@ -150,7 +168,7 @@ class _Writer:
         """Close the tasks of the nodes up to ``end``; what they hold at most, they hold together."""
         if not self.chunk:
             return
-        tasks = [self.template.add(seconds, name, self.name) for name, seconds in self.chunk.items()]
+        tasks = [self._add_compute(seconds, name) for name, seconds in self.chunk.items()]
         self._use_memory(tasks[0], tasks[-1], self.chunk_start, end)
         self.chunk = {}
         self.chunk_start = end
@@ -166,42 +184,63 @@ class _Writer:
         self.level = after
 
     def _signed(self, index: int, node: fx.Node, does: Signature) -> None:
-        """An op that does more than compute: its passes over memory, then its message."""
-        if (
-            does.most_in_flight
-        ):  # what was computed before does not wait for an earlier message; the passes do
+        """An op that does more than compute: what it waits for, its passes over memory, then its message."""
+        if does.waits in self.under_way:
+            self._flush(index)
+            self.waited_for.append(self.under_way.pop(does.waits))
+        if does.most_in_flight:
+            # What was computed before does not wait for an earlier message; the passes do.
             self._flush(index)
         for what, num_elements, element_bytes in does.passes:
             seconds = self.prices.pass_s(what, self.work.pipeline, num_elements, element_bytes)
             self._compute(self._category(node), seconds)
         if does.message is None:
             return
-        if does.starts:
+        if does.starts and not self._is_waited_for_at_once(node):
             self._start(index, does, does.message)
         else:
-            self._blocking(index, does.message)
+            self._block(index, does.message)
 
-    def _blocking(self, index: int, message: Message) -> None:
+    def _is_waited_for_at_once(self, node: fx.Node) -> bool:
+        """Whether nothing is computed between the start of a message and the wait for it."""
+        following = node.next
+        while following not in self.work.op_s and not has_signature(following) and following.op != "output":
+            following = following.next
+        return following.target is spmd.wait and following.args[0] is node
+
+    def _block(self, index: int, message: Message) -> None:
         """A message on the critical path."""
         self._flush(index)
-        task = self._add(message, f"{self.name} {message.kind}")
+        sent = self._sent(message, f"{self.name} {message.kind}")
+        task = self._add_compute(self._seconds(message), message.kind, **sent)
         self._use_memory(task, task, self.chunk_start, index + 1)
         self.chunk_start = index + 1
 
     def _start(self, index: int, does: Signature, message: Message) -> None:
         """A message beside what is computed after it."""
         self._flush(index + 1)
-        before = self.template.last_compute
-        task = self._add(message, f"{message.about} {message.kind}", waits_for=before)
+        if self.last_compute < 0:
+            self._add_compute(0.0, self._category(None))
+        before = self.last_compute
+        sent = self._sent(message, f"{message.about} {message.kind}")
+        task = self.template.add(self._seconds(message), message.kind, waits_for=before, **sent)
         held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
-        self.template.started.append(Started(does.starts, before, task, held["wait"], does.most_in_flight))
+        at_once = held["message"] + held["update"]
+        if does.is_waited_here:
+            self.under_way[does.starts] = task, held["wait"]
+            at_once += held["wait"]
+        else:
+            started = Started(does.starts, before, task, held["wait"], does.most_in_flight)
+            self.template.started.append(started)
         self.template.kept_until_update += held["update"]
         self.template.effects += [
-            Effect(before, "communication", 0, held["message"] + held["update"]),
+            Effect(before, "communication", 0, at_once),
             Effect(task, "communication", 0, -held["message"]),
         ]
 
-    def _add(self, message: Message, label: str, waits_for: int = -1) -> int:
-        seconds = self.prices.message_s(message, self.work.pipeline)
+    def _seconds(self, message: Message) -> float:
+        return self.prices.message_s(message, self.work.pipeline)
+
+    def _sent(self, message: Message, label: str) -> dict[str, Any]:
         size = self.prices.group_size(message)
-        return self.template.add(seconds, message.kind, label, message.num_bytes, size, waits_for)
+        return {"label": label, "num_bytes": message.num_bytes, "num_ranks": size}

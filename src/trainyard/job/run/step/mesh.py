@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from trainyard.job.lower.lower import Transfer
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
+from trainyard.program import spmd
 
 # PyTorch 2.13 renames these two; 2.11 knows only the older names.
 gather_into: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -22,6 +24,21 @@ _OPS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
+
+
+@dataclass(frozen=True)
+class Started:
+    """A message under way.
+
+    Attributes
+    ----------
+    sent : what it reads until it has arrived.
+    result : to be called then.
+    """
+
+    work: dist.Work
+    sent: torch.Tensor
+    result: Callable[[], torch.Tensor]
 
 
 class Mesh:
@@ -140,48 +157,62 @@ class Mesh:
     def axis_offset(self, axis: str, scale: int) -> int:
         return self.coordinate[axis] * scale
 
-    def all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> torch.Tensor:
-        result = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(result, _OPS[reduction], group=self._groups[axis])
-        self.count_sent(result, self._sizes[axis], rounds=2)
-        return result / self._sizes[axis] if reduction == "avg" else result
+    def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Started:
+        n, result = self._sizes[axis], x.clone(memory_format=torch.contiguous_format)
+        work = dist.all_reduce(result, _OPS[reduction], group=self._groups[axis], async_op=True)
+        self.count_sent(result, n, rounds=2)
+        return Started(work, result, lambda: result / n if reduction == "avg" else result)
 
-    def all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
-        n = self._sizes[axis]
-        parts = x.new_empty((n, *x.shape))
-        gather_into(parts.flatten(0, 1), x.contiguous(), group=self._groups[axis])
+    def start_all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
+        n, size = self._sizes[axis], x.shape[dim]
+        parts, sent = x.new_empty((n, *x.shape)), x.contiguous()
+        work = gather_into(parts.flatten(0, 1), sent, group=self._groups[axis], async_op=True)
         self.count_sent(parts, n)
-        if dim == 0 and blocks == 1:
-            return parts.flatten(0, 1)
-        # [ranks, .., blocks, part, ..] -> [.., blocks, ranks, part, ..]
-        cut: torch.Tensor = parts.unflatten(dim + 1, (blocks, x.shape[dim] // blocks))
-        return cut.movedim(0, dim + 1).flatten(dim, dim + 2)
 
-    def reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        def result() -> torch.Tensor:
+            if dim == 0 and blocks == 1:
+                return parts.flatten(0, 1)
+            # [ranks, .., blocks, part, ..] -> [.., blocks, ranks, part, ..]
+            cut: torch.Tensor = parts.unflatten(dim + 1, (blocks, size // blocks))
+            return cut.movedim(0, dim + 1).flatten(dim, dim + 2)
+
+        return Started(work, sent, result)
+
+    def start_reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
         n = self._sizes[axis]
         cut: torch.Tensor = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
         parts = cut.movedim(dim + 1, 0).contiguous()
         result = parts.new_empty(parts.shape[1:])
-        scatter_from(result, parts.flatten(0, 1), group=self._groups[axis])
+        work = scatter_from(result, parts.flatten(0, 1), group=self._groups[axis], async_op=True)
         self.count_sent(parts, n)
-        return result.flatten(dim, dim + 1)
+        return Started(work, parts, lambda: result.flatten(dim, dim + 1))
 
-    def all_to_all(
+    def start_all_to_all(
         self, x: torch.Tensor, axis: str, dim: int, blocks: int, to_dim: int, to_blocks: int
-    ) -> torch.Tensor:
+    ) -> Started:
         n = self._sizes[axis]
         if dim == to_dim:
-            whole = self.all_gather(x, axis, dim, blocks)
-            size = whole.shape[dim] // (to_blocks * n)
-            kept = whole.unflatten(dim, (to_blocks, n * size)).narrow(dim + 1, self.index(axis) * size, size)
-            result: torch.Tensor = kept.flatten(dim, dim + 1).contiguous()
-            return result
+            gather = self.start_all_gather(x, axis, dim, blocks)
+            return replace(gather, result=lambda: self._own_part(gather.result(), axis, dim, to_blocks))
         # Cut what is kept whole into one part per rank, exchange, and put the parts of the cut dimension together.
         cut: torch.Tensor = x.unflatten(to_dim, (to_blocks, n, x.shape[to_dim] // (to_blocks * n)))
         sent = cut.movedim(to_dim + 1, 0).contiguous()
         received = torch.empty_like(sent)
-        dist.all_to_all_single(received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis])
+        work = dist.all_to_all_single(
+            received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis], async_op=True
+        )
         self.count_sent(sent, n)
-        parts: torch.Tensor = received.flatten(to_dim + 1, to_dim + 2)
-        joined: torch.Tensor = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
-        return joined.movedim(0, dim + 1).flatten(dim, dim + 2)
+
+        def result() -> torch.Tensor:
+            parts: torch.Tensor = received.flatten(to_dim + 1, to_dim + 2)
+            joined: torch.Tensor = parts.unflatten(dim + 1, (blocks, parts.shape[dim + 1] // blocks))
+            return joined.movedim(0, dim + 1).flatten(dim, dim + 2)
+
+        return Started(work, sent, result)
+
+    def _own_part(self, whole: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
+        return spmd.take_part(whole, self.index(axis), dim, blocks, self._sizes[axis])
+
+    def wait(self, started: Started, *read: torch.Tensor) -> torch.Tensor:
+        started.work.wait()
+        return started.result()
