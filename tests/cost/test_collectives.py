@@ -1,5 +1,5 @@
-"""Collectives: the programs are correct, the closed forms equal them, and large A100 groups cost what was "
-"measured."""
+"""Collectives: the programs are correct, cost what their sends cost one by one, and large A100 groups cost what was
+measured."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_checker_sees_a_lost_and_a_doubled_send(kind: str) -> None:
 
 @settings(max_examples=60)
 @given(cluster=_CLUSTERS, num_bytes=st.floats(0.0, 1e10), kind=st.sampled_from(_GROUP_KINDS), data=st.data())
-def test_closed_form_equals_the_sum_of_rounds(
+def test_cost_is_the_sum_over_the_rounds_of_the_program(
     cluster: Cluster, num_bytes: float, kind: str, data: st.DataObject
 ) -> None:
     if cluster.num_devices < 2:
@@ -120,13 +120,13 @@ def test_closed_form_equals_the_sum_of_rounds(
         seconds = program_seconds(cluster, program)
         assert check_program(program) == []
         if cost.algorithm == "chain":
-            # Its first and last rounds have fewer hops at work; the closed form takes all rounds as full.
+            # Its first and last rounds have fewer hops at work; the cost takes all rounds as full.
             assert seconds <= (cost.seconds - launch_s) * (1 + 1e-9) + 1e-15
         else:
             assert cost.seconds - launch_s == pytest.approx(seconds, rel=1e-9, abs=1e-12)
 
 
-def test_chain_closed_form_is_exact_on_a_switch() -> None:
+def test_chain_cost_is_exact_on_a_switch() -> None:
     cluster = parse_cluster("8xA100-80G")
     for num_bytes in (1e3, 1e6, 1e9):
         cost = next(

@@ -1,15 +1,8 @@
 """Seconds of a collective on a group of ranks of a cluster.
 
-Each algorithm is a program of sends (`collective_program`) and, for speed, the same rounds in closed form
-(`collective_rounds`); a round costs the latency of its routes plus the bytes on its most loaded link. The
-fastest algorithm is taken. On a measured machine the measured curves are used instead.
-
-References
-----------
-.. [1] Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-   2005. .. [2] Cho et al., "BlueConnect: Decomposing All-Reduce for Deep Learning on Heterogeneous Network
-   Hierarchy",
-   MLSys 2019 (hierarchical reduce-scatter, all-reduce, all-gather).
+Each algorithm is a program of sends (`collective_algorithms`). A round of it costs the latency of its routes plus the
+bytes on its most loaded link. The fastest algorithm is taken. On a measured machine the measured curves are used
+instead.
 """
 
 from __future__ import annotations
@@ -19,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.cost.collective_algorithms import build_program
+from trainyard.cost.collective_algorithms import ALGORITHMS, KINDS, algorithm_of, algorithms_for
 from trainyard.cost.collective_layout import Layout, group_layout
-from trainyard.cost.collective_links import Placed, TimedRounds, round_seconds, time_rounds
-from trainyard.cost.collective_program import CollectiveProgram, Send, check_program
-from trainyard.cost.collective_rounds import ALGORITHMS, KINDS, algorithms_for, patterns_of
+from trainyard.cost.collective_links import time_rounds
+from trainyard.cost.collective_program import CollectiveProgram, Pattern, Send, check_program
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.profile import MachineProfile
@@ -123,19 +115,25 @@ def collective_costs(
         seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, sum(map(len, others)))
         return (CollectiveCost(seconds, "measured", cluster.links[0].name),)
     order, layout = group_layout(cluster, group)
-    placed = _by_layout(cluster, others)
+    placed = [(layout, order[None]), *_by_layout(cluster, others)]
     launch_s = max(device.collective_launch_s for device in {cluster.devices[rank] for rank in group})
-    costs = []
-    for algorithm in algorithms_for(kind, layout):
-        around = [
-            (rows, patterns_of(kind, _same_or_first(kind, algorithm, shape), shape)) for shape, rows in placed
-        ]
-        own: Placed = (order[None], patterns_of(kind, algorithm, layout))
+
+    def cost(name: str, num_pieces: int) -> CollectiveCost:
+        own, *around = (
+            (rows, algorithm_of(kind, _same_or_first(kind, name, shape), shape, num_pieces).repeats())
+            for shape, rows in placed
+        )
         rounds = time_rounds(cluster, own, around)
-        seconds, pieces = _total_s(rounds, algorithm, len(group), num_bytes)
         link = cluster.links[rounds.bottleneck(num_bytes)].name
-        costs.append(CollectiveCost(launch_s + seconds, algorithm, link, pieces))
-    return tuple(costs)
+        return CollectiveCost(launch_s + rounds.seconds(num_bytes), name, link, num_pieces)
+
+    return tuple(
+        min(
+            (cost(name, num_pieces) for num_pieces in (_PIECES if name == "chain" else (1,))),
+            key=lambda with_pieces: with_pieces.seconds,
+        )
+        for name in algorithms_for(kind, layout)
+    )
 
 
 def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float) -> None:
@@ -152,8 +150,7 @@ def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float
 
 
 def _measured_s(profile: MachineProfile, kind: str, size: int, num_bytes: float, num_others: int) -> float:
-    """Measured seconds of a group; others at the same time slow it once there are more processes than "
-    "cores."""
+    """Measured seconds of a group; others at the same time slow it once there are more processes than cores."""
     alone = max(1.0, size / profile.num_cores)
     together = max(1.0, (size + num_others) / profile.num_cores)
     return profile.collective_s(kind, size, num_bytes) * together / alone
@@ -169,19 +166,9 @@ def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def _same_or_first(kind: str, algorithm: str, layout: Layout) -> str:
-    """The algorithm for a concurrent group of another shape: the same one if it can, else the plainest."""
+    """The algorithm of a group of some shape: the same one if it can, else the plainest."""
     possible = algorithms_for(kind, layout)
     return algorithm if algorithm in possible else possible[0]
-
-
-def _total_s(rounds: TimedRounds, algorithm: str, num_ranks: int, num_bytes: float) -> tuple[float, int]:
-    """Seconds of all rounds, and the number of pieces of a chain that makes them fewest."""
-    if algorithm != "chain":
-        return rounds.seconds(num_bytes), 1
-    by_pieces = [
-        ((num_ranks - 2 + pieces) * rounds.seconds(num_bytes / pieces), pieces) for pieces in _PIECES
-    ]
-    return min(by_pieces)
 
 
 def collective_program(
@@ -214,7 +201,9 @@ def collective_program(
     possible = algorithms_for(kind, layout) if len(group) > 1 else ()
     if algorithm not in possible:
         raise unknown_name(f"{kind} algorithm for this group", algorithm, possible, "use one of them")
-    return build_program(kind, algorithm, layout, num_bytes, num_pieces).on(order.tolist())
+    return algorithm_of(kind, algorithm, layout, num_pieces).program(
+        kind, algorithm, order.tolist(), num_bytes
+    )
 
 
 def program_seconds(cluster: Cluster, program: CollectiveProgram) -> float:
@@ -232,4 +221,12 @@ def program_seconds(cluster: Cluster, program: CollectiveProgram) -> float:
     float
         Sum over the rounds.
     """
-    return sum(round_seconds(cluster, sends) for sends in program.rounds)
+    patterns = {
+        Pattern(
+            np.array([send.source_rank for send in sends]),
+            np.array([send.target_rank for send in sends]),
+            np.array([send.num_bytes for send in sends]),
+        ): 1
+        for sends in program.rounds
+    }
+    return time_rounds(cluster, (np.arange(cluster.num_devices)[None], patterns)).seconds(1.0)
