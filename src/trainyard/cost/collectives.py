@@ -108,11 +108,12 @@ def collective_costs(
     _check(cluster, kind, group, num_bytes)
     if len(group) == 1:
         return (CollectiveCost(0.0, "none", ""),)
-    others = [tuple(other) for other in groups if len(other) > 1 and set(other) != set(group)]
+    others = [tuple(other) for other in groups if len(other) > 1 and not _is_same(kind, other, group)]
     for other in others:
         _check(cluster, kind, other, num_bytes)
     if cluster.profile is not None:
-        seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, sum(map(len, others)))
+        num_others = len(set().union(*others) - set(group))
+        seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, num_others)
         return (CollectiveCost(seconds, "measured", cluster.links[0].name),)
     order, layout = group_layout(cluster, group)
     placed = [(layout, order[None]), *_by_layout(cluster, others)]
@@ -147,6 +148,11 @@ def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float
     if not num_bytes >= 0:
         raise HardwareError(f"a {kind} of {num_bytes} bytes; allowed: zero or more")
     cluster.check_ranks(ranks)
+
+
+def _is_same(kind: str, group: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two groups are one: of the same ranks and, where it matters, with the same first one."""
+    return set(group) == set(other) and (kind not in ("broadcast", "send") or group[0] == other[0])
 
 
 def _measured_s(profile: MachineProfile, kind: str, size: int, num_bytes: float, num_others: int) -> float:
