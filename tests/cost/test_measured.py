@@ -219,10 +219,10 @@ def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
 
 def test_no_time_and_processes_that_do_not_live_leave_estimates(cache, monkeypatch):
     groups = [[small_trace()]]
-    death = measure_processes._Death("was killed by signal 9", None, "", False)
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], death))
+    crash = measure_processes._Crash("was killed by signal 9", None, "", False)
+    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], crash))
     ops = measure_ops(groups, Conditions(2, 1))
-    assert {ops.reasons[s] for s in groups[0][0].signatures} == {death.why}
+    assert {ops.reasons[s] for s in groups[0][0].signatures} == {crash.why}
     assert Measurements.read().of("2x1").failed == {}  # they are tried when processes live again
     monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
     measure_ops(groups, Conditions(2, 1))
@@ -256,7 +256,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     assert runs == [1, 1]
 
 
-def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
+def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
     trace, runs = small_trace(), []
     relu = next(s for s in trace.signatures if "relu" in s)
     store = Measurements.read()
@@ -277,12 +277,12 @@ def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
     assert runs == [1, 1]
 
 
-def test_what_contradicts_others_and_was_disturbed_is_not_believed(cache):
+def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
     small, large = "aten.relu.default(float32[8])", "aten.relu.default(float32[64])"
     store = Measurements.read()
-    for key, others in (("1x1", 0.5), ("1x2", 0.0)):
-        store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, others, times=2)
-        store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, others, times=2)
+    for key, other_load in (("1x1", 0.5), ("1x2", 0.0)):
+        store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, other_load, num_measured=2)
+        store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, other_load, num_measured=2)
         store.of(key).passes["copy"] = ((1, 0.1), (2, 0.2))
     store.write()
     disturbed, quiet = (measure_ops([], Conditions(1, n)) for n in (1, 2))
