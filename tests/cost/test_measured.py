@@ -12,12 +12,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainyard.cost import measure_processes, measured
-from trainyard.cost.fitting import traces_within
 from trainyard.cost.measure_worker import _Worker
 from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
 from trainyard.cost.measurements import Measurement, Measurements
 from trainyard.cost.ops import Roofline, is_free
-from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read, run_trace, trace_graph
+from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
+from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
 from trainyard.program.capture import capture
 from trainyard.zoo import build
@@ -133,7 +133,7 @@ def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
         return now
 
     clocks = clock("processor", 5.0, 5.5), clock("wall", 100.0, 129.0)
-    assert elapsed(clocks, read(clocks)) == 0.5
+    assert elapsed(clocks, read_clocks(clocks)) == 0.5
     assert shown == ["processor", "wall", "wall", "processor"]
 
 

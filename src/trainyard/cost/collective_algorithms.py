@@ -37,7 +37,7 @@ ALGORITHMS = {
 """Algorithms of each kind."""
 
 Phases = list[Phase]
-ThereAndBack = tuple[Phases, Phases]
+ScatterGather = tuple[Phases, Phases]
 """Phases of a reduction, and of the distribution of its result."""
 
 
@@ -95,9 +95,9 @@ def algorithm_of(kind: str, name: str, layout: Layout, num_pieces: int = 1) -> A
     return _hierarchical(kind, name, layout)
 
 
-def _of_kind(kind: str, there_and_back: ThereAndBack) -> Phases:
-    there, back = there_and_back
-    return (there if kind != "all_gather" else []) + (back if kind != "reduce_scatter" else [])
+def _of_kind(kind: str, scatter_gather: ScatterGather) -> Phases:
+    scatter, gather = scatter_gather
+    return (scatter if kind != "all_gather" else []) + (gather if kind != "reduce_scatter" else [])
 
 
 def _pattern(sources: Ints, targets: Ints, share: float | np.ndarray) -> Pattern:
@@ -115,7 +115,7 @@ def _always(chunks: Ints) -> Callable[[int], Ints]:
     return lambda _: chunks
 
 
-def _ring(members: Ints, rings: Sequence[Ring], slots: Ints, share: float) -> ThereAndBack:
+def _ring(members: Ints, rings: Sequence[Ring], slots: Ints, share: float) -> ScatterGather:
     """Reduce-scatter and all-gather over rings [2].
 
     Parameters
@@ -146,11 +146,11 @@ def _ring(members: Ints, rings: Sequence[Ring], slots: Ints, share: float) -> Th
 
         return of_round
 
-    there = Phase(pattern, size - 1, True, chunks(1))  # a chunk that starts behind its owner ends at it
-    return [there], [Phase(pattern, size - 1, False, chunks(0))]
+    scatter = Phase(pattern, size - 1, True, chunks(1))  # a chunk that starts behind its owner ends at it
+    return [scatter], [Phase(pattern, size - 1, False, chunks(0))]
 
 
-def _halving(members: Ints, slots: Ints, share: float) -> ThereAndBack:
+def _halving(members: Ints, slots: Ints, share: float) -> ScatterGather:
     """Reduce-scatter by recursive halving, and all-gather by recursive doubling, its reverse [1].
 
     Near partners come first, so that far ones get the small messages. Parameters are as in `_ring`, `slots` without
@@ -164,16 +164,16 @@ def _halving(members: Ints, slots: Ints, share: float) -> ThereAndBack:
         low, step = keepers % (2 << bit), 2 << bit
         return lambda _: slots[:, low[:, None] + np.arange(0, size, step)].reshape(members.size, -1)
 
-    there, back = [], []
+    scatter, gather = [], []
     for bit in range(size.bit_length() - 1):
         partners = positions ^ (1 << bit)
         pattern = _pattern(members, members[:, partners], share / (2 << bit))
-        there.append(Phase(pattern, 1, True, half_of(partners, bit)))
-        back.append(Phase(pattern, 1, False, half_of(positions, bit)))
-    return there, back[::-1]
+        scatter.append(Phase(pattern, 1, True, half_of(partners, bit)))
+        gather.append(Phase(pattern, 1, False, half_of(positions, bit)))
+    return scatter, gather[::-1]
 
 
-def _tree(members: Ints, chunks: Ints, share: float) -> ThereAndBack:
+def _tree(members: Ints, chunks: Ints, share: float) -> ScatterGather:
     """Up a binary heap, and down again; one round for each level.
 
     Parameters
@@ -245,18 +245,18 @@ def _hierarchical(kind: str, name: str, layout: Layout) -> Algorithm:
     rings, num_ranks = layout.local_rings, layout.num_ranks
     nodes = np.arange(num_ranks).reshape(num_nodes, size)
     by_place = np.arange(num_ranks * len(rings)).reshape(num_nodes, size, -1).transpose(1, 0, 2)
-    there, back = _ring(nodes, rings, by_place.transpose(2, 0, 1)[None], 1.0)
+    scatter, gather = _ring(nodes, rings, by_place.transpose(2, 0, 1)[None], 1.0)
     if kind == "broadcast":
         chunks = by_place.reshape(size, -1)
         spread = _round(np.zeros_like(nodes[0, 1:]), nodes[0, 1:], 1.0 / size, _always(chunks[1:]))
-        phases = [spread, *_tree(nodes.T, chunks, 1.0 / size)[1], *back]
+        phases = [spread, *_tree(nodes.T, chunks, 1.0 / size)[1], *gather]
     else:
         between = (
             _ring(nodes.T, ((tuple(range(num_nodes)), 1.0),), by_place[:, None], 1.0 / size)
             if name == "hierarchical"
             else _halving(nodes.T, by_place, 1.0 / size)
         )
-        phases = _of_kind(kind, (there + between[0], between[1] + back))
+        phases = _of_kind(kind, (scatter + between[0], between[1] + gather))
     return Algorithm(tuple(phases), num_ranks, tuple(share / num_ranks for _, share in rings))
 
 

@@ -145,7 +145,7 @@ class _Worker:
 
 def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
     """Least seconds of a pass over float32 buffers, as points (elements, seconds) for two sizes."""
-    from trainyard.cost.trace import elapsed, read
+    from trainyard.cost.trace import elapsed, read_clocks
 
     points = []
     for num_elements in PASS_ELEMENTS:
@@ -153,7 +153,7 @@ def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tu
         call()
         laps = []
         for _ in range(_PASS_RUNS):
-            start = read(clocks)
+            start = read_clocks(clocks)
             call()
             laps.append(elapsed(clocks, start))
         points.append((num_elements, min(laps)))

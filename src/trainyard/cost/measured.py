@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from trainyard.cost.fitting import traces_within
 from trainyard.cost.measure_processes import Group, ProcessResults, measure_in_processes
 from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements, Points
 from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, Sources, is_free
 from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
+from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.busy import BUSY, OtherLoad, other_load_now
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.measure import free_memory_bytes
