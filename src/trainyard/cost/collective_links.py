@@ -28,7 +28,7 @@ class TimedRounds:
     Parameters
     ----------
     latency_s, s_per_byte, link
-        Of each send of the group (or each distinct kind of them): latency of its route, seconds for each byte
+        Of each send of the groups (or each distinct kind of them): latency of its route, seconds for each byte
         of the whole collective on the most loaded link of its route, and that link; shape ``(num_sends,)``.
     starts
         First send of each pattern.
@@ -58,19 +58,19 @@ class TimedRounds:
 
 
 def time_rounds(cluster: Cluster, own: Placed, others: Sequence[Placed] = ()) -> TimedRounds:
-    """Time the rounds of one group while other groups run theirs.
+    """Time the rounds of some groups while others run theirs.
 
-    The sends of all groups add to the load of the links: the rounds of the first pattern of this group meet those of the
-    first pattern of each other group, and so on. Patterns of other groups beyond the last of this one are not seen.
+    The sends of all groups add to the load of the links. The rounds of the first pattern of these groups meet those of
+    the first pattern of the others, and so on. Patterns of others beyond the last of these are not seen.
 
     Parameters
     ----------
     cluster
         The cluster.
     own
-        The group, as one row, and its patterns; the time is that of its sends.
+        Groups of one shape; the time is that of their sends.
     others
-        Groups at the same time.
+        Groups of other shapes at the same time.
 
     Returns
     -------

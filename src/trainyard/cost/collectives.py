@@ -45,7 +45,7 @@ class CollectiveCost:
     Parameters
     ----------
     seconds
-        From the call to the end on the last rank.
+        From the call to the end on the last rank of the slowest group.
     algorithm
         The one that takes that long, the fastest.
     bottleneck
@@ -77,8 +77,8 @@ def collective_cost(
         Size on each rank: of the whole tensor for all_reduce, broadcast and send, of the gathered one for
         all_gather, of the input for reduce_scatter and all_to_all.
     groups
-        Groups that run the same collective on as many bytes at the same time and share links with this one.
-        The group itself may be among them.
+        Groups that run the same collective on as many bytes at the same time. They share links with this one, and
+        the cost is that of the slowest. The group itself may be among them.
 
     Returns
     -------
@@ -115,16 +115,21 @@ def collective_costs(
         num_others = len(set().union(*others) - set(group))
         seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, num_others)
         return (CollectiveCost(seconds, "measured", cluster.links[0].name),)
-    order, layout = group_layout(cluster, group)
-    placed = [(layout, order[None]), *_by_layout(cluster, others)]
-    launch_s = max(device.collective_launch_s for device in {cluster.devices[rank] for rank in group})
+    by_layout = _by_layout(cluster, [group, *others])
+    devices = {cluster.devices[rank] for rank in group}.union(
+        *({cluster.devices[r] for r in o} for o in others)
+    )
+    launch_s = max(device.collective_launch_s for device in devices)
 
     def cost(name: str, num_pieces: int) -> CollectiveCost:
-        own, *around = (
-            (rows, algorithm_of(kind, _same_or_first(kind, name, shape), shape, num_pieces).repeats())
-            for shape, rows in placed
+        running = [
+            (rows, algorithm_of(kind, _same_or_first(kind, name, layout), layout, num_pieces).repeats())
+            for layout, rows in by_layout.items()
+        ]
+        timed = (
+            time_rounds(cluster, own, [other for other in running if other is not own]) for own in running
         )
-        rounds = time_rounds(cluster, own, around)
+        rounds = max(timed, key=lambda each: each.seconds(num_bytes))
         link = cluster.links[rounds.bottleneck(num_bytes)].name
         return CollectiveCost(launch_s + rounds.seconds(num_bytes), name, link, num_pieces)
 
@@ -133,7 +138,7 @@ def collective_costs(
             (cost(name, num_pieces) for num_pieces in (_PIECES if name == "chain" else (1,))),
             key=lambda with_pieces: with_pieces.seconds,
         )
-        for name in algorithms_for(kind, layout)
+        for name in algorithms_for(kind, next(iter(by_layout)))
     )
 
 
@@ -162,13 +167,13 @@ def _measured_s(profile: MachineProfile, kind: str, size: int, num_bytes: float,
     return profile.collective_s(kind, size, num_bytes) * together / alone
 
 
-def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> list[tuple[Layout, np.ndarray]]:
+def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> dict[Layout, np.ndarray]:
     """Groups of the same shape together: their ranks by position, shape ``(num_groups, num_ranks)``."""
     rows: dict[Layout, list[np.ndarray]] = {}
     for group in groups:
         order, layout = group_layout(cluster, group)
         rows.setdefault(layout, []).append(order)
-    return [(layout, np.stack(orders)) for layout, orders in rows.items()]
+    return {layout: np.stack(orders) for layout, orders in rows.items()}
 
 
 def _same_or_first(kind: str, algorithm: str, layout: Layout) -> str:
