@@ -115,7 +115,7 @@ def test_an_lstm_is_measured_in_the_mode_in_which_it_is_trained(tmp_path):
 
 
 def measured_by_worker(folder, trace, limit_s):
-    request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "passes": []}
+    request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "buffer_ops": []}
     _Worker(folder, 0, request).measure_group(0, [trace])
     return json.loads((folder / "result0.json").read_text())
 
@@ -243,7 +243,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     def run(request, limit_s):
         runs.append(len(request["groups"]))
         found = {"seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)), "failed": {}}
-        return [{**found, "passes": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     monkeypatch.setattr(measured.OtherLoad, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
@@ -269,7 +269,7 @@ def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
             "failed": {},
         }
-        return [{**found, "passes": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     assert measure_ops([[trace]], Conditions(1, 1)).seconds[relu] == 1e-6
@@ -283,7 +283,7 @@ def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
     for key, other_load in (("1x1", 0.5), ("1x2", 0.0)):
         store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, other_load, num_measured=2)
         store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, other_load, num_measured=2)
-        store.of(key).passes["copy"] = ((1, 0.1), (2, 0.2))
+        store.of(key).buffer_ops["copy"] = ((1, 0.1), (2, 0.2))
     store.write()
     disturbed, quiet = (measure_ops([], Conditions(1, n)) for n in (1, 2))
     assert set(disturbed.seconds) == {large}

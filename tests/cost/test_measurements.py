@@ -65,7 +65,7 @@ def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
 
 def test_the_quieter_and_quicker_measurement_counts():
     entry = Entry(
-        {"a": Measurement(2.0, 0.1, 1.0, 1.0, other_load=0.6)}, passes={"copy": ((1, 2.0), (2, 5.0))}
+        {"a": Measurement(2.0, 0.1, 1.0, 1.0, other_load=0.6)}, buffer_ops={"copy": ((1, 2.0), (2, 5.0))}
     )
     assert entry.busy() == {"a"}
     entry.add(
@@ -78,7 +78,7 @@ def test_the_quieter_and_quicker_measurement_counts():
     assert entry.busy() == frozenset()
     assert entry.ops["a"].seconds == 1.0
     assert entry.failed == {}
-    assert entry.passes == {"copy": ((1, 2.0), (2, 4.0))}
+    assert entry.buffer_ops == {"copy": ((1, 2.0), (2, 4.0))}
 
 
 def test_a_file_gives_back_what_can_be_believed(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_a_file_gives_back_what_can_be_believed(tmp_path, monkeypatch):
     }.items():
         ops[name] = {**ops["a"], **changes}
     ops["nothing"] = None
-    plain["conditions"]["2x1"]["passes"]["norm"] = [[1, -0.1], [2, 0.2]]
+    plain["conditions"]["2x1"]["buffer_ops"]["norm"] = [[1, -0.1], [2, 0.2]]
     store.path.write_text(json.dumps(plain))
     assert Measurements.read().of("2x1") == store.of("2x1")
     store.path.write_text(json.dumps({**plain, "version": 3}))

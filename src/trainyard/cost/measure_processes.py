@@ -42,13 +42,13 @@ class ProcessResults:
     Attributes
     ----------
     seconds : seconds and spread of each op, by signature. The spread is that of `Measurement`.
-    passes : points (elements, seconds) of each pass over a flat buffer.
+    buffer_ops : points (elements, seconds) of each op on a flat buffer.
     failed : why an op could not be measured, by signature.
     not_tried : why all other ops have no seconds, if no process lived to try them; else empty.
     """
 
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
-    passes: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    buffer_ops: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     not_tried: str = ""
 
@@ -72,7 +72,7 @@ class _Crash:
 
 def measure_in_processes(
     groups: Sequence[Group],
-    passes: Sequence[str],
+    buffer_ops: Sequence[str],
     failed: Mapping[str, str],
     num_processes: int,
     num_threads: int,
@@ -83,7 +83,7 @@ def measure_in_processes(
     Parameters
     ----------
     groups : each is measured by itself.
-    passes : names of the passes over flat buffers to measure.
+    buffer_ops : names of the ops on flat buffers to measure.
     failed : why an op is not tried, by signature.
     num_processes, num_threads : processes that run at the same time, and threads of each.
     budget_s : seconds for the repetitions of all groups. Every group runs a few times, even if that takes longer.
@@ -100,7 +100,9 @@ def measure_in_processes(
     for start in range(_MAX_STARTS):
         left_s = max(0.0, end - time.monotonic())
         asked = {"groups": [text for _, text in todo], "failed": found.failed, "limit_s": left_s}
-        results, crash = _run({**request, **asked, "passes": [] if found.passes else list(passes)}, left_s)
+        results, crash = _run(
+            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}, left_s
+        )
         _add_results(results, found)
         if crash is None:
             break
@@ -157,9 +159,9 @@ def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> No
     for signature in {s for result in results for s in result["seconds"]} - found.failed.keys():
         values = [result["seconds"][signature] for result in results if signature in result["seconds"]]
         found.seconds[signature] = over_processes([s for s, _ in values]), median(s for _, s in values)
-    for name in {name for result in results for name in result["passes"]}:
-        curves = [result["passes"][name] for result in results if name in result["passes"]]
-        found.passes[name] = tuple(
+    for name in {name for result in results for name in result["buffer_ops"]}:
+        curves = [result["buffer_ops"][name] for result in results if name in result["buffer_ops"]]
+        found.buffer_ops[name] = tuple(
             (int(points[0][0]), over_processes([float(s) for _, s in points]))
             for points in zip(*curves, strict=True)
         )

@@ -20,10 +20,10 @@ from typing import Any
 
 __all__ = ["main"]
 
-PASS_ELEMENTS = (2**14, 2**22)
+BUFFER_ELEMENTS = (2**14, 2**22)
 _MIN_RUNS = 4
 _MAX_RUNS = 30
-_PASS_RUNS = 5
+_BUFFER_OP_RUNS = 5
 
 
 class _OutOfTimeError(Exception):
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     _define_ops(request["modules"])
     _meet(folder, "start", rank, request["num_processes"])
     worker = _Worker(folder, rank, request)
-    worker.measure_passes()
+    worker.measure_buffer_ops()
     for index, group in enumerate(request["groups"]):
         _meet(folder, f"group{index}", rank, request["num_processes"])
         worker.measure_group(index, pickle.loads(group))
@@ -88,13 +88,13 @@ class _Worker:
         self.clocks = (time.thread_time,) if one else (time.process_time, time.perf_counter)
         self.seconds: dict[str, tuple[float, float]] = {}
         self.failed: dict[str, str] = dict(request["failed"])
-        self.passes: dict[str, list[tuple[int, float]]] = {}
+        self.buffer_ops: dict[str, list[tuple[int, float]]] = {}
         self.at = os.open(folder / f"at{rank}", os.O_CREAT | os.O_WRONLY)
 
-    def measure_passes(self) -> None:
-        """Measure the passes over flat buffers."""
-        for name in self.request["passes"]:
-            self.passes[name] = _measure_pass(name, self.clocks)
+    def measure_buffer_ops(self) -> None:
+        """Measure the ops on flat buffers."""
+        for name in self.request["buffer_ops"]:
+            self.buffer_ops[name] = _measure_buffer_op(name, self.clocks)
         self._write()
 
     def measure_group(self, index: int, traces: Any) -> None:
@@ -137,22 +137,22 @@ class _Worker:
         os.ftruncate(self.at, len(text))
 
     def _write(self) -> None:
-        found = {"seconds": self.seconds, "passes": self.passes, "failed": self.failed}
+        found = {"seconds": self.seconds, "buffer_ops": self.buffer_ops, "failed": self.failed}
         part = self.folder / f"part{self.rank}"
         part.write_text(json.dumps(found))
         part.rename(self.folder / f"result{self.rank}.json")
 
 
-def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
-    """Least seconds of a pass over float32 buffers, as points (elements, seconds) for two sizes."""
+def _measure_buffer_op(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
+    """Least seconds of an op on float32 buffers, as points (elements, seconds) for two sizes."""
     from trainyard.cost.trace import elapsed, read_clocks
 
     points = []
-    for num_elements in PASS_ELEMENTS:
-        call = _pass(name, num_elements)
+    for num_elements in BUFFER_ELEMENTS:
+        call = _buffer_op(name, num_elements)
         call()
         laps = []
-        for _ in range(_PASS_RUNS):
+        for _ in range(_BUFFER_OP_RUNS):
             start = read_clocks(clocks)
             call()
             laps.append(elapsed(clocks, start))
@@ -160,7 +160,7 @@ def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tu
     return points
 
 
-def _pass(name: str, num_elements: int) -> Callable[[], object]:
+def _buffer_op(name: str, num_elements: int) -> Callable[[], object]:
     import torch
 
     a, b = torch.ones(num_elements), torch.ones(num_elements)

@@ -14,7 +14,7 @@ from torch import fx
 
 from trainyard.cost.measure_processes import Group, ProcessResults, measure_in_processes
 from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements, Points
-from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, Sources, is_free
+from trainyard.cost.ops import BUFFER_OPS, BufferOp, OpSeconds, Roofline, Sources, is_free
 from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
 from trainyard.cost.trace_memory import traces_within
@@ -59,7 +59,7 @@ class MeasuredOps(OpSeconds):
     Parameters
     ----------
     seconds : measured seconds, by `op_signature`.
-    passes : points (elements, seconds) of each pass over float32 buffers.
+    buffer_ops : points (elements, seconds) of each op on float32 buffers.
     reasons : why an op was not measured, by signature.
     busy : signatures of ops that were measured while other work used the cores.
 
@@ -72,11 +72,11 @@ class MeasuredOps(OpSeconds):
     def __init__(
         self,
         seconds: Mapping[str, float],
-        passes: Mapping[str, Points],
+        buffer_ops: Mapping[str, Points],
         reasons: Mapping[str, str] | None = None,
         busy: Collection[str] = (),
     ) -> None:
-        self.seconds, self.passes = dict(seconds), dict(passes)
+        self.seconds, self.buffer_ops = dict(seconds), dict(buffer_ops)
         self.reasons, self.busy = dict(reasons or {}), frozenset(busy)
         self.measured: set[str] = set()
         self.estimated: set[str] = set()
@@ -93,10 +93,10 @@ class MeasuredOps(OpSeconds):
         self.estimated.add(signature)
         return self._roofline(node, device)
 
-    def pass_s(self, what: Pass, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
-        if what not in self.passes:
-            return super().pass_s(what, num_elements, element_bytes, device)
-        (small, small_s), (large, large_s) = self.passes[what]
+    def buffer_op_s(self, what: BufferOp, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
+        if what not in self.buffer_ops:
+            return super().buffer_op_s(what, num_elements, element_bytes, device)
+        (small, small_s), (large, large_s) = self.buffer_ops[what]
         words = num_elements * element_bytes / 4
         slope = max(0.0, large_s - small_s) / (large - small)
         return max(0.0, small_s + slope * (words - small)) if words else 0.0
@@ -139,7 +139,7 @@ def measure_ops(
     wrong = entry.implausible() & entry.busy()
     reasons |= dict.fromkeys(wrong, "was slower than larger ops, while other work had the cores")
     seconds = {s: m.seconds for s, m in entry.ops.items() if s not in wrong}
-    return MeasuredOps(seconds, entry.passes, reasons, entry.busy())
+    return MeasuredOps(seconds, entry.buffer_ops, reasons, entry.busy())
 
 
 def _all_signatures(groups: Iterable[Group]) -> frozenset[str]:
@@ -158,7 +158,7 @@ def _to_repeat(groups: Iterable[Group], entry: Entry) -> frozenset[str]:
 def _missing(
     groups: Iterable[Group], entry: Entry, repeat: frozenset[str] = frozenset()
 ) -> tuple[list[Group], list[str]]:
-    """Groups and passes to measure.
+    """Groups, and ops on flat buffers, to measure.
 
     A group is missing if one of its ops is to be repeated, or is neither known nor known to fail.
     """
@@ -169,8 +169,8 @@ def _missing(
         if not wanted <= known:
             missing.append(group)
             known |= wanted
-    disturbed = bool(repeat) and entry.passes_other_load > BUSY
-    return missing, list(PASSES) if disturbed or not entry.passes else []
+    disturbed = bool(repeat) and entry.buffer_ops_other_load > BUSY
+    return missing, list(BUFFER_OPS) if disturbed or not entry.buffer_ops else []
 
 
 def _measured(groups: list[Group], conditions: Conditions, budget_s: float, again: bool) -> tuple[Entry, str]:
@@ -189,18 +189,18 @@ def _measured(groups: list[Group], conditions: Conditions, budget_s: float, agai
         asked = _all_signatures(groups)
         entry.ops = {s: m for s, m in entry.ops.items() if s not in asked}
         entry.failed = {s: f for s, f in entry.failed.items() if s not in asked}
-        entry.passes = {}
+        entry.buffer_ops = {}
     not_tried = ""
     repeat = _to_repeat(groups, entry)
     # Seconds that are implausible after the first time are measured once more.
     for _ in range(2):
-        missing, passes = _missing(groups, entry, repeat)
-        if not_tried or not (missing or passes):
+        missing, buffer_ops = _missing(groups, entry, repeat)
+        if not_tried or not (missing or buffer_ops):
             break
         watch = OtherLoad()
         known_to_fail = {s: failure.why for s, failure in entry.failed.items()}
         found = measure_in_processes(
-            missing, passes, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
+            missing, buffer_ops, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
         )
         entry.add(_entry(found, missing, entry, watch.share()))
         cache.write()
@@ -219,6 +219,6 @@ def _entry(found: ProcessResults, groups: Iterable[Group], known: Entry, other_l
             for s, (seconds, spread) in found.seconds.items()
         },
         {s: Failure(why, when_s) for s, why in found.failed.items() if s not in known.failed},
-        found.passes,
+        found.buffer_ops,
         other_load,
     )

@@ -107,14 +107,14 @@ class Entry:
     ----------
     ops : measurements, by signature.
     failed : failures, by signature.
-    passes : points (elements, seconds) of each pass over a flat buffer.
-    passes_other_load : share of the cores that other processes used while the passes were measured.
+    buffer_ops : points (elements, seconds) of each op on a flat buffer.
+    buffer_ops_other_load : share of the cores that other processes used while these were measured.
     """
 
     ops: dict[str, Measurement] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
-    passes: dict[str, Points] = field(default_factory=dict)
-    passes_other_load: float = 0.0
+    buffer_ops: dict[str, Points] = field(default_factory=dict)
+    buffer_ops_other_load: float = 0.0
 
     def implausible(self) -> frozenset[str]:
         """Signatures of ops that take far longer than larger ones; see the function `implausible`."""
@@ -151,13 +151,13 @@ class Entry:
             old = self.ops.get(signature)
             self.ops[signature] = new if old is None else old.combined_with(new)
             self.failed.pop(signature, None)
-        if found.passes:
-            known = self.passes or found.passes
-            before = self.passes_other_load if self.passes else 1.0
-            self.passes_other_load = min(found.passes_other_load, before)
-            self.passes = {
+        if found.buffer_ops:
+            known = self.buffer_ops or found.buffer_ops
+            before = self.buffer_ops_other_load if self.buffer_ops else 1.0
+            self.buffer_ops_other_load = min(found.buffer_ops_other_load, before)
+            self.buffer_ops = {
                 name: tuple(min(a, b) for a, b in zip(known.get(name, points), points, strict=True))
-                for name, points in found.passes.items()
+                for name, points in found.buffer_ops.items()
             }
 
 
@@ -193,12 +193,14 @@ class Measurements:
 
 def _entry(values: Mapping[str, Any]) -> Entry:
     ops = {s: m for s, m in _each(Measurement, values["ops"]) if m.is_sound}
-    passes = {}
-    for name, points in values["passes"].items():
+    buffer_ops = {}
+    for name, points in values["buffer_ops"].items():
         point_list = tuple((int(n), float(s)) for n, s in points)
         if len(point_list) > 1 and all(0 <= s < _MOST_S for _, s in point_list):
-            passes[str(name)] = point_list
-    return Entry(ops, dict(_each(Failure, values["failed"])), passes, float(values["passes_other_load"]))
+            buffer_ops[str(name)] = point_list
+    return Entry(
+        ops, dict(_each(Failure, values["failed"])), buffer_ops, float(values["buffer_ops_other_load"])
+    )
 
 
 _READERS = {"float": float, "int": int, "str": str}
