@@ -4,7 +4,9 @@ measured."""
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,11 @@ from trainyard.cost.collective_layout import Layout, pack_rings
 from trainyard.cost.collectives import (
     ALGORITHMS,
     KINDS,
+    CollectiveProgram,
     check_program,
     collective_cost,
     collective_costs,
     collective_program,
-    program_seconds,
 )
 from trainyard.hardware import (
     Cluster,
@@ -70,6 +72,25 @@ _CLUSTERS = st.builds(
 )
 
 
+def _seconds(cluster: Cluster, *programs: CollectiveProgram) -> float:
+    """Seconds of programs at the same time, send by send: a round lasts until its slowest send is through."""
+    route = lru_cache(cluster.route)
+    total_s = 0.0
+    for rounds in zip(*(program.rounds for program in programs), strict=True):
+        routes = [
+            (route(send.source_rank, send.target_rank), send.num_bytes) for sends in rounds for send in sends
+        ]
+        load_s: Counter[int] = Counter()
+        for links, num_bytes in routes:
+            for link in links:
+                load_s[link] += num_bytes / cluster.links[link].bandwidth_bytes_per_s
+        total_s += max(
+            sum(cluster.links[link].latency_s for link in links) + max(load_s[link] for link in links)
+            for links, _ in routes
+        )
+    return total_s
+
+
 @pytest.mark.parametrize("kind", _GROUP_KINDS)
 @pytest.mark.parametrize("size", range(2, 18))
 def test_programs_leave_every_contribution_exactly_once(kind: str, size: int) -> None:
@@ -117,7 +138,7 @@ def test_cost_is_the_sum_over_the_rounds_of_the_program(
     launch_s = cluster.device(0).collective_launch_s
     for cost in collective_costs(cluster, kind, ranks, num_bytes):
         program = collective_program(cluster, kind, cost.algorithm, ranks, num_bytes, cost.num_pieces)
-        seconds = program_seconds(cluster, program)
+        seconds = _seconds(cluster, program)
         assert check_program(program) == []
         if cost.algorithm == "chain":
             # Its first and last rounds have fewer hops at work; the cost takes all rounds as full.
@@ -133,14 +154,33 @@ def test_chain_cost_is_exact_on_a_switch() -> None:
             c for c in collective_costs(cluster, "broadcast", range(8), num_bytes) if c.algorithm == "chain"
         )
         program = collective_program(cluster, "broadcast", "chain", range(8), num_bytes, cost.num_pieces)
-        assert cost.seconds - 20e-6 == pytest.approx(program_seconds(cluster, program), rel=1e-9)
+        assert cost.seconds - 20e-6 == pytest.approx(_seconds(cluster, program), rel=1e-9)
 
 
 def test_counted_all_to_all_equals_the_listed_one() -> None:
     cluster = parse_cluster("16x8xA100-80G@4x200Gb")
     for cost in collective_costs(cluster, "all_to_all", range(128), 1e8):
         program = collective_program(cluster, "all_to_all", cost.algorithm, range(128), 1e8)
-        assert cost.seconds - 20e-6 == pytest.approx(program_seconds(cluster, program), rel=1e-9)
+        assert cost.seconds - 20e-6 == pytest.approx(_seconds(cluster, program), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", _GROUP_KINDS)
+@pytest.mark.parametrize("shape", ["4x4xA100-80G@2x200Gb", "2x4xV100-32G"])
+def test_groups_at_the_same_time_cost_what_their_programs_cost_together(kind: str, shape: str) -> None:
+    cluster = parse_cluster(shape)
+    size, per_node = cluster.num_devices, cluster.num_devices // cluster.num_nodes
+    halves = tuple(tuple(r for r in range(size) if r % per_node // 2 == half) for half in range(2))
+    across = tuple(tuple(range(place, size, per_node)) for place in range(per_node))
+    for groups in (halves, across):
+        for cost in collective_costs(cluster, kind, groups[0], 1e7, groups):
+            programs = [
+                collective_program(cluster, kind, cost.algorithm, g, 1e7, cost.num_pieces) for g in groups
+            ]
+            seconds = cost.seconds - cluster.device(0).collective_launch_s
+            # The cost of a chain takes its first and last rounds as full.
+            assert seconds == pytest.approx(
+                _seconds(cluster, *programs), rel=0.3 if cost.algorithm == "chain" else 1e-9
+            )
 
 
 def test_ring_formula_on_a_switch() -> None:

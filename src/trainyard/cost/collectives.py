@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.cost.collective_algorithms import ALGORITHMS, KINDS, algorithm_of, algorithms_for
 from trainyard.cost.collective_layout import Layout, group_layout
 from trainyard.cost.collective_links import time_rounds
-from trainyard.cost.collective_program import CollectiveProgram, Pattern, Send, check_program
+from trainyard.cost.collective_program import CollectiveProgram, Send, check_program
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.profile import MachineProfile
@@ -30,7 +30,6 @@ __all__ = [
     "collective_cost",
     "collective_costs",
     "collective_program",
-    "program_seconds",
 ]
 
 Groups = tuple[tuple[int, ...], ...]
@@ -215,29 +214,3 @@ def collective_program(
     return algorithm_of(kind, algorithm, layout, num_pieces).program(
         kind, algorithm, order.tolist(), num_bytes
     )
-
-
-def program_seconds(cluster: Cluster, program: CollectiveProgram) -> float:
-    """Seconds of a program, round by round, without the overhead of the call.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    program
-        On ranks of the cluster.
-
-    Returns
-    -------
-    float
-        Sum over the rounds.
-    """
-    patterns = {
-        Pattern(
-            np.array([send.source_rank for send in sends]),
-            np.array([send.target_rank for send in sends]),
-            np.array([send.num_bytes for send in sends]),
-        ): 1
-        for sends in program.rounds
-    }
-    return time_rounds(cluster, (np.arange(cluster.num_devices)[None], patterns)).seconds(1.0)
