@@ -10,8 +10,10 @@ import one_rank
 import pytest
 
 from trainyard.cli import main as cli
-from trainyard.cli.resuming import DEFAULTS, SavedRun, settled
+from trainyard.cli.resuming import SavedRun, settled
 from trainyard.cli.train import Options
+from trainyard.cli.training import train_config
+from trainyard.cli.training_options import DEFAULTS
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import single_device
 from trainyard.job.run.checkpoint.saved import path_of, read_run, write_run
@@ -42,7 +44,7 @@ def test_what_is_not_given_is_as_before_or_as_usual() -> None:
     assert (found.lr, found.clip_norm, found.rows, found.processes) == (0.02, 0.5, 8, 2)
     assert (found.strategies, found.steps, found.warmup_steps) == ("zero(stage=2)", 4, 10)
     assert said == ["goes on after step 4 of the run in f"]
-    assert found.config("gpt-tiny", RUN).optimizer == OptimizerConfig(
+    assert train_config(found, "gpt-tiny", RUN).optimizer == OptimizerConfig(
         lr=0.02, warmup_steps=10, betas=(0.8, 0.9), clip_norm=0.5
     )
     usual = settled(Options(model="gpt-tiny", lr=0.5), None, said.append)

@@ -12,12 +12,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainyard.cost import measure_processes, measured
-from trainyard.cost.fitting import traces_within
 from trainyard.cost.measure_worker import _Worker
 from trainyard.cost.measured import Conditions, MeasuredOps, measure_ops
 from trainyard.cost.measurements import Measurement, Measurements
 from trainyard.cost.ops import Roofline, is_free
-from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read, run_trace, trace_graph
+from trainyard.cost.trace import Instruction, OpTimes, Trace, elapsed, read_clocks, run_trace, trace_graph
+from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.presets import device_named
 from trainyard.program.capture import capture
 from trainyard.zoo import build
@@ -115,7 +115,7 @@ def test_an_lstm_is_measured_in_the_mode_in_which_it_is_trained(tmp_path):
 
 
 def measured_by_worker(folder, trace, limit_s):
-    request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "passes": []}
+    request = {"num_threads": 2, "limit_s": limit_s, "group_limit_s": 0.0, "failed": {}, "buffer_ops": []}
     _Worker(folder, 0, request).measure_group(0, [trace])
     return json.loads((folder / "result0.json").read_text())
 
@@ -133,7 +133,7 @@ def test_the_clock_that_shows_least_counts_and_the_last_one_runs_shortest():
         return now
 
     clocks = clock("processor", 5.0, 5.5), clock("wall", 100.0, 129.0)
-    assert elapsed(clocks, read(clocks)) == 0.5
+    assert elapsed(clocks, read_clocks(clocks)) == 0.5
     assert shown == ["processor", "wall", "wall", "processor"]
 
 
@@ -219,10 +219,10 @@ def test_what_no_process_can_read_is_estimated(cache, monkeypatch):
 
 def test_no_time_and_processes_that_do_not_live_leave_estimates(cache, monkeypatch):
     groups = [[small_trace()]]
-    death = measure_processes._Death("was killed by signal 9", None, "", False)
-    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], death))
+    crash = measure_processes._Crash("was killed by signal 9", None, "", False)
+    monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], crash))
     ops = measure_ops(groups, Conditions(2, 1))
-    assert {ops.reasons[s] for s in groups[0][0].signatures} == {death.why}
+    assert {ops.reasons[s] for s in groups[0][0].signatures} == {crash.why}
     assert Measurements.read().of("2x1").failed == {}  # they are tried when processes live again
     monkeypatch.setattr(measure_processes, "_run", lambda request, limit_s: ([], None))
     measure_ops(groups, Conditions(2, 1))
@@ -243,7 +243,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     def run(request, limit_s):
         runs.append(len(request["groups"]))
         found = {"seconds": dict.fromkeys(trace.signatures, (1.0 / len(runs), 0.1)), "failed": {}}
-        return [{**found, "passes": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     monkeypatch.setattr(measured.OtherLoad, "share", lambda self: 0.6 if len(runs) == 1 else 0.0)
@@ -256,7 +256,7 @@ def test_disturbed_measurements_are_repeated_once_it_is_quiet(cache, monkeypatch
     assert runs == [1, 1]
 
 
-def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
+def test_what_is_implausible_is_measured_once_more(cache, monkeypatch):
     trace, runs = small_trace(), []
     relu = next(s for s in trace.signatures if "relu" in s)
     store = Measurements.read()
@@ -269,7 +269,7 @@ def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
             "seconds": dict.fromkeys(trace.signatures, (30e-3 if len(runs) == 1 else 1e-6, 0.1)),
             "failed": {},
         }
-        return [{**found, "passes": {"copy": [[1, 0.1], [2, 0.2]]}}], None
+        return [{**found, "buffer_ops": {"copy": [[1, 0.1], [2, 0.2]]}}], None
 
     monkeypatch.setattr(measure_processes, "_run", run)
     assert measure_ops([[trace]], Conditions(1, 1)).seconds[relu] == 1e-6
@@ -277,13 +277,13 @@ def test_a_contradiction_is_measured_once_more(cache, monkeypatch):
     assert runs == [1, 1]
 
 
-def test_what_contradicts_others_and_was_disturbed_is_not_believed(cache):
+def test_what_is_implausible_and_was_disturbed_is_not_believed(cache):
     small, large = "aten.relu.default(float32[8])", "aten.relu.default(float32[64])"
     store = Measurements.read()
-    for key, others in (("1x1", 0.5), ("1x2", 0.0)):
-        store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, others, times=2)
-        store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, others, times=2)
-        store.of(key).passes["copy"] = ((1, 0.1), (2, 0.2))
+    for key, other_load in (("1x1", 0.5), ("1x2", 0.0)):
+        store.of(key).ops[small] = Measurement(30e-3, 0.1, 64.0, 1.0, other_load, num_measured=2)
+        store.of(key).ops[large] = Measurement(1e-6, 0.1, 512.0, 1.0, other_load, num_measured=2)
+        store.of(key).buffer_ops["copy"] = ((1, 0.1), (2, 0.2))
     store.write()
     disturbed, quiet = (measure_ops([], Conditions(1, n)) for n in (1, 2))
     assert set(disturbed.seconds) == {large}

@@ -11,7 +11,7 @@ from trainyard.cost.measurements import (
     Failure,
     Measurement,
     Measurements,
-    contradicting,
+    implausible,
     over_processes,
     over_repeats,
 )
@@ -31,30 +31,30 @@ def test_one_process_that_was_disturbed_does_not_count_and_slowing_each_other_do
     assert over_processes([4.0, 3.0, 2.0, 30.0]) == 3.0
 
 
-def test_an_op_that_takes_longer_than_larger_ones_contradicts_them():
+def test_an_op_that_takes_far_longer_than_larger_ones_is_implausible():
     small, middle, large = (f"aten._log_softmax.default(float32[{n}, 4], 1, False)" for n in (8, 64, 512))
     points = {small: (256.0, 29.9e-3), middle: (2048.0, 5e-6), large: (16384.0, 20e-6)}
-    assert contradicting(points) == {small}
-    assert contradicting({**points, small: (256.0, 15e-6)}) == frozenset()
+    assert implausible(points) == {small}
+    assert implausible({**points, small: (256.0, 15e-6)}) == frozenset()
     # The largest may be slow, and so may another kind of op unless all larger ones say otherwise.
-    assert contradicting({**points, small: (256.0, 4e-6), large: (16384.0, 1.0)}) == frozenset()
+    assert implausible({**points, small: (256.0, 4e-6), large: (16384.0, 1.0)}) == frozenset()
     alone = {"aten.sort.default(float32[8], 0)": (64.0, 29.9e-3)}
     larger = {f"aten.op{i}.default(float32[{i}])": (100.0 + i, 10e-6) for i in range(5)}
-    assert contradicting({**alone, **larger}) == set(alone)
-    assert contradicting(alone) == frozenset()
+    assert implausible({**alone, **larger}) == set(alone)
+    assert implausible(alone) == frozenset()
 
 
-def test_what_contradicts_others_is_measured_twice_and_then_believed():
+def test_what_is_implausible_is_measured_twice_and_then_believed():
     small, large = "aten.relu.default(float32[8])", "aten.relu.default(float32[64])"
     entry = Entry({small: Measurement(1e-2, 0.1, 64.0, 1.0), large: Measurement(1e-6, 0.1, 512.0, 1.0)})
     assert entry.doubtful() == {small}
-    entry.add(Entry({small: Measurement(2e-2, 0.3, 64.0, 5.0, others=0.5)}))
-    assert entry.ops[small] == Measurement(1e-2, 0.1, 64.0, 5.0, others=0.0, times=2)
+    entry.add(Entry({small: Measurement(2e-2, 0.3, 64.0, 5.0, other_load=0.5)}))
+    assert entry.ops[small] == Measurement(1e-2, 0.1, 64.0, 5.0, other_load=0.0, num_measured=2)
     assert entry.doubtful() == frozenset()
 
 
 def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
-    entry = Entry({"a": Measurement(1.0, 0.1, 1.0, 1.0, others=0.6)})
+    entry = Entry({"a": Measurement(1.0, 0.1, 1.0, 1.0, other_load=0.6)})
     for _ in range(3):
         assert entry.disturbed() == {"a"}
         entry.add(Entry(failed={"a": Failure("late", 2.0), "b": Failure("late", 2.0)}))
@@ -64,7 +64,9 @@ def test_what_fails_when_it_is_repeated_is_not_repeated_for_ever():
 
 
 def test_the_quieter_and_quicker_measurement_counts():
-    entry = Entry({"a": Measurement(2.0, 0.1, 1.0, 1.0, others=0.6)}, passes={"copy": ((1, 2.0), (2, 5.0))})
+    entry = Entry(
+        {"a": Measurement(2.0, 0.1, 1.0, 1.0, other_load=0.6)}, buffer_ops={"copy": ((1, 2.0), (2, 5.0))}
+    )
     assert entry.busy() == {"a"}
     entry.add(
         Entry(
@@ -76,12 +78,12 @@ def test_the_quieter_and_quicker_measurement_counts():
     assert entry.busy() == frozenset()
     assert entry.ops["a"].seconds == 1.0
     assert entry.failed == {}
-    assert entry.passes == {"copy": ((1, 2.0), (2, 4.0))}
+    assert entry.buffer_ops == {"copy": ((1, 2.0), (2, 4.0))}
 
 
 def test_a_file_gives_back_what_can_be_believed(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
-    sound = Measurement(1e-3, 0.1, 8.0, 100.0, others=0.2)
+    sound = Measurement(1e-3, 0.1, 8.0, 100.0, other_load=0.2)
     store = Measurements.read()
     store.of("2x1").add(
         Entry({"a": sound}, {"b": Failure("no such op", 5.0)}, {"copy": ((1, 0.1), (2, 0.2))}, 0.3)
@@ -100,7 +102,7 @@ def test_a_file_gives_back_what_can_be_believed(tmp_path, monkeypatch):
     }.items():
         ops[name] = {**ops["a"], **changes}
     ops["nothing"] = None
-    plain["conditions"]["2x1"]["passes"]["norm"] = [[1, -0.1], [2, 0.2]]
+    plain["conditions"]["2x1"]["buffer_ops"]["norm"] = [[1, -0.1], [2, 0.2]]
     store.path.write_text(json.dumps(plain))
     assert Measurements.read().of("2x1") == store.of("2x1")
     store.path.write_text(json.dumps({**plain, "version": 3}))

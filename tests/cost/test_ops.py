@@ -99,5 +99,5 @@ def test_passes_over_buffers_take_their_bytes():
         def __call__(self, node: fx.Node, device: DeviceSpec) -> float:
             raise AssertionError("a pass is no op")
 
-    assert Only().pass_s("adamw", 10**6, 4, DEVICE) == pytest.approx(7 * 4e6 / 0.5e9 + 1e-6)
-    assert Only().pass_s("adamw", 0, 4, DEVICE) == 0.0
+    assert Only().buffer_op_s("adamw", 10**6, 4, DEVICE) == pytest.approx(7 * 4e6 / 0.5e9 + 1e-6)
+    assert Only().buffer_op_s("adamw", 0, 4, DEVICE) == 0.0

@@ -33,7 +33,7 @@ class Constant(OpSeconds):
     def __call__(self, node, device) -> float:
         return 0.0 if is_free(node) else self.seconds
 
-    def pass_s(self, what, num_elements, element_bytes, device) -> float:
+    def buffer_op_s(self, what, num_elements, element_bytes, device) -> float:
         return 0.0
 
 

@@ -24,7 +24,10 @@ def test_ops_that_were_estimated_or_disturbed_are_counted_and_named():
 
 
 def test_age_spread_and_failures_of_remembered_ops_are_shown():
-    ops = {"a": Measurement(1.0, 0.05, 1.0, 1_000.0, others=0.4), "b": Measurement(1.0, 0.15, 1.0, 8_200.0)}
+    ops = {
+        "a": Measurement(1.0, 0.05, 1.0, 1_000.0, other_load=0.4),
+        "b": Measurement(1.0, 0.15, 1.0, 8_200.0),
+    }
     console = Console(width=120, force_terminal=False)
     with console.capture() as text:
         console.print(

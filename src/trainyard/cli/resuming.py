@@ -5,48 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import tyro
-
 from trainyard.cli.launcher import is_launched, is_silent, num_launched
+from trainyard.cli.training_options import DEFAULTS, TrainingOptions
 
 if TYPE_CHECKING:
-    from trainyard.cli.training import TrainingOptions
     from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import Plan
     from trainyard.job.task import Task
 
-__all__ = ["SavedRun", "saved_run", "settled", "usual"]
+__all__ = ["SavedRun", "saved_run", "settled"]
 
-_Options = TypeVar("_Options", bound="TrainingOptions")
-
-DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "steps": 100,
-        "lr": 1e-3,
-        "warmup_steps": 10,
-        "optimizer": "adamw",
-        "weight_decay": 0.0,
-        "clip_norm": 1.0,
-        "seed": 0,
-        "on_nonfinite": "stop",
-        "checkpoint_every": 0,
-        "max_restarts": 0,
-        "device": "cpu",
-        "strategies": "auto",
-        "dtype": "float32",
-        "statistics": "batch",
-    }
-)
-"""Of options that nobody gave, where no checkpoint says otherwise."""
-
-
-def usual(name: str, metavar: str) -> Any:
-    """How help shows an option that is None until it is known whether a run is resumed."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {DEFAULTS[name]})")
-
+_Options = TypeVar("_Options", bound=TrainingOptions)
 
 _PLANNING = ("processes", "strategies", "statistics")
 _FIXED = ("optimizer", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype")

@@ -12,7 +12,8 @@ import tyro
 from trainyard.cli.launcher import is_silent
 from trainyard.cli.resuming import saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.training import TrainingOptions, train_and_report
+from trainyard.cli.training import train_and_report
+from trainyard.cli.training_options import TrainingOptions
 
 __all__ = ["Options", "act"]
 

@@ -10,9 +10,10 @@ import tyro
 
 from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
-from trainyard.cli.resuming import SavedRun, saved_run, settled, usual
+from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.training import TrainingOptions, train_and_report
+from trainyard.cli.training import train_and_report
+from trainyard.cli.training_options import TrainingOptions, usual
 
 if TYPE_CHECKING:
     from trainyard.job.planning import Planned

@@ -1,25 +1,22 @@
-"""What `train` and `run` share: their options, the data of a model, and what they show while training."""
+"""What `train` and `run` do when all is decided: train, show the losses, and report."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STALL, STEPS
 from trainyard.cli.launcher import agreed
-from trainyard.cli.outputs import Output
-from trainyard.cli.resuming import SavedRun, usual
-from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.resuming import SavedRun
+from trainyard.cli.screen import Outcome, Screen
+from trainyard.cli.training_options import TrainingOptions
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -28,87 +25,10 @@ if TYPE_CHECKING:
     from trainyard.job.run.step.data import Data
     from trainyard.job.simulation.result import Simulation
 
-__all__ = ["TrainingOptions", "train_and_report"]
+__all__ = ["train_and_report", "train_config"]
 
 _WARM_UP_STEPS = 3  # slower: memory is touched for the first time
 _LOGGED_LINES = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(Common):
-    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
-
-    steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
-    """End after this many steps, counted from the first one ever, not from a resumption."""
-    lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
-    """Learning rate after warm-up."""
-    warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
-    """Steps over which the rate grows."""
-    optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
-    """How parameters are updated."""
-    weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
-    """How fast weights decay; decoupled for adamw."""
-    clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
-    """Cut the gradient's global norm to this; 0 leaves it."""
-    seed: Annotated[int | None, usual("seed", "N"), SEED] = None
-    """Seed of initial values and dropout."""
-    on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
-    """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
-    """Folder of checkpoints and logs; by default a new one in runs/."""
-    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
-    """Steps between checkpoints; 0 writes one at the end."""
-    resume: bool = False
-    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
-    may not change is refused, and processes and strategies may."""
-    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
-    """How often to start again from the newest checkpoint when a process dies."""
-    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
-    """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
-    hour."""
-    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
-    """All checkpoints together take no more of the disk; a run that would need more is refused."""
-    device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
-    """What the processes compute on."""
-
-    def __post_init__(self) -> None:
-        if not self.max_checkpoint_gb > 0.0:
-            raise ValueError(f"--max-checkpoint-gb takes a number above 0, got {self.max_checkpoint_gb:g}")
-
-    def config(self, model: str, run: SavedRun | None) -> TrainConfig:
-        """The options, of which none is open any more, as the runtime takes them.
-
-        Parameters
-        ----------
-        run : that goes on, if one does.
-        """
-        from trainyard.job.optimizer import OptimizerConfig
-        from trainyard.job.run.config import TrainConfig
-
-        asked: dict[str, Any] = {
-            name: getattr(self, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")
-        }
-        base = OptimizerConfig() if run is None else run.optimizer
-        optimizer = replace(base, name=self.optimizer or base.name, **asked)
-        how: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
-        }
-        folder = self.checkpoint or Path(
-            agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
-        )
-        keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
-        return TrainConfig(
-            self.steps or 0,
-            optimizer,
-            folder,
-            resume=self.resume,
-            log=folder / "log",
-            stall_s=self.stall_s,
-            max_checkpoint_bytes=self.max_checkpoint_gb * 1e9,
-            **how,
-            **keep,
-        )
 
 
 def train_and_report(
@@ -134,7 +54,7 @@ def train_and_report(
     from trainyard.cli.sources import data_of, model_source
     from trainyard.job.run.train import train
 
-    config = options.config(spec, run)
+    config = train_config(options, spec, run)
     data, said = data_of(spec, plan.num_rows, own_data)
     every = config.checkpoint_every
     when = f"every {every} steps" if every else "after the last step only (--checkpoint-every N writes more)"
@@ -145,6 +65,42 @@ def train_and_report(
         return Outcome({})
     document = {"plan": plan.to_text(), **_document(simulation, result)}
     return Outcome(document, _body(simulation, result, command, config.steps))
+
+
+def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> TrainConfig:
+    """Options, of which none is open any more, as the runtime takes them.
+
+    Parameters
+    ----------
+    run : that goes on, if one does.
+    """
+    from trainyard.job.optimizer import OptimizerConfig
+    from trainyard.job.run.config import TrainConfig
+
+    asked: dict[str, Any] = {
+        name: getattr(options, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")
+    }
+    base = OptimizerConfig() if run is None else run.optimizer
+    optimizer = replace(base, name=options.optimizer or base.name, **asked)
+    how: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
+    }
+    folder = options.checkpoint or Path(
+        agreed("folder", lambda: f"runs/{Path(model).stem}-{datetime.now():%Y%m%d-%H%M%S}")
+    )
+    keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
+    return TrainConfig(
+        options.steps or 0,
+        optimizer,
+        folder,
+        resume=options.resume,
+        log=folder / "log",
+        stall_s=options.stall_s,
+        max_checkpoint_bytes=options.max_checkpoint_gb * 1e9,
+        **how,
+        **keep,
+    )
 
 
 @contextmanager

@@ -1,273 +1,283 @@
-"""Algorithms for collectives as programs of sends over positions 0 ... n-1.
+"""Algorithms for collectives, each described once: who sends which chunks of the data to whom, in which rounds.
 
-Data is cut into chunks, one owned by each position (several where there are several rings). The programs are
-what the closed forms of `collective_rounds` are checked against.
+A description holds for every group of the same shape. The program of sends and its cost follow from it.
 
 References
 ----------
-.. [1] Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-   2005. .. [2] Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC
-   2009. .. [3] Hwang et al., "Tutel: Adaptive Mixture-of-Experts at Scale", MLSys 2023 (two-dimensional
-   all-to-all).
+.. [1] Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 2005.
+.. [2] Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
+.. [3] Cho et al., "BlueConnect: Decomposing All-Reduce for Deep Learning on Heterogeneous Network Hierarchy",
+   MLSys 2019 (hierarchical reduce-scatter, all-reduce, all-gather).
+.. [4] Hwang et al., "Tutel: Adaptive Mixture-of-Experts at Scale", MLSys 2023 (two-dimensional all-to-all).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from trainyard.cost.collective_layout import Layout, Ring
-from trainyard.cost.collective_program import CollectiveProgram, Send
-from trainyard.cost.collective_rounds import chain_orders, supports, tree_levels
+from trainyard.cost.collective_program import Algorithm, Ints, Pattern, Phase
 
-__all__ = ["build_program"]
+__all__ = ["ALGORITHMS", "KINDS", "algorithm_of", "algorithms_for"]
 
-Rounds = list[list[Send]]
-ChunkOf = Callable[[int, int], tuple[int, ...]]
-"""Chunks of a slot (an owner, or the owners at one place of every node) that travel on a ring, by index."""
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+"""Kinds of collectives."""
 
+ALGORITHMS = {
+    "all_reduce": ("ring", "tree", "halving_doubling", "hierarchical", "hierarchical_halving_doubling"),
+    "all_gather": ("ring", "halving_doubling", "hierarchical", "hierarchical_halving_doubling"),
+    "reduce_scatter": ("ring", "halving_doubling", "hierarchical", "hierarchical_halving_doubling"),
+    "all_to_all": ("direct", "hierarchical"),
+    "broadcast": ("tree", "chain", "hierarchical"),
+    "send": ("direct",),
+}
+"""Algorithms of each kind."""
 
-def _send(source: int, target: int, chunks: Iterable[int], sizes: Sequence[float], adds: bool) -> Send:
-    carried = tuple(chunks)
-    return Send(source, target, sum(sizes[chunk] for chunk in carried), carried, adds)
-
-
-def _ring(
-    rings: Sequence[Ring], members: Sequence[int], chunk_of: ChunkOf, sizes: Sequence[float], adds: bool
-) -> Rounds:
-    """Reduce-scatter (adds) or all-gather over rings of `members`; slot ``s`` ends at or comes from member "
-    "``s``."""
-    size = len(members)
-    rounds: Rounds = []
-    for step in range(size - 1):
-        sends = []
-        for number, (order, _) in enumerate(rings):
-            for index, slot in enumerate(order):
-                travelling = order[(index - step - (1 if adds else 0)) % size]
-                target = members[order[(index + 1) % size]]
-                sends.append(_send(members[slot], target, chunk_of(travelling, number), sizes, adds))
-        rounds.append(sends)
-    return rounds
+Phases = list[Phase]
+ScatterGather = tuple[Phases, Phases]
+"""Phases of a reduction, and of the distribution of its result."""
 
 
-def _halving(
-    members: Sequence[int], chunks: Callable[[int], tuple[int, ...]], sizes: Sequence[float]
-) -> Rounds:
-    """Reduce-scatter by recursive halving; near partners first, so that far ones get the small messages."""
-    size = len(members)
-    rounds: Rounds = []
-    for bit in range(size.bit_length() - 1):
-        sends = []
-        for position in range(size):
-            partner = position ^ (1 << bit)
-            # What is still mine agrees with me in the lower bits; the partner gets the half that agrees with
-            # it.
-            mask = (1 << (bit + 1)) - 1
-            slots = [slot for slot in range(size) if slot & mask == partner & mask]
-            carried = [chunk for slot in slots for chunk in chunks(slot)]
-            sends.append(_send(members[position], members[partner], carried, sizes, True))
-        rounds.append(sends)
-    return rounds
+def algorithms_for(kind: str, layout: Layout) -> tuple[str, ...]:
+    """Algorithms that do a kind on a group of this shape; at least one."""
+    return tuple(name for name in ALGORITHMS[kind] if _supports(kind, name, layout))
 
 
-def _doubling(
-    members: Sequence[int], chunks: Callable[[int], tuple[int, ...]], sizes: Sequence[float]
-) -> Rounds:
-    """All-gather by recursive doubling: halving backwards."""
-    return [
-        [Send(send.target_rank, send.source_rank, send.num_bytes, send.chunks, False) for send in sends]
-        for sends in reversed(_halving(members, chunks, sizes))
-    ]
+def _supports(kind: str, name: str, layout: Layout) -> bool:
+    size, num_nodes = layout.num_ranks, len(layout.node_sizes)
+    if name == "halving_doubling":
+        return kind == "all_reduce" or _is_power_of_two(size)
+    if name.startswith("hierarchical"):
+        several = num_nodes > 1 and layout.is_even and layout.node_sizes[0] > 1
+        return several and (name == "hierarchical" or _is_power_of_two(num_nodes))
+    return size == 2 if kind == "send" else True
 
 
-def _merge(parallel: Sequence[Rounds]) -> Rounds:
-    """Programs of different members side by side."""
-    return [[send for rounds in parallel for send in rounds[step]] for step in range(len(parallel[0]))]
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
-def _flat(kind: str, algorithm: str, layout: Layout, sizes: Sequence[float]) -> Rounds:
-    """Ring, halving-doubling and direct programs over the whole group."""
-    size = layout.num_ranks
-    members, rings = range(size), layout.rings()
-    if algorithm == "ring":
-        num_rings = len(rings)
-
-        def on_ring(slot: int, ring: int) -> tuple[int, ...]:
-            return (slot * num_rings + ring,)
-
-        scatter = _ring(rings, members, on_ring, sizes, True) if kind != "all_gather" else []
-        gather = _ring(rings, members, on_ring, sizes, False) if kind != "reduce_scatter" else []
-        return scatter + gather
-    if algorithm == "halving_doubling":
-        power = 1 << (size.bit_length() - 1)
-        everything = range(len(sizes))
-        fold = [[_send(p, p - power, everything, sizes, True) for p in range(power, size)]]
-        unfold = [[_send(p - power, p, everything, sizes, False) for p in range(power, size)]]
-        outer = size > power
-        scatter = _halving(range(power), lambda slot: (slot,), sizes) if kind != "all_gather" else []
-        gather = _doubling(range(power), lambda slot: (slot,), sizes) if kind != "reduce_scatter" else []
-        return (fold if outer else []) + scatter + gather + (unfold if outer else [])
-    if kind == "send":
-        return [[_send(0, 1, (0,), sizes, False)]]
-    return [[_send(s, t, (s * size + t,), sizes, False) for s in members for t in members if s != t]]
-
-
-def _tree(kind: str, members: Sequence[int], chunks: Sequence[int], sizes: Sequence[float]) -> Rounds:
-    """Up a binary heap and down again (all_reduce), or only down (broadcast); one round for each level."""
-    down = [
-        [_send(members[parent], members[child], chunks, sizes, False) for parent, child in level]
-        for level in tree_levels(len(members))
-    ]
-    if kind == "broadcast":
-        return down
-    up = [
-        [_send(send.target_rank, send.source_rank, send.chunks, sizes, True) for send in sends]
-        for sends in reversed(down)
-    ]
-    return up + down
-
-
-def _chain(layout: Layout, num_pieces: int, sizes: Sequence[float]) -> Rounds:
-    """Broadcast down a chain on every ring, one piece behind the other."""
-    chains = chain_orders(layout)
-    hops = range(layout.num_ranks - 1)
-    return [
-        [
-            _send(order[hop], order[hop + 1], (number * num_pieces + step - hop,), sizes, False)
-            for number, (order, _) in enumerate(chains)
-            for hop in hops
-            if 0 <= step - hop < num_pieces
-        ]
-        for step in range(len(hops) + num_pieces - 1)
-    ]
-
-
-def _hierarchical(kind: str, algorithm: str, layout: Layout, sizes: Sequence[float]) -> Rounds:
-    """Inside the nodes, then between ranks at the same place of different nodes, then inside again."""
-    num_nodes, size = len(layout.node_sizes), layout.node_sizes[0]
-    nodes = [range(node * size, (node + 1) * size) for node in range(num_nodes)]
-    places = [range(place, num_nodes * size, size) for place in range(size)]
-    if kind == "all_to_all":
-        return _all_to_all_in_two(nodes, places, sizes)
-    rings, num_rings = layout.local_rings, len(layout.local_rings)
-
-    def of_owner(owner: int) -> tuple[int, ...]:
-        return tuple(owner * num_rings + ring for ring in range(num_rings))
-
-    def of_place(place: int, ring: int) -> tuple[int, ...]:
-        return tuple(owner * num_rings + ring for owner in places[place])
-
-    gather = _merge([_ring(rings, members, of_place, sizes, False) for members in nodes])
-    if kind == "broadcast":
-        spread = [
-            _send(0, p, [c for o in places[p] for c in of_owner(o)], sizes, False) for p in range(1, size)
-        ]
-        across = [_tree(kind, m, [c for o in m for c in of_owner(o)], sizes) for m in places]
-        return [spread, *_merge(across), *gather]
-    scatter = _merge([_ring(rings, members, of_place, sizes, True) for members in nodes])
-    between: Rounds = []
-    for adds in (True, False):
-        if (adds and kind == "all_gather") or (not adds and kind == "reduce_scatter"):
-            continue
-        between += _merge([_between(algorithm, members, of_owner, sizes, adds) for members in places])
-    return (scatter if kind != "all_gather" else []) + between + (gather if kind != "reduce_scatter" else [])
-
-
-def _between(
-    algorithm: str,
-    members: range,
-    of_owner: Callable[[int], tuple[int, ...]],
-    sizes: Sequence[float],
-    adds: bool,
-) -> Rounds:
-    """Reduce-scatter or all-gather between the ranks at one place of every node."""
-    if algorithm == "hierarchical_halving_doubling":
-        halve = _halving if adds else _doubling
-        return halve(members, lambda node: of_owner(members[node]), sizes)
-    one_ring: tuple[Ring, ...] = ((tuple(range(len(members))), 1.0),)
-    return _ring(one_ring, members, lambda node, _: of_owner(members[node]), sizes, adds)
-
-
-def _all_to_all_in_two(nodes: Sequence[range], places: Sequence[range], sizes: Sequence[float]) -> Rounds:
-    """First to the rank of the own node at the target's place, then to the target's node [3]."""
-    num_ranks = len(nodes) * len(places)
-    inside = [
-        _send(s, t, [s * num_ranks + target for target in places[t - members[0]]], sizes, False)
-        for members in nodes
-        for s in members
-        for t in members
-        if s != t
-    ]
-    size = len(places)
-    across = [
-        _send(s, t, [source * num_ranks + t for source in nodes[s // size]], sizes, False)
-        for members in places
-        for s in members
-        for t in members
-        if s != t
-    ]
-    return [inside, across]
-
-
-def build_program(
-    kind: str, algorithm: str, layout: Layout, num_bytes: float, num_pieces: int = 1
-) -> CollectiveProgram:
-    """The program of sends of a collective, over positions.
+@lru_cache(maxsize=512)
+def algorithm_of(kind: str, name: str, layout: Layout, num_pieces: int = 1) -> Algorithm:
+    """An algorithm on a group of some shape.
 
     Parameters
     ----------
-    kind, algorithm
-        What and how.
+    kind, name
+        What it does, and how: one of `algorithms_for`.
     layout
         Shape of the group.
-    num_bytes
-        As `collective_cost` counts them.
     num_pieces
-        Pieces of a chain.
+        Pieces that a chain is cut into; without meaning for the others.
 
     Returns
     -------
-    CollectiveProgram
-        On ranks 0 ... n-1; use `CollectiveProgram.on` to place it.
-
-    Raises
-    ------
-    ValueError
-        If the algorithm does not do this kind on this shape.
+    Algorithm
+        Its phases.
     """
-    if not supports(kind, algorithm, layout):
-        raise ValueError(f"{algorithm} does not do {kind} on {layout}; see `algorithms_for`")
-    owner, target, shares = _chunks(kind, algorithm, layout, num_pieces)
-    sizes = [share * num_bytes for share in shares]
-    if algorithm == "tree":
-        rounds = _tree(kind, range(layout.num_ranks), (0,), sizes)
-    elif algorithm == "chain":
-        rounds = _chain(layout, num_pieces, sizes)
-    elif algorithm.startswith("hierarchical"):
-        rounds = _hierarchical(kind, algorithm, layout, sizes)
-    else:
-        rounds = _flat(kind, algorithm, layout, sizes)
-    positions = tuple(range(layout.num_ranks))
-    return CollectiveProgram(
-        kind, algorithm, positions, tuple(sizes), tuple(owner), tuple(target), tuple(map(tuple, rounds))
-    )
-
-
-def _chunks(
-    kind: str, algorithm: str, layout: Layout, num_pieces: int
-) -> tuple[list[int], list[int], list[float]]:
-    """Owner, target and share of the data of each chunk."""
-    size = layout.num_ranks
-    everyone = list(range(size))
     if kind == "all_to_all":
-        return [s for s in everyone for _ in everyone], everyone * size, [1.0 / size] * size**2
-    if algorithm in ("tree", "direct"):
-        return [0], [0], [1.0]
-    if algorithm == "chain":
-        shares = [share / num_pieces for _, share in layout.rings() for _ in range(num_pieces)]
-        return [0] * len(shares), [0] * len(shares), shares
-    if algorithm == "halving_doubling":
-        power = 1 << (size.bit_length() - 1)
-        return everyone[:power], [0] * power, [1.0 / power] * power
-    rings = layout.rings() if algorithm == "ring" else layout.local_rings
-    shares = [share / size for _ in everyone for _, share in rings]
-    return [slot for slot in everyone for _ in rings], [0] * len(shares), shares
+        return _all_to_all(name, layout)
+    everyone, all_data = np.arange(layout.num_ranks), np.zeros((1, 1), dtype=np.int64)
+    if kind == "send":
+        return Algorithm((_round(everyone[:1], everyone[1:], 1.0, _always(all_data)),), 1, (1.0,))
+    if name == "tree":
+        up, down = _tree(everyone[None], all_data, 1.0)
+        return Algorithm((*(up if kind == "all_reduce" else []), *down), 1, (1.0,))
+    if name == "chain":
+        return _chain(layout, num_pieces)
+    if name == "ring":
+        return _ring_over_all(kind, layout)
+    if name == "halving_doubling":
+        return _halving_over_all(kind, layout.num_ranks)
+    return _hierarchical(kind, name, layout)
+
+
+def _of_kind(kind: str, scatter_gather: ScatterGather) -> Phases:
+    scatter, gather = scatter_gather
+    return (scatter if kind != "all_gather" else []) + (gather if kind != "reduce_scatter" else [])
+
+
+def _pattern(sources: Ints, targets: Ints, share: float | np.ndarray) -> Pattern:
+    return Pattern(sources.ravel(), targets.ravel(), np.broadcast_to(share, sources.shape).ravel())
+
+
+def _round(
+    sources: Ints, targets: Ints, share: float, chunks: Callable[[int], Ints], adds: bool = False
+) -> Phase:
+    return Phase(_pattern(sources, targets, share), 1, adds, chunks)
+
+
+def _always(chunks: Ints) -> Callable[[int], Ints]:
+    """The same chunks in every round."""
+    return lambda _: chunks
+
+
+def _ring(members: Ints, rings: Sequence[Ring], slots: Ints, share: float) -> ScatterGather:
+    """Reduce-scatter and all-gather over rings [2].
+
+    Parameters
+    ----------
+    members
+        Positions, shape ``(num_groups, size)``; all groups do the same at the same time.
+    rings
+        Over the members of each group.
+    slots
+        The chunks that end at, or come from, each member on each ring, shape ``(num_groups, num_rings, size,
+        num_chunks)``; the first may be 1.
+    share
+        Share of the data that a group works on.
+    """
+    orders = np.array([order for order, _ in rings])
+    parts = np.array([part for _, part in rings])
+    num_groups, size = members.shape
+    sources = members[:, orders]
+    pattern = _pattern(
+        sources, members[:, np.roll(orders, -1, axis=1)], parts[None, :, None] * (share / size)
+    )
+    by_ring = np.arange(len(rings))[:, None]
+
+    def chunks(delay: int) -> Callable[[int], Ints]:
+        def of_round(number: int) -> Ints:
+            carried = slots[:, by_ring, np.roll(orders, number + delay, axis=1)]
+            return np.broadcast_to(carried, (num_groups, *carried.shape[1:])).reshape(sources.size, -1)
+
+        return of_round
+
+    scatter = Phase(pattern, size - 1, True, chunks(1))  # a chunk that starts behind its owner ends at it
+    return [scatter], [Phase(pattern, size - 1, False, chunks(0))]
+
+
+def _halving(members: Ints, slots: Ints, share: float) -> ScatterGather:
+    """Reduce-scatter by recursive halving, and all-gather by recursive doubling, its reverse [1].
+
+    Near partners come first, so that far ones get the small messages. Parameters are as in `_ring`, `slots` without
+    rings: shape ``(num_groups, size, num_chunks)``.
+    """
+    size = members.shape[1]
+    positions = np.arange(size)
+
+    def half_of(keepers: Ints, bit: int) -> Callable[[int], Ints]:
+        # Of what is still shared, a keeper gets the slots that agree with it in the lower bits.
+        low, step = keepers % (2 << bit), 2 << bit
+        return lambda _: slots[:, low[:, None] + np.arange(0, size, step)].reshape(members.size, -1)
+
+    scatter, gather = [], []
+    for bit in range(size.bit_length() - 1):
+        partners = positions ^ (1 << bit)
+        pattern = _pattern(members, members[:, partners], share / (2 << bit))
+        scatter.append(Phase(pattern, 1, True, half_of(partners, bit)))
+        gather.append(Phase(pattern, 1, False, half_of(positions, bit)))
+    return scatter, gather[::-1]
+
+
+def _tree(members: Ints, chunks: Ints, share: float) -> ScatterGather:
+    """Up a binary heap, and down again; one round for each level.
+
+    Parameters
+    ----------
+    members
+        Positions, shape ``(num_groups, size)``; the children of member ``i`` are ``2i + 1`` and ``2i + 2``.
+    chunks
+        All that travels in each group, shape ``(num_groups, num_chunks)``.
+    share
+        Share of the data that a group works on.
+    """
+    up, down = [], []
+    first = 1
+    while first < members.shape[1]:
+        children = np.arange(first, min(2 * first + 1, members.shape[1]))
+        high, low = members[:, (children - 1) // 2], members[:, children]
+        carried = _always(np.repeat(chunks, len(children), axis=0))
+        up.append(_round(low, high, share, carried, adds=True))
+        down.append(_round(high, low, share, carried))
+        first = 2 * first + 1
+    return up[::-1], down
+
+
+def _chain(layout: Layout, num_pieces: int) -> Algorithm:
+    """Broadcast down a chain on every ring, one piece behind the other."""
+    rings = layout.rings()
+    orders = np.array([order[order.index(0) :] + order[: order.index(0)] for order, _ in rings])
+    parts = np.array([share / num_pieces for _, share in rings])
+    pattern = _pattern(orders[:, :-1], orders[:, 1:], parts[:, None])
+    hops = np.arange(layout.num_ranks - 1)
+    first_chunks = np.arange(len(rings))[:, None] * num_pieces
+
+    def chunks(number: int) -> Ints:
+        piece = number - hops
+        return np.where((piece >= 0) & (piece < num_pieces), first_chunks + piece, -1).reshape(-1, 1)
+
+    phase = Phase(pattern, len(hops) + num_pieces - 1, False, chunks)
+    return Algorithm((phase,), 1, tuple(np.repeat(parts, num_pieces).tolist()))
+
+
+def _ring_over_all(kind: str, layout: Layout) -> Algorithm:
+    rings, size = layout.rings(), layout.num_ranks
+    slots = np.arange(size * len(rings)).reshape(size, len(rings)).T[None, :, :, None]
+    phases = _of_kind(kind, _ring(np.arange(size)[None], rings, slots, 1.0))
+    return Algorithm(tuple(phases), size, tuple(share / size for _, share in rings))
+
+
+def _halving_over_all(kind: str, size: int) -> Algorithm:
+    """Over the largest power of two; the ranks beyond it hand their data in before, and get the result after."""
+    power = 1 << (size.bit_length() - 1)
+    inner, outer = np.arange(size - power), np.arange(power, size)
+    phases = _of_kind(kind, _halving(np.arange(power)[None], np.arange(power)[None, :, None], 1.0))
+
+    def everything(_: int) -> Ints:
+        return np.tile(np.arange(power), (len(outer), 1))
+
+    if len(outer):
+        fold, unfold = (
+            _round(outer, inner, 1.0, everything, adds=True),
+            _round(inner, outer, 1.0, everything),
+        )
+        phases = [fold, *phases, unfold]
+    return Algorithm(tuple(phases), power, (1.0 / power,))
+
+
+def _hierarchical(kind: str, name: str, layout: Layout) -> Algorithm:
+    """Inside the nodes, then between ranks at the same place of different nodes, then inside again [3]."""
+    num_nodes, size = len(layout.node_sizes), layout.node_sizes[0]
+    rings, num_ranks = layout.local_rings, layout.num_ranks
+    nodes = np.arange(num_ranks).reshape(num_nodes, size)
+    by_place = np.arange(num_ranks * len(rings)).reshape(num_nodes, size, -1).transpose(1, 0, 2)
+    scatter, gather = _ring(nodes, rings, by_place.transpose(2, 0, 1)[None], 1.0)
+    if kind == "broadcast":
+        chunks = by_place.reshape(size, -1)
+        spread = _round(np.zeros_like(nodes[0, 1:]), nodes[0, 1:], 1.0 / size, _always(chunks[1:]))
+        phases = [spread, *_tree(nodes.T, chunks, 1.0 / size)[1], *gather]
+    else:
+        between = (
+            _ring(nodes.T, ((tuple(range(num_nodes)), 1.0),), by_place[:, None], 1.0 / size)
+            if name == "hierarchical"
+            else _halving(nodes.T, by_place, 1.0 / size)
+        )
+        phases = _of_kind(kind, (scatter + between[0], between[1] + gather))
+    return Algorithm(tuple(phases), num_ranks, tuple(share / num_ranks for _, share in rings))
+
+
+def _all_to_all(name: str, layout: Layout) -> Algorithm:
+    """Straight to the target; or to the rank of the own node at the target's place, then to the target's node [4]."""
+    num_ranks = layout.num_ranks
+
+    def between(rows: Ints, share: float, chunks: Callable[[Ints, Ints], Ints]) -> Phase:
+        none = np.empty(0, dtype=np.int64)
+        pattern = Pattern(none, none, np.array([share]), rows)
+        return Phase(pattern, 1, False, lambda _: chunks(pattern.listed().sources, pattern.listed().targets))
+
+    if name == "direct":
+        phases = [
+            between(np.arange(num_ranks)[None], 1.0 / num_ranks, lambda s, t: (s * num_ranks + t)[:, None])
+        ]
+    else:
+        nodes = np.arange(num_ranks).reshape(len(layout.node_sizes), -1)
+        num_nodes, size = nodes.shape
+        phases = [
+            between(nodes, 1.0 / size, lambda s, t: s[:, None] * num_ranks + nodes.T[t % size]),
+            between(nodes.T, 1.0 / num_nodes, lambda s, t: nodes[s // size] * num_ranks + t[:, None]),
+        ]
+    return Algorithm(tuple(phases), num_ranks, (1.0 / num_ranks,) * num_ranks)

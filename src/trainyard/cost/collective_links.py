@@ -1,25 +1,22 @@
-"""Rounds of sends on the links of a cluster: a round lasts until its slowest send has crossed its most "
-"loaded link."""
+"""Sends on the links of a cluster: a round lasts until its slowest send has crossed its most loaded link."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.cost.collective_program import Send
-from trainyard.cost.collective_rounds import Pattern, list_pairs
+from trainyard.cost.collective_program import Ints, Pattern, list_pairs
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.routing import RouteTable
 
-__all__ = ["TimedRounds", "round_seconds", "time_rounds"]
+__all__ = ["Placed", "TimedRounds", "time_rounds"]
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Placed = tuple[Ints, Sequence[Pattern]]
-"""Groups that follow the same patterns: ranks by position, shape ``(num_groups, num_ranks)``."""
+Placed = tuple[Ints, Mapping[Pattern, int]]
+"""Groups that send the same: ranks by position, shape ``(num_groups, num_ranks)``, and how often each pattern comes."""
 
 _LISTED_PAIRS = 4096  # more pairs than this are counted by node instead of listed
 
@@ -31,7 +28,7 @@ class TimedRounds:
     Parameters
     ----------
     latency_s, s_per_byte, link
-        Of each send of the group (or each distinct kind of them): latency of its route, seconds for each byte
+        Of each send of the groups (or each distinct kind of them): latency of its route, seconds for each byte
         of the whole collective on the most loaded link of its route, and that link; shape ``(num_sends,)``.
     starts
         First send of each pattern.
@@ -61,19 +58,19 @@ class TimedRounds:
 
 
 def time_rounds(cluster: Cluster, own: Placed, others: Sequence[Placed] = ()) -> TimedRounds:
-    """Time the rounds of one group while other groups run theirs.
+    """Time the rounds of some groups while others run theirs.
 
-    Round for round, the sends of all groups add to the load of the links; rounds of other groups beyond the
-    last of this one are not seen.
+    The sends of all groups add to the load of the links. The rounds of the first pattern of these groups meet those of
+    the first pattern of the others, and so on. Patterns of others beyond the last of these are not seen.
 
     Parameters
     ----------
     cluster
         The cluster.
     own
-        The group, as one row, and its patterns; the time is that of its sends.
+        Groups of one shape; the time is that of their sends.
     others
-        Groups at the same time.
+        Groups of other shapes at the same time.
 
     Returns
     -------
@@ -81,11 +78,13 @@ def time_rounds(cluster: Cluster, own: Placed, others: Sequence[Placed] = ()) ->
         As a function of the bytes.
     """
     table = cluster.routes
+    ranks, repeats = own
+    around = [(other_ranks, list(patterns)) for other_ranks, patterns in others]
     parts = [
-        _time_pattern(table, bool(cluster.fabric.edges), own[0], pattern, [
-            (ranks, patterns[number]) for ranks, patterns in others if number < len(patterns)
+        _time_pattern(table, bool(cluster.fabric.edges), ranks, pattern, [
+            (other_ranks, patterns[number]) for other_ranks, patterns in around if number < len(patterns)
         ])
-        for number, pattern in enumerate(own[1])
+        for number, pattern in enumerate(repeats)
     ]  # fmt: skip
     counts = np.array([len(latency) for latency, _, _ in parts])
     return TimedRounds(
@@ -93,7 +92,7 @@ def time_rounds(cluster: Cluster, own: Placed, others: Sequence[Placed] = ()) ->
         np.concatenate([slope for _, slope, _ in parts]),
         np.concatenate([link for _, _, link in parts]),
         np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64),
-        np.array([pattern.repeat for pattern in own[1]], dtype=np.float64),
+        np.array(list(repeats.values()), dtype=np.float64),
     )
 
 
@@ -140,11 +139,9 @@ def _is_counted(groups: Ints, pattern: Pattern, has_fabric: bool) -> bool:
 
 def _listed(table: RouteTable, groups: Ints, pattern: Pattern) -> tuple[Ints, Floats]:
     """Routes and shares of all sends of a pattern in all groups."""
-    if pattern.all_pairs is None:
-        sources, targets = groups[:, pattern.sources].ravel(), groups[:, pattern.targets].ravel()
-        return table.of_pairs(sources, targets), np.tile(pattern.shares, len(groups))
-    sources, targets = list_pairs(_pair_rows(groups, pattern))
-    return table.of_pairs(sources, targets), np.full(len(sources), pattern.shares[0])
+    sends = pattern.listed()
+    sources, targets = groups[:, sends.sources].ravel(), groups[:, sends.targets].ravel()
+    return table.of_pairs(sources, targets), np.tile(sends.shares, len(groups))
 
 
 def _inside_pairs(table: RouteTable, rows: Ints) -> tuple[Ints, Ints, Ints]:
@@ -200,28 +197,3 @@ def _pairs_by_node(table: RouteTable, rows: Ints, s_per_byte: Floats) -> tuple[F
         )
     latency, slope, link = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return latency, slope, link
-
-
-def round_seconds(cluster: Cluster, sends: Sequence[Send]) -> float:
-    """Seconds of one round of explicit sends.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    sends
-        All sends of the round, between ranks of the cluster.
-
-    Returns
-    -------
-    float
-        Until the slowest send is through.
-    """
-    table = cluster.routes
-    sources = np.array([send.source_rank for send in sends], dtype=np.int64)
-    targets = np.array([send.target_rank for send in sends], dtype=np.int64)
-    routes = table.of_pairs(sources, targets)
-    weights = np.repeat([send.num_bytes for send in sends], routes.shape[1])
-    load = np.bincount(routes.ravel(), weights=weights, minlength=table.no_link + 1)
-    latency, seconds, _ = _along(table, routes, load / table.bandwidth_bytes_per_s)
-    return float((latency + seconds).max())

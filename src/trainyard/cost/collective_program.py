@@ -1,14 +1,172 @@
-"""A collective as a program of sends, and what each rank holds after it."""
+"""A collective as a program of sends: in short, in full, and what each rank holds after it.
+
+In short it is an `Algorithm`: phases of rounds in which the same positions send to each other. Its cost needs no more.
+In full it is a `CollectiveProgram`: every send of every round, with the ranks and the chunks of the data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CollectiveProgram", "Send", "check_program"]
+__all__ = [
+    "Algorithm",
+    "CollectiveProgram",
+    "Ints",
+    "Pattern",
+    "Phase",
+    "Send",
+    "check_program",
+    "list_pairs",
+]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Sends that happen at once.
+
+    Parameters
+    ----------
+    sources, targets
+        Positions, shape ``(num_sends,)``.
+    shares
+        Share of the data that each carries, shape ``(num_sends,)``.
+    all_pairs
+        Rows of positions, shape ``(num_rows, size)``, where every member of a row sends the same share to every other
+        one of its row. `sources` and `targets` are then empty, because listing them is slow for large groups.
+    """
+
+    sources: Ints
+    targets: Ints
+    shares: Floats
+    all_pairs: Ints | None = None
+
+    def listed(self) -> Pattern:
+        """The same sends without `all_pairs`, in the order of `list_pairs`."""
+        if self.all_pairs is None:
+            return self
+        sources, targets = list_pairs(self.all_pairs)
+        return Pattern(sources, targets, np.full(len(sources), self.shares[0]))
+
+
+def list_pairs(rows: Ints) -> tuple[Ints, Ints]:
+    """Every ordered pair of different members of each row.
+
+    Parameters
+    ----------
+    rows
+        Members, shape ``(num_rows, size)``.
+
+    Returns
+    -------
+    sources, targets : ndarray
+        Shape ``(num_rows * size * (size - 1),)``.
+    """
+    size = rows.shape[1]
+    apart = ~np.eye(size, dtype=bool)
+    sources = np.repeat(rows[:, :, None], size, axis=2)[:, apart].ravel()
+    targets = np.repeat(rows[:, None, :], size, axis=1)[:, apart].ravel()
+    return sources, targets
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Rounds with the same sends, except for the chunks that these carry.
+
+    Parameters
+    ----------
+    pattern
+        The sends of each round.
+    num_rounds
+        Number of rounds.
+    adds
+        Whether a target adds what it gets to what it has; otherwise it replaces it.
+    chunks
+        From the number of a round to the chunks of each send, shape ``(num_sends, num_chunks)``. A send whose chunks
+        are negative is left out of that round.
+    """
+
+    pattern: Pattern
+    num_rounds: int
+    adds: bool
+    chunks: Callable[[int], Ints]
+
+
+@dataclass(frozen=True, eq=False)
+class Algorithm:
+    """How a group of some shape does a collective, over positions 0 ... n-1.
+
+    Parameters
+    ----------
+    phases
+        One after another.
+    num_owners
+        Positions that own data: 0 ... num_owners-1.
+    parts
+        Share of the data of each chunk of an owner; chunk ``owner * len(parts) + part`` is the owner's. In an
+        all_to_all, part ``p`` is for position ``p``.
+    """
+
+    phases: tuple[Phase, ...]
+    num_owners: int
+    parts: tuple[float, ...]
+
+    def repeats(self) -> dict[Pattern, int]:
+        """How often each pattern comes in all phases; the patterns are in the order in which they first come."""
+        counts: dict[Pattern, int] = {}
+        for phase in self.phases:
+            counts[phase.pattern] = counts.get(phase.pattern, 0) + phase.num_rounds
+        return counts
+
+    def program(self, kind: str, name: str, ranks: list[int], num_bytes: float) -> CollectiveProgram:
+        """The program of sends in full.
+
+        Parameters
+        ----------
+        kind, name
+            What it does, and how.
+        ranks
+            Rank at each position.
+        num_bytes
+            As `trainyard.cost.collectives.collective_cost` counts them.
+
+        Returns
+        -------
+        CollectiveProgram
+            On these ranks.
+        """
+        owners, parts = range(self.num_owners), range(len(self.parts))
+        rounds = (
+            _sends(phase, number, ranks, num_bytes)
+            for phase in self.phases
+            for number in range(phase.num_rounds)
+        )
+        return CollectiveProgram(
+            kind,
+            name,
+            tuple(ranks),
+            chunk_bytes=tuple(share * num_bytes for share in self.parts) * self.num_owners,
+            chunk_owner=tuple(owner for owner in owners for _ in parts),
+            chunk_target=tuple(parts) * self.num_owners,
+            rounds=tuple(rounds),
+        )
+
+
+def _sends(phase: Phase, number: int, ranks: list[int], num_bytes: float) -> tuple[Send, ...]:
+    """The sends of one round of a phase."""
+    pattern = phase.pattern.listed()
+    columns = (pattern.sources, pattern.targets, pattern.shares * num_bytes, phase.chunks(number))
+    return tuple(
+        Send(ranks[source], ranks[target], size, tuple(chunks), phase.adds)
+        for source, target, size, chunks in zip(*(column.tolist() for column in columns), strict=True)
+        if chunks[0] >= 0
+    )
 
 
 @dataclass(frozen=True)
@@ -43,7 +201,7 @@ class CollectiveProgram:
     kind
         What it does, one of `trainyard.cost.collectives.KINDS`.
     algorithm
-        How.
+        How, one of ``trainyard.cost.collectives.ALGORITHMS[kind]``.
     ranks
         Participants; the first is the root, and the last the target of a send.
     chunk_bytes
@@ -65,33 +223,9 @@ class CollectiveProgram:
     chunk_target: tuple[int, ...]
     rounds: tuple[tuple[Send, ...], ...]
 
-    def on(self, ranks: Sequence[int]) -> CollectiveProgram:
-        """The same program on other ranks.
-
-        Parameters
-        ----------
-        ranks
-            Rank for each position.
-
-        Returns
-        -------
-        CollectiveProgram
-            With every rank replaced.
-        """
-        new = {old: int(rank) for old, rank in zip(self.ranks, ranks, strict=True)}
-        rounds = tuple(
-            tuple(
-                replace(send, source_rank=new[send.source_rank], target_rank=new[send.target_rank])
-                for send in sends
-            )
-            for sends in self.rounds
-        )
-        return replace(self, ranks=tuple(new.values()), rounds=rounds)
-
 
 def _before(program: CollectiveProgram) -> npt.NDArray[np.int64]:
-    """How often each rank has each rank's contribution to each chunk: (rank, chunk, contributor), at the "
-    "start."""
+    """How often each rank has each rank's contribution to a chunk at the start: (rank, chunk, contributor)."""
     num_ranks, num_chunks = len(program.ranks), len(program.chunk_bytes)
     held = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int64)
     everyone, owner = np.arange(num_ranks), np.array(program.chunk_owner, dtype=np.int64)

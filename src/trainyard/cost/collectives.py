@@ -1,15 +1,8 @@
 """Seconds of a collective on a group of ranks of a cluster.
 
-Each algorithm is a program of sends (`collective_program`) and, for speed, the same rounds in closed form
-(`collective_rounds`); a round costs the latency of its routes plus the bytes on its most loaded link. The
-fastest algorithm is taken. On a measured machine the measured curves are used instead.
-
-References
-----------
-.. [1] Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-   2005. .. [2] Cho et al., "BlueConnect: Decomposing All-Reduce for Deep Learning on Heterogeneous Network
-   Hierarchy",
-   MLSys 2019 (hierarchical reduce-scatter, all-reduce, all-gather).
+Each algorithm is a program of sends (`collective_algorithms`). A round of it costs the latency of its routes plus the
+bytes on its most loaded link. The fastest algorithm is taken. On a measured machine the measured curves are used
+instead.
 """
 
 from __future__ import annotations
@@ -19,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.cost.collective_algorithms import build_program
+from trainyard.cost.collective_algorithms import ALGORITHMS, KINDS, algorithm_of, algorithms_for
 from trainyard.cost.collective_layout import Layout, group_layout
-from trainyard.cost.collective_links import Placed, TimedRounds, round_seconds, time_rounds
+from trainyard.cost.collective_links import time_rounds
 from trainyard.cost.collective_program import CollectiveProgram, Send, check_program
-from trainyard.cost.collective_rounds import ALGORITHMS, KINDS, algorithms_for, patterns_of
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.profile import MachineProfile
@@ -38,7 +30,6 @@ __all__ = [
     "collective_cost",
     "collective_costs",
     "collective_program",
-    "program_seconds",
 ]
 
 Groups = tuple[tuple[int, ...], ...]
@@ -53,7 +44,7 @@ class CollectiveCost:
     Parameters
     ----------
     seconds
-        From the call to the end on the last rank.
+        From the call to the end on the last rank of the slowest group.
     algorithm
         The one that takes that long, the fastest.
     bottleneck
@@ -85,8 +76,8 @@ def collective_cost(
         Size on each rank: of the whole tensor for all_reduce, broadcast and send, of the gathered one for
         all_gather, of the input for reduce_scatter and all_to_all.
     groups
-        Groups that run the same collective on as many bytes at the same time and share links with this one.
-        The group itself may be among them.
+        Groups that run the same collective on as many bytes at the same time. They share links with this one, and
+        the cost is that of the slowest. The group itself may be among them.
 
     Returns
     -------
@@ -116,26 +107,38 @@ def collective_costs(
     _check(cluster, kind, group, num_bytes)
     if len(group) == 1:
         return (CollectiveCost(0.0, "none", ""),)
-    others = [tuple(other) for other in groups if len(other) > 1 and set(other) != set(group)]
+    others = [tuple(other) for other in groups if len(other) > 1 and not _is_same(kind, other, group)]
     for other in others:
         _check(cluster, kind, other, num_bytes)
     if cluster.profile is not None:
-        seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, sum(map(len, others)))
+        num_others = len(set().union(*others) - set(group))
+        seconds = _measured_s(cluster.profile, kind, len(group), num_bytes, num_others)
         return (CollectiveCost(seconds, "measured", cluster.links[0].name),)
-    order, layout = group_layout(cluster, group)
-    placed = _by_layout(cluster, others)
-    launch_s = max(device.collective_launch_s for device in {cluster.devices[rank] for rank in group})
-    costs = []
-    for algorithm in algorithms_for(kind, layout):
-        around = [
-            (rows, patterns_of(kind, _same_or_first(kind, algorithm, shape), shape)) for shape, rows in placed
+    by_layout = _by_layout(cluster, [group, *others])
+    devices = {cluster.devices[rank] for rank in group}.union(
+        *({cluster.devices[r] for r in o} for o in others)
+    )
+    launch_s = max(device.collective_launch_s for device in devices)
+
+    def cost(name: str, num_pieces: int) -> CollectiveCost:
+        running = [
+            (rows, algorithm_of(kind, _same_or_first(kind, name, layout), layout, num_pieces).repeats())
+            for layout, rows in by_layout.items()
         ]
-        own: Placed = (order[None], patterns_of(kind, algorithm, layout))
-        rounds = time_rounds(cluster, own, around)
-        seconds, pieces = _total_s(rounds, algorithm, len(group), num_bytes)
+        timed = (
+            time_rounds(cluster, own, [other for other in running if other is not own]) for own in running
+        )
+        rounds = max(timed, key=lambda each: each.seconds(num_bytes))
         link = cluster.links[rounds.bottleneck(num_bytes)].name
-        costs.append(CollectiveCost(launch_s + seconds, algorithm, link, pieces))
-    return tuple(costs)
+        return CollectiveCost(launch_s + rounds.seconds(num_bytes), name, link, num_pieces)
+
+    return tuple(
+        min(
+            (cost(name, num_pieces) for num_pieces in (_PIECES if name == "chain" else (1,))),
+            key=lambda with_pieces: with_pieces.seconds,
+        )
+        for name in algorithms_for(kind, next(iter(by_layout)))
+    )
 
 
 def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float) -> None:
@@ -151,37 +154,31 @@ def _check(cluster: Cluster, kind: str, ranks: tuple[int, ...], num_bytes: float
     cluster.check_ranks(ranks)
 
 
+def _is_same(kind: str, group: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two groups are one: of the same ranks and, where it matters, with the same first one."""
+    return set(group) == set(other) and (kind not in ("broadcast", "send") or group[0] == other[0])
+
+
 def _measured_s(profile: MachineProfile, kind: str, size: int, num_bytes: float, num_others: int) -> float:
-    """Measured seconds of a group; others at the same time slow it once there are more processes than "
-    "cores."""
+    """Measured seconds of a group; others at the same time slow it once there are more processes than cores."""
     alone = max(1.0, size / profile.num_cores)
     together = max(1.0, (size + num_others) / profile.num_cores)
     return profile.collective_s(kind, size, num_bytes) * together / alone
 
 
-def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> list[tuple[Layout, np.ndarray]]:
+def _by_layout(cluster: Cluster, groups: Sequence[tuple[int, ...]]) -> dict[Layout, np.ndarray]:
     """Groups of the same shape together: their ranks by position, shape ``(num_groups, num_ranks)``."""
     rows: dict[Layout, list[np.ndarray]] = {}
     for group in groups:
         order, layout = group_layout(cluster, group)
         rows.setdefault(layout, []).append(order)
-    return [(layout, np.stack(orders)) for layout, orders in rows.items()]
+    return {layout: np.stack(orders) for layout, orders in rows.items()}
 
 
 def _same_or_first(kind: str, algorithm: str, layout: Layout) -> str:
-    """The algorithm for a concurrent group of another shape: the same one if it can, else the plainest."""
+    """The algorithm of a group of some shape: the same one if it can, else the plainest."""
     possible = algorithms_for(kind, layout)
     return algorithm if algorithm in possible else possible[0]
-
-
-def _total_s(rounds: TimedRounds, algorithm: str, num_ranks: int, num_bytes: float) -> tuple[float, int]:
-    """Seconds of all rounds, and the number of pieces of a chain that makes them fewest."""
-    if algorithm != "chain":
-        return rounds.seconds(num_bytes), 1
-    by_pieces = [
-        ((num_ranks - 2 + pieces) * rounds.seconds(num_bytes / pieces), pieces) for pieces in _PIECES
-    ]
-    return min(by_pieces)
 
 
 def collective_program(
@@ -214,22 +211,6 @@ def collective_program(
     possible = algorithms_for(kind, layout) if len(group) > 1 else ()
     if algorithm not in possible:
         raise unknown_name(f"{kind} algorithm for this group", algorithm, possible, "use one of them")
-    return build_program(kind, algorithm, layout, num_bytes, num_pieces).on(order.tolist())
-
-
-def program_seconds(cluster: Cluster, program: CollectiveProgram) -> float:
-    """Seconds of a program, round by round, without the overhead of the call.
-
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    program
-        On ranks of the cluster.
-
-    Returns
-    -------
-    float
-        Sum over the rounds.
-    """
-    return sum(round_seconds(cluster, sends) for sends in program.rounds)
+    return algorithm_of(kind, algorithm, layout, num_pieces).program(
+        kind, algorithm, order.tolist(), num_bytes
+    )

@@ -1,4 +1,8 @@
-"""The processes that measure ops: started together, ended in time, and survived if they die."""
+"""Measuring ops in processes of their own.
+
+The processes start together and run the same ops at the same time. They are ended when the time is over. If one dies of
+an op, new ones go on behind that op.
+"""
 
 from __future__ import annotations
 
@@ -24,54 +28,65 @@ from trainyard.hardware.heap import heap_environment
 __all__ = ["ProcessResults", "measure_in_processes"]
 
 _LIMIT_S = 60.0
-_GRACE_S = 30.0  # to start, and to end an op that runs when the time is over
+_GRACE_S = 30.0  # more, to start, and to finish the op that runs when the time is over
 _MAX_STARTS = 4
 
-Group = Sequence[Trace]
+Group = tuple[Trace, ...]
+"""Traces that run one after another."""
 
 
 @dataclass
 class ProcessResults:
-    """What processes measured.
+    """What the processes measured.
 
     Attributes
     ----------
-    seconds : seconds and spread by signature.
-    passes : points (elements, seconds) of each pass.
-    failed : why, by signature.
-    rest : why ops that are in none of these are not: no process lived to try them.
+    seconds : seconds and spread of each op, by signature. The spread is that of `Measurement`.
+    buffer_ops : points (elements, seconds) of each op on a flat buffer.
+    failed : why an op could not be measured, by signature.
+    not_tried : why all other ops have no seconds, if no process lived to try them; else empty.
     """
 
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
-    passes: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    buffer_ops: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    rest: str = ""
+    not_tried: str = ""
 
 
 @dataclass(frozen=True)
-class _Death:
-    """How the processes ended before they were done: while one ran an op of a group, as far as is known."""
+class _Crash:
+    """Why the processes ended before they were done.
+
+    Attributes
+    ----------
+    why : what happened, for the user.
+    group, signature : the op that ran; None and empty as far as that is not known.
+    timed_out : whether they were ended because their time was over.
+    """
 
     why: str
     group: int | None
     signature: str
-    is_late: bool
+    timed_out: bool
 
 
 def measure_in_processes(
     groups: Sequence[Group],
-    passes: Sequence[str],
+    buffer_ops: Sequence[str],
     failed: Mapping[str, str],
     num_processes: int,
     num_threads: int,
     budget_s: float,
 ) -> ProcessResults:
-    """Measure traces, and start again after what a process died of.
+    """Measure the ops of traces; if a process dies of an op, go on behind it in new processes.
 
     Parameters
     ----------
-    failed : ops that are not tried, by signature.
-    budget_s : time for the repetitions of all groups; every group runs a few times, but not for ever.
+    groups : each is measured by itself.
+    buffer_ops : names of the ops on flat buffers to measure.
+    failed : why an op is not tried, by signature.
+    num_processes, num_threads : processes that run at the same time, and threads of each.
+    budget_s : seconds for the repetitions of all groups. Every group runs a few times, even if that takes longer.
     """
     found = ProcessResults(failed=dict(failed))
     todo = [(group, text) for group in groups if (text := _pickled(group, found.failed)) is not None]
@@ -85,28 +100,30 @@ def measure_in_processes(
     for start in range(_MAX_STARTS):
         left_s = max(0.0, end - time.monotonic())
         asked = {"groups": [text for _, text in todo], "failed": found.failed, "limit_s": left_s}
-        results, death = _run({**request, **asked, "passes": [] if found.passes else list(passes)}, left_s)
-        _take(results, found)
-        if death is None:
+        results, crash = _run(
+            {**request, **asked, "buffer_ops": [] if found.buffer_ops else list(buffer_ops)}, left_s
+        )
+        _add_results(results, found)
+        if crash is None:
             break
-        if death.signature:
-            found.failed[death.signature] = death.why
-        if death.is_late:
+        if crash.signature:
+            found.failed[crash.signature] = crash.why
+        if crash.timed_out:
             break
-        if death.group is None or start == _MAX_STARTS - 1:
-            found.rest = death.why
+        if crash.group is None or start == _MAX_STARTS - 1:
+            found.not_tried = crash.why
             return found
-        if not death.signature:
-            _fail([todo[death.group][0]], death.why, found)
-        todo = todo[death.group + (not death.signature) :]
-    _fail(groups, f"no time was left: all ops together get {_LIMIT_S:g} s", found)
+        if not crash.signature:
+            _note_failure([todo[crash.group][0]], crash.why, found)
+        todo = todo[crash.group + (not crash.signature) :]
+    _note_failure(groups, f"no time was left: all ops together get {_LIMIT_S:g} s", found)
     return found
 
 
 def _pickled(group: Group, failed: dict[str, str]) -> bytes | None:
-    """A group as a process can read it; None, with the reasons noted, if none can."""
+    """A group in the form that a process reads; None if it has none, and then the reason is added to ``failed``."""
     try:
-        return pickle.dumps(tuple(group))
+        return pickle.dumps(group)
     except Exception as error:
         for trace in group:
             failed |= dict.fromkeys(trace.signatures, f"cannot be sent to another process: {error}"[:200])
@@ -114,44 +131,44 @@ def _pickled(group: Group, failed: dict[str, str]) -> bytes | None:
 
 
 def _modules(groups: Iterable[Group]) -> dict[str, str]:
-    """Names and files of the modules that define ops of the user; what a script itself defines is in none."""
+    """Names and files of the modules that define ops of the user. Ops that the script itself defines have no module."""
     found = {}
     for name in {i.target for group in groups for trace in group for i in trace.instructions}:
         known = OPDEFS.get(name.partition(".")[0]) if isinstance(name, str) else None
         if known is not None:
             module = sys.modules.get(known._init_fn.__module__)
-        else:  # a library that loads its ops when it is imported is often named as their namespace is
+        else:  # a library that loads its ops on import often has the name of their namespace
             module = sys.modules.get(name.partition("::")[0]) if isinstance(name, str) else None
         if module is not None and module.__name__ != "__main__":
             found[module.__name__] = str(getattr(module, "__file__", None) or "")
     return found
 
 
-def _fail(groups: Iterable[Group], why: str, found: ProcessResults) -> None:
-    """Note why ops of some groups were not measured."""
+def _note_failure(groups: Iterable[Group], why: str, found: ProcessResults) -> None:
+    """Add the reason to all ops of some groups that have no seconds."""
     for group in groups:
         for trace in group:
             for signature in trace.signatures - found.seconds.keys():
                 found.failed.setdefault(signature, why)
 
 
-def _take(results: Sequence[dict[str, Any]], found: ProcessResults) -> None:
-    """Put together what the processes found."""
+def _add_results(results: Sequence[dict[str, Any]], found: ProcessResults) -> None:
+    """Combine the results of the processes, and add them to what was found."""
     for result in results:
         found.failed |= result["failed"]
     for signature in {s for result in results for s in result["seconds"]} - found.failed.keys():
         values = [result["seconds"][signature] for result in results if signature in result["seconds"]]
         found.seconds[signature] = over_processes([s for s, _ in values]), median(s for _, s in values)
-    for name in {name for result in results for name in result["passes"]}:
-        curves = [result["passes"][name] for result in results if name in result["passes"]]
-        found.passes[name] = tuple(
+    for name in {name for result in results for name in result["buffer_ops"]}:
+        curves = [result["buffer_ops"][name] for result in results if name in result["buffer_ops"]]
+        found.buffer_ops[name] = tuple(
             (int(points[0][0]), over_processes([float(s) for _, s in points]))
             for points in zip(*curves, strict=True)
         )
 
 
-def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]], _Death | None]:
-    """Results of the processes, and how they ended if not well."""
+def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]], _Crash | None]:
+    """Start the processes and wait for them: their results, and the crash if there was one."""
     ranks = range(request["num_processes"])
     with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
         folder = Path(name)
@@ -166,17 +183,17 @@ def _run(request: dict[str, Any], limit_s: float) -> tuple[list[dict[str, Any]],
                         [*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=errors
                     )
                 )
-        death = _wait_for(workers, folder, limit_s)
+        crash = _wait_for(workers, folder, limit_s)
         results = [
             json.loads((folder / f"result{r}.json").read_text())
             for r in ranks
             if (folder / f"result{r}.json").exists()
         ]
-        return results, death
+        return results, crash
 
 
-def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limit_s: float) -> _Death | None:
-    """Let all of them end; if one dies or they do not end in time, end the others, and say how that was."""
+def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limit_s: float) -> _Crash | None:
+    """Wait until all processes end. If one dies, or the time is over, the others are killed."""
     deadline = time.monotonic() + limit_s + _GRACE_S
     try:
         codes = [worker.poll() for worker in workers]
@@ -191,14 +208,15 @@ def _wait_for(workers: list[subprocess.Popen[bytes]], folder: Path, limit_s: flo
         if code:
             said = (folder / f"errors{rank}").read_text(errors="replace").strip().rpartition("\n")[2][-200:]
             how = f"was killed by signal {-code}" if code < 0 else f"failed: {said}"
-            return _Death(f"the process that measured it {how}", *_last_op(folder, rank), is_late=False)
+            why = f"the process that measured it {how}"
+            return _Crash(why, *_last_op(folder, rank), timed_out=False)
     if None in codes:
-        return _Death("did not end in time", *_last_op(folder, codes.index(None)), is_late=True)
+        return _Crash("did not end in time", *_last_op(folder, codes.index(None)), timed_out=True)
     return None
 
 
 def _last_op(folder: Path, rank: int) -> tuple[int | None, str]:
-    """The group and the op that a process ran for the first time when it ended."""
+    """The group that a process ran when it ended, and the op, if that ran for the first time."""
     at = folder / f"at{rank}"
     group, _, signature = at.read_text().partition("\n") if at.exists() else ("", "", "")
     return int(group) if group else None, signature

@@ -1,8 +1,8 @@
-"""One worker of the measurement of ops: ``python -m trainyard.cost.measure_worker FOLDER RANK``.
+"""One process that measures ops: ``python -m trainyard.cost.measure_worker FOLDER RANK``.
 
-Started by `trainyard.cost.measure_processes`. All workers run the same traces at the same time, so that each op is
-slowed by its neighbours as it is in a step. Each writes what it found after every group of traces, and, before an op
-runs for the first time, which one that is: a process that dies leaves what it had, and what it died of.
+`trainyard.cost.measure_processes` starts several. All run the same traces at the same time, so that each op is slowed by
+its neighbours as in a step. A process writes its results after every group of traces. Before an op runs for the first
+time, it writes which one that is. So a process that dies leaves its results, and the op that it died of.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 __all__ = ["main"]
 
-PASS_ELEMENTS = (2**14, 2**22)
+BUFFER_ELEMENTS = (2**14, 2**22)
 _MIN_RUNS = 4
 _MAX_RUNS = 30
-_PASS_RUNS = 5
+_BUFFER_OP_RUNS = 5
 
 
 class _OutOfTimeError(Exception):
@@ -31,12 +31,12 @@ class _OutOfTimeError(Exception):
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and write ``result<RANK>.json`` into the folder.
+    """Measure, and write ``result<RANK>.json`` into the folder.
 
     Parameters
     ----------
     arguments
-        Folder, rank.
+        The folder and the rank.
     """
     import torch
 
@@ -48,16 +48,16 @@ def main(arguments: list[str]) -> None:
     _define_ops(request["modules"])
     _meet(folder, "start", rank, request["num_processes"])
     worker = _Worker(folder, rank, request)
-    worker.measure_passes()
+    worker.measure_buffer_ops()
     for index, group in enumerate(request["groups"]):
         _meet(folder, f"group{index}", rank, request["num_processes"])
         worker.measure_group(index, pickle.loads(group))
 
 
 def _define_ops(modules: dict[str, str]) -> None:
-    """Import the modules that define the user's ops; of one that cannot be imported, run the file.
+    """Import the modules that define the user's ops. If one cannot be imported, its file is run.
 
-    Ops of one that cannot be run, either, are unknown here, which their measurement will say.
+    If that fails, too, its ops stay unknown; measuring them then fails with that reason.
     """
     from trainyard.user_file import user_module
 
@@ -70,35 +70,35 @@ def _define_ops(modules: dict[str, str]) -> None:
 
 
 def _meet(folder: Path, name: str, rank: int, num_processes: int) -> None:
-    """Wait until all workers are here."""
+    """Wait until all workers have come to this point."""
     (folder / f"{name}.{rank}").touch()
     while not all((folder / f"{name}.{other}").exists() for other in range(num_processes)):
         time.sleep(0.001)
 
 
 class _Worker:
-    """What one worker has found so far."""
+    """Measures in this process, and keeps the results so far."""
 
     def __init__(self, folder: Path, rank: int, request: dict[str, Any]) -> None:
         self.folder, self.rank, self.request = folder, rank, request
         self.end = time.monotonic() + request["limit_s"]
-        # The time of one thread, or of all of a process, does not run while the system runs something else. That of
-        # all is longer than what passes, if they run.
+        # The clock of a thread or process stands still while the system runs something else. With several threads the
+        # process's clock runs faster than the wall's; the lesser of both is then taken.
         one = request["num_threads"] == 1
         self.clocks = (time.thread_time,) if one else (time.process_time, time.perf_counter)
         self.seconds: dict[str, tuple[float, float]] = {}
         self.failed: dict[str, str] = dict(request["failed"])
-        self.passes: dict[str, list[tuple[int, float]]] = {}
+        self.buffer_ops: dict[str, list[tuple[int, float]]] = {}
         self.at = os.open(folder / f"at{rank}", os.O_CREAT | os.O_WRONLY)
 
-    def measure_passes(self) -> None:
-        """The passes over flat buffers."""
-        for name in self.request["passes"]:
-            self.passes[name] = _measure_pass(name, self.clocks)
+    def measure_buffer_ops(self) -> None:
+        """Measure the ops on flat buffers."""
+        for name in self.request["buffer_ops"]:
+            self.buffer_ops[name] = _measure_buffer_op(name, self.clocks)
         self._write()
 
     def measure_group(self, index: int, traces: Any) -> None:
-        """All ops of traces that run one after another."""
+        """Measure all ops of a group of traces."""
         from trainyard.cost.measurements import over_repeats
         from trainyard.cost.trace import OpTimes, run_trace
 
@@ -124,7 +124,7 @@ class _Worker:
                     run_trace(trace, values, times)
                 runs.append(times.seconds)
                 self._say(index, "")
-        # The first one compiles, and fills caches and the allocator: it counts where there is no other.
+        # The first run compiles, and fills caches and the allocator. It counts only if there is no other.
         kept = runs[1:] or [partial.seconds]
         for signature in kept[0]:
             if signature not in self.failed:
@@ -137,30 +137,30 @@ class _Worker:
         os.ftruncate(self.at, len(text))
 
     def _write(self) -> None:
-        found = {"seconds": self.seconds, "passes": self.passes, "failed": self.failed}
+        found = {"seconds": self.seconds, "buffer_ops": self.buffer_ops, "failed": self.failed}
         part = self.folder / f"part{self.rank}"
         part.write_text(json.dumps(found))
         part.rename(self.folder / f"result{self.rank}.json")
 
 
-def _measure_pass(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
-    """Least seconds of a pass over float32 buffers of two sizes."""
-    from trainyard.cost.trace import elapsed, read
+def _measure_buffer_op(name: str, clocks: tuple[Callable[[], float], ...]) -> list[tuple[int, float]]:
+    """Least seconds of an op on float32 buffers, as points (elements, seconds) for two sizes."""
+    from trainyard.cost.trace import elapsed, read_clocks
 
     points = []
-    for num_elements in PASS_ELEMENTS:
-        call = _pass(name, num_elements)
+    for num_elements in BUFFER_ELEMENTS:
+        call = _buffer_op(name, num_elements)
         call()
         laps = []
-        for _ in range(_PASS_RUNS):
-            start = read(clocks)
+        for _ in range(_BUFFER_OP_RUNS):
+            start = read_clocks(clocks)
             call()
             laps.append(elapsed(clocks, start))
         points.append((num_elements, min(laps)))
     return points
 
 
-def _pass(name: str, num_elements: int) -> Callable[[], object]:
+def _buffer_op(name: str, num_elements: int) -> Callable[[], object]:
     import torch
 
     a, b = torch.ones(num_elements), torch.ones(num_elements)

@@ -1,7 +1,7 @@
-"""Seconds of ops measured on this machine, remembered between processes.
+"""Seconds of ops, measured on this machine and remembered between processes.
 
-An op whose measurement fails, or would take too much memory or time, has the roofline's seconds: measuring never stops
-what it is for.
+If an op cannot be measured, or would take too much memory or time, the roofline gives its seconds. So a failed
+measurement never stops a plan.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from trainyard.cost.fitting import traces_within
-from trainyard.cost.measure_processes import ProcessResults, measure_in_processes
+from trainyard.cost.measure_processes import Group, ProcessResults, measure_in_processes
 from trainyard.cost.measurements import Entry, Failure, Measurement, Measurements, Points
-from trainyard.cost.ops import PASSES, OpSeconds, Pass, Roofline, Sources, is_free
+from trainyard.cost.ops import BUFFER_OPS, BufferOp, OpSeconds, Roofline, Sources, is_free
 from trainyard.cost.signature import op_signature
 from trainyard.cost.trace import Trace
+from trainyard.cost.trace_memory import traces_within
 from trainyard.hardware.busy import BUSY, OtherLoad, other_load_now
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.measure import free_memory_bytes
@@ -25,21 +25,18 @@ from trainyard.hardware.remembered import measuring
 
 __all__ = ["Conditions", "MeasuredOps", "measure_ops"]
 
-# Of the memory that is free now, for all processes together.
-_MEMORY_SHARE = 0.5
-
-_Group = tuple[Trace, ...]
+_MEMORY_SHARE = 0.5  # of the memory that is free now, for all processes together
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which ops are measured.
+    """The conditions under which ops are measured.
 
     Attributes
     ----------
-    num_processes : that run at the same time. More than there are cores take turns and find their caches taken:
-        an op's seconds are those that it runs, and waiting for its turn is for the simulation to add.
-    num_threads : of each.
+    num_processes : processes that run at the same time. If there are more than cores, they take turns and find their
+        caches cold. The seconds of an op are those in which it runs; the simulation adds the waiting for its turn.
+    num_threads : threads of each process.
     """
 
     num_processes: int
@@ -47,37 +44,39 @@ class Conditions:
 
     @classmethod
     def of(cls, num_processes: int, num_cores: int) -> Conditions:
-        """As the runtime starts processes on this machine."""
+        """The conditions under which the runtime starts its processes on this machine."""
         return cls(num_processes, max(1, num_cores // num_processes))
 
     @property
     def key(self) -> str:
+        """Their name in the file of measurements."""
         return f"{self.num_processes}x{self.num_threads}"
 
 
 class MeasuredOps(OpSeconds):
-    """Measured seconds; ops that were not measured have the roofline's.
+    """Measured seconds of ops; the roofline's for ops that were not measured.
 
     Parameters
     ----------
-    seconds : by `op_signature`.
-    passes : seconds of each pass over float32 buffers, as points (elements, seconds).
-    reasons : why ops were not measured, by signature.
-    busy : signatures of ops that were measured while other work had the cores.
+    seconds : measured seconds, by `op_signature`.
+    buffer_ops : points (elements, seconds) of each op on float32 buffers.
+    reasons : why an op was not measured, by signature.
+    busy : signatures of ops that were measured while other work used the cores.
 
     Attributes
     ----------
-    measured, estimated : signatures that were asked for so far, and had measured seconds, or the roofline's.
+    measured : signatures that were asked for so far and have measured seconds.
+    estimated : signatures that were asked for so far and have the roofline's.
     """
 
     def __init__(
         self,
         seconds: Mapping[str, float],
-        passes: Mapping[str, Points],
+        buffer_ops: Mapping[str, Points],
         reasons: Mapping[str, str] | None = None,
         busy: Collection[str] = (),
     ) -> None:
-        self.seconds, self.passes = dict(seconds), dict(passes)
+        self.seconds, self.buffer_ops = dict(seconds), dict(buffer_ops)
         self.reasons, self.busy = dict(reasons or {}), frozenset(busy)
         self.measured: set[str] = set()
         self.estimated: set[str] = set()
@@ -94,10 +93,10 @@ class MeasuredOps(OpSeconds):
         self.estimated.add(signature)
         return self._roofline(node, device)
 
-    def pass_s(self, what: Pass, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
-        if what not in self.passes:
-            return super().pass_s(what, num_elements, element_bytes, device)
-        (small, small_s), (large, large_s) = self.passes[what]
+    def buffer_op_s(self, what: BufferOp, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
+        if what not in self.buffer_ops:
+            return super().buffer_op_s(what, num_elements, element_bytes, device)
+        (small, small_s), (large, large_s) = self.buffer_ops[what]
         words = num_elements * element_bytes / 4
         slope = max(0.0, large_s - small_s) / (large - small)
         return max(0.0, small_s + slope * (words - small)) if words else 0.0
@@ -112,46 +111,43 @@ class MeasuredOps(OpSeconds):
 def measure_ops(
     groups: Iterable[Sequence[Trace]], conditions: Conditions, budget_s: float = 15.0, again: bool = False
 ) -> MeasuredOps:
-    """Seconds of the ops of some traces, measured where the cache does not have them.
+    """Seconds of the ops of some traces. What the cache lacks is measured.
 
     Parameters
     ----------
-    groups : traces that run one after another, each group by itself. A group is measured if one of its ops is
-        not known, or is not to be believed.
-    conditions : see `Conditions`.
-    budget_s : time for the repetitions; every group runs a few times however long that takes, within a limit on all.
-    again : measure all of them, whatever the cache has.
+    groups : traces that run one after another in each group. A group is measured if the cache lacks one of its ops,
+        or has seconds of it that are to be measured again.
+    conditions : the conditions to measure under.
+    budget_s : seconds for the repetitions. Every group runs a few times, even if that takes longer, up to a limit for
+        all groups together.
+    again : whether to measure all groups, whatever the cache has.
     """
     limit_bytes = int(_MEMORY_SHARE * free_memory_bytes() / conditions.num_processes)
-    whole = [tuple(group) for group in groups]
+    whole: list[Group] = [tuple(group) for group in groups]
     asked = [traces_within(group, limit_bytes) for group in whole]
     left_out = _all_signatures(whole) - _all_signatures(asked)
-    entry, rest = Measurements.read().of(conditions.key), ""
+    entry, not_tried = Measurements.read().of(conditions.key), ""
     if again or any(_missing(asked, entry, _to_repeat(asked, entry))):
         with measuring():
-            entry, rest = _measured(asked, conditions, budget_s, again)
+            entry, not_tried = _measured(asked, conditions, budget_s, again)
     reasons = {signature: failure.why for signature, failure in entry.failed.items()}
-    if rest:
-        reasons = dict.fromkeys(_all_signatures(asked), rest) | reasons
+    if not_tried:
+        reasons = dict.fromkeys(_all_signatures(asked), not_tried) | reasons
     reasons |= dict.fromkeys(
         left_out, f"needs more than the {limit_bytes / 2**30:.3g} GiB that measuring may use"
     )
-    wrong = entry.contradicting() & entry.busy()
+    wrong = entry.implausible() & entry.busy()
     reasons |= dict.fromkeys(wrong, "was slower than larger ops, while other work had the cores")
     seconds = {s: m.seconds for s, m in entry.ops.items() if s not in wrong}
-    return MeasuredOps(seconds, entry.passes, reasons, entry.busy())
+    return MeasuredOps(seconds, entry.buffer_ops, reasons, entry.busy())
 
 
-def _all_signatures(groups: Iterable[_Group]) -> frozenset[str]:
-    return frozenset().union(*map(_signatures, groups))
+def _all_signatures(groups: Iterable[Group]) -> frozenset[str]:
+    return frozenset().union(*(trace.signatures for group in groups for trace in group))
 
 
-def _signatures(group: _Group) -> frozenset[str]:
-    return frozenset().union(*(trace.signatures for trace in group))
-
-
-def _to_repeat(groups: Iterable[_Group], entry: Entry) -> frozenset[str]:
-    """Which of the ops to measure again: what contradicts others, and, if it is quiet now, what other work disturbed."""
+def _to_repeat(groups: Iterable[Group], entry: Entry) -> frozenset[str]:
+    """Ops to measure again: doubtful ones, and, if the machine is quiet now, those that other work disturbed."""
     asked = _all_signatures(groups)
     disturbed = entry.disturbed() & asked
     if disturbed and other_load_now() > BUSY:
@@ -160,28 +156,32 @@ def _to_repeat(groups: Iterable[_Group], entry: Entry) -> frozenset[str]:
 
 
 def _missing(
-    groups: Iterable[_Group], entry: Entry, repeat: frozenset[str] = frozenset()
-) -> tuple[list[_Group], list[str]]:
-    """Groups with an op that is neither known nor known to fail, or is to be repeated, and passes of which this holds."""
+    groups: Iterable[Group], entry: Entry, repeat: frozenset[str] = frozenset()
+) -> tuple[list[Group], list[str]]:
+    """Groups, and ops on flat buffers, to measure.
+
+    A group is missing if one of its ops is to be repeated, or is neither known nor known to fail.
+    """
     known = (entry.ops.keys() | entry.failed.keys()) - repeat
     missing = []
     for group in groups:
-        wanted = _signatures(group)
+        wanted = _all_signatures([group])
         if not wanted <= known:
             missing.append(group)
             known |= wanted
-    disturbed = bool(repeat) and entry.passes_others > BUSY
-    return missing, list(PASSES) if disturbed or not entry.passes else []
+    disturbed = bool(repeat) and entry.buffer_ops_other_load > BUSY
+    return missing, list(BUFFER_OPS) if disturbed or not entry.buffer_ops else []
 
 
-def _measured(
-    groups: list[_Group], conditions: Conditions, budget_s: float, again: bool
-) -> tuple[Entry, str]:
-    """What the cache has, with what another process has put there since it was read, and what it lacks.
+def _measured(groups: list[Group], conditions: Conditions, budget_s: float, again: bool) -> tuple[Entry, str]:
+    """Measure what is missing, and add it to the cache.
+
+    The cache is read anew, because another process may have added to it.
 
     Returns
     -------
-    Also why ops are in neither of both.
+    entry : what the cache has now.
+    not_tried : why the ops that it lacks were not tried; see `ProcessResults`.
     """
     cache = Measurements.read()
     entry = cache.of(conditions.key)
@@ -189,36 +189,36 @@ def _measured(
         asked = _all_signatures(groups)
         entry.ops = {s: m for s, m in entry.ops.items() if s not in asked}
         entry.failed = {s: f for s, f in entry.failed.items() if s not in asked}
-        entry.passes = {}
-    rest = ""
+        entry.buffer_ops = {}
+    not_tried = ""
     repeat = _to_repeat(groups, entry)
-    # What contradicts the others after the first time is measured once more.
+    # Seconds that are implausible after the first time are measured once more.
     for _ in range(2):
-        missing, passes = _missing(groups, entry, repeat)
-        if rest or not (missing or passes):
+        missing, buffer_ops = _missing(groups, entry, repeat)
+        if not_tried or not (missing or buffer_ops):
             break
         watch = OtherLoad()
         known_to_fail = {s: failure.why for s, failure in entry.failed.items()}
         found = measure_in_processes(
-            missing, passes, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
+            missing, buffer_ops, known_to_fail, conditions.num_processes, conditions.num_threads, budget_s
         )
         entry.add(_entry(found, missing, entry, watch.share()))
         cache.write()
-        rest = found.rest
+        not_tried = found.not_tried
         repeat = entry.doubtful() & _all_signatures(groups)
-    return entry, rest
+    return entry, not_tried
 
 
-def _entry(found: ProcessResults, groups: Iterable[_Group], known: Entry, others: float) -> Entry:
-    """What was found now, in the form in which it is remembered."""
+def _entry(found: ProcessResults, groups: Iterable[Group], known: Entry, other_load: float) -> Entry:
+    """Results in the form in which they are remembered."""
     when_s = time.time()
     work = {s: w for group in groups for trace in group for s, w in trace.work.items()}
     return Entry(
         {
-            s: Measurement(seconds, spread, work[s], when_s, others)
+            s: Measurement(seconds, spread, work[s], when_s, other_load)
             for s, (seconds, spread) in found.seconds.items()
         },
         {s: Failure(why, when_s) for s, why in found.failed.items() if s not in known.failed},
-        found.passes,
-        others,
+        found.buffer_ops,
+        other_load,
     )

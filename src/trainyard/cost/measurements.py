@@ -1,4 +1,4 @@
-"""Measured seconds as they are remembered: what repeats say, whether to believe it, and the file it is in."""
+"""Measured seconds of ops: how repeats are combined, which results are doubtful, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -21,74 +21,79 @@ __all__ = [
     "Failure",
     "Measurement",
     "Measurements",
-    "contradicting",
+    "implausible",
     "over_processes",
     "over_repeats",
 ]
 
-_VERSION = 4
-_MOST_S = 3600.0
-_ENOUGH_TIMES = 2
-_MOST_IN_VAIN = 3
-# How many times as long as larger ones an op may take: of its own kind, and of any.
-_FACTOR_OF_KIND = 4.0
-_FACTOR_OF_ANY = 50.0
-_MIN_OTHERS = 5
-_OUTLIER = 3.0
+_VERSION = 5
+_MOST_S = 3600.0  # more is no op
+_MAX_TRIES = 2  # of an op whose seconds are implausible
+_MAX_FAILED_RETRIES = 3
+_FACTOR_OF_KIND = 4.0  # an op is implausible if it takes so many times as long as larger ops of its kind,
+_FACTOR_OF_ANY = 50.0  # or as larger ops of any kind,
+_MIN_LARGER = 5  # if there are so many
+_OUTLIER = 3.0  # an occurrence counts at most as so many times the median one
 
 Points = tuple[tuple[int, float], ...]
+"""Elements of a buffer, and seconds."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds of one op.
+    """Measured seconds of one op.
 
     Attributes
     ----------
     seconds : the least of the repeats.
-    spread : how far their median is above that, as a share of it.
-    work : of the op, to compare it with others; see `trainyard.cost.trace.Instruction`.
-    when_s : since 1970.
-    others : the share of the cores that other processes used meanwhile.
-    times : how often it was measured.
-    in_vain : how often it failed to be measured again since.
+    spread : how far the median of the repeats is above the least, as a share of the least.
+    work : how much the op does, to compare it with other ops; see `trainyard.cost.trace.Instruction`.
+    when_s : time of the measurement, in seconds since 1970.
+    other_load : share of the cores that other processes used meanwhile.
+    num_measured : how often the op was measured.
+    num_failed_retries : how often measuring it again failed.
     """
 
     seconds: float
     spread: float
     work: float
     when_s: float
-    others: float = 0.0
-    times: int = 1
-    in_vain: int = 0
+    other_load: float = 0.0
+    num_measured: int = 1
+    num_failed_retries: int = 0
 
     @property
     def is_sound(self) -> bool:
-        """Whether the numbers can be those of an op."""
-        numbers = (self.seconds, self.spread, self.work, self.when_s, self.others)
-        return all(math.isfinite(n) and n >= 0 for n in numbers) and self.seconds < _MOST_S and self.times > 0
+        """Whether an op can have these numbers."""
+        numbers = (self.seconds, self.spread, self.work, self.when_s, self.other_load)
+        sound = all(math.isfinite(n) and n >= 0 for n in numbers)
+        return sound and self.seconds < _MOST_S and self.num_measured > 0
 
     @property
     def was_busy(self) -> bool:
-        """Whether other work had the cores."""
-        return self.others > BUSY
+        """Whether other work used the cores meanwhile."""
+        return self.other_load > BUSY
 
-    def with_another(self, other: Measurement) -> Measurement:
-        """The quicker of two: whatever disturbs an op makes it slower. As quiet as the quieter, as new as the newer."""
+    def combined_with(self, other: Measurement) -> Measurement:
+        """One measurement from two of the same op.
+
+        It has the seconds of the faster one, because whatever disturbs an op makes it slower. It is as new as the newer
+        one, and has the other load of the quieter one.
+        """
         best = min(self, other, key=lambda m: m.seconds)
         return Measurement(
             best.seconds,
             best.spread,
             best.work,
             max(self.when_s, other.when_s),
-            min(self.others, other.others),
-            self.times + other.times,
+            min(self.other_load, other.other_load),
+            self.num_measured + other.num_measured,
         )
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An op that could not be measured, and is not tried again."""
+    """Why an op could not be measured, and when (in seconds since 1970). It is not tried again."""
 
     why: str
     when_s: float
@@ -100,64 +105,71 @@ class Entry:
 
     Attributes
     ----------
-    ops, failed : by signature.
-    passes : points (elements, seconds) of each pass over a flat buffer.
-    passes_others : the share of the cores that other processes used meanwhile.
+    ops : measurements, by signature.
+    failed : failures, by signature.
+    buffer_ops : points (elements, seconds) of each op on a flat buffer.
+    buffer_ops_other_load : share of the cores that other processes used while these were measured.
     """
 
     ops: dict[str, Measurement] = field(default_factory=dict)
     failed: dict[str, Failure] = field(default_factory=dict)
-    passes: dict[str, Points] = field(default_factory=dict)
-    passes_others: float = 0.0
+    buffer_ops: dict[str, Points] = field(default_factory=dict)
+    buffer_ops_other_load: float = 0.0
 
-    def contradicting(self) -> frozenset[str]:
-        """Signatures of ops that take far longer than larger ones."""
-        return contradicting({s: (m.work, m.seconds) for s, m in self.ops.items()})
+    def implausible(self) -> frozenset[str]:
+        """Signatures of ops that take far longer than larger ones; see the function `implausible`."""
+        return implausible({s: (m.work, m.seconds) for s, m in self.ops.items()})
 
     def doubtful(self) -> frozenset[str]:
-        """Signatures to measure again: those that contradict others, if they were measured only once."""
+        """Signatures of implausible ops that were measured only once; they are to be measured again."""
         return frozenset(
-            s for s in self.contradicting() if self.ops[s].times + self.ops[s].in_vain < _ENOUGH_TIMES
+            s
+            for s in self.implausible()
+            if self.ops[s].num_measured + self.ops[s].num_failed_retries < _MAX_TRIES
         )
 
     def busy(self) -> frozenset[str]:
-        """Signatures that were measured while other work had the cores."""
+        """Signatures of ops that were measured while other work used the cores."""
         return frozenset(s for s, m in self.ops.items() if m.was_busy)
 
     def disturbed(self) -> frozenset[str]:
-        """Those of them to measure again on a quiet machine, unless that was in vain too often."""
-        return frozenset(s for s in self.busy() if self.ops[s].in_vain < _MOST_IN_VAIN)
+        """Those of `busy` that are to be measured again on a quiet machine; not if that has failed too often."""
+        return frozenset(s for s in self.busy() if self.ops[s].num_failed_retries < _MAX_FAILED_RETRIES)
 
     def add(self, found: Entry) -> None:
-        """Take what was measured now, or failed; what had been measured before and failed now counts as tried again."""
+        """Add new measurements and failures.
+
+        If an op has a measurement and fails now, the measurement stays and counts one more failed retry.
+        """
         for signature, failure in found.failed.items():
             old = self.ops.get(signature)
             if old is None:
                 self.failed[signature] = failure
             else:
-                self.ops[signature] = replace(old, in_vain=old.in_vain + 1)
+                self.ops[signature] = replace(old, num_failed_retries=old.num_failed_retries + 1)
         for signature, new in found.ops.items():
             old = self.ops.get(signature)
-            self.ops[signature] = new if old is None else old.with_another(new)
+            self.ops[signature] = new if old is None else old.combined_with(new)
             self.failed.pop(signature, None)
-        if found.passes:
-            known = self.passes or found.passes
-            self.passes_others = min(found.passes_others, self.passes_others if self.passes else 1.0)
-            self.passes = {
+        if found.buffer_ops:
+            known = self.buffer_ops or found.buffer_ops
+            before = self.buffer_ops_other_load if self.buffer_ops else 1.0
+            self.buffer_ops_other_load = min(found.buffer_ops_other_load, before)
+            self.buffer_ops = {
                 name: tuple(min(a, b) for a, b in zip(known.get(name, points), points, strict=True))
-                for name, points in found.passes.items()
+                for name, points in found.buffer_ops.items()
             }
 
 
 class Measurements:
-    """What is remembered of this machine: a file, with an `Entry` for each of the conditions."""
+    """The file of what was measured on this machine, with an `Entry` for each of the conditions."""
 
     def __init__(self, path: Path, entries: dict[str, Entry]) -> None:
         self.path, self.entries = path, entries
 
     @classmethod
     def read(cls) -> Measurements:
-        """What the file holds that can be believed; nothing if it is absent, damaged or of another version."""
+        """Read the file; without numbers that cannot be, and empty if it is absent, damaged or of another version."""
         path = measurements_file("ops")
         try:
             text = recall(path)
@@ -170,7 +182,7 @@ class Measurements:
         return cls(path, entries)
 
     def of(self, key: str) -> Entry:
-        """Under these conditions."""
+        """The entry of some conditions, by their key; a new one if the file has none."""
         return self.entries.setdefault(key, Entry())
 
     def write(self) -> None:
@@ -181,19 +193,21 @@ class Measurements:
 
 def _entry(values: Mapping[str, Any]) -> Entry:
     ops = {s: m for s, m in _each(Measurement, values["ops"]) if m.is_sound}
-    passes = {}
-    for name, points in values["passes"].items():
+    buffer_ops = {}
+    for name, points in values["buffer_ops"].items():
         point_list = tuple((int(n), float(s)) for n, s in points)
         if len(point_list) > 1 and all(0 <= s < _MOST_S for _, s in point_list):
-            passes[str(name)] = point_list
-    return Entry(ops, dict(_each(Failure, values["failed"])), passes, float(values["passes_others"]))
+            buffer_ops[str(name)] = point_list
+    return Entry(
+        ops, dict(_each(Failure, values["failed"])), buffer_ops, float(values["buffer_ops_other_load"])
+    )
 
 
 _READERS = {"float": float, "int": int, "str": str}
 
 
 def _each(kind: Any, values: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """What can be read of them."""
+    """The values that can be read, as objects of a kind, by signature."""
     for signature, fields in values.items():
         try:
             read = {name: _READERS[kind.__annotations__[name]](value) for name, value in fields.items()}
@@ -203,11 +217,11 @@ def _each(kind: Any, values: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[
 
 
 def over_repeats(runs: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Seconds and spread of an op of which a step has several occurrences.
+    """Seconds and spread of an op that occurs several times in a step.
 
-    Seconds are the least of the repeats of each occurrence, averaged over the occurrences, which find the caches in
-    other states. One that is far above the others in all of its repeats was disturbed, and counts as far as the
-    others let it.
+    The seconds of an occurrence are the least of its repeats. The seconds of the op are their mean over the occurrences,
+    because these find the caches in different states. An occurrence that is slow in all repeats was disturbed; it counts
+    at most as a few times the median one.
 
     Parameters
     ----------
@@ -222,18 +236,18 @@ def over_repeats(runs: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def over_processes(values: Sequence[float]) -> float:
-    """Seconds of an op that several processes run at once: the median, the lower one of two.
+    """Seconds of an op that several processes run at once: their median, and the lower of two.
 
-    A process that was disturbed all the time does not count; that they slow each other does.
+    So it counts that processes slow each other, and not that one of them was disturbed all the time.
     """
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def contradicting(points: Mapping[str, tuple[float, float]]) -> frozenset[str]:
+def implausible(points: Mapping[str, tuple[float, float]]) -> frozenset[str]:
     """Signatures of ops that take far longer than larger ones.
 
-    That is several times as long as larger ones of the same kind (which differ in sizes only), or very many times as
-    long as larger ones of any kind; each time as long as the median of them.
+    Far longer is several times the median of the larger ops of the same kind (which differ in sizes only), or very many
+    times the median of the larger ops of any kind.
 
     Parameters
     ----------
@@ -254,11 +268,11 @@ def contradicting(points: Mapping[str, tuple[float, float]]) -> frozenset[str]:
 
 
 def _medians_from(points: Sequence[tuple[float, float]]) -> dict[float, float]:
-    """For each work, the median seconds of the points with more; none where these are few."""
+    """The median seconds of the points with more work, for each work; none where these are few."""
     found: dict[float, float] = {}
     larger: list[float] = []
     for work, same in groupby(reversed(points), key=lambda point: point[0]):
-        if len(larger) >= _MIN_OTHERS:
+        if len(larger) >= _MIN_LARGER:
             found[work] = larger[len(larger) // 2]
         for _, seconds in same:
             insort(larger, seconds)
@@ -269,5 +283,5 @@ _SIZES = re.compile(r"\[[\d, -]*\]")
 
 
 def _kind(signature: str) -> str:
-    """A signature without sizes."""
+    """The kind of an op: its signature without the sizes."""
     return _SIZES.sub("[]", signature)

@@ -22,15 +22,15 @@ from trainyard.program import spmd
 from trainyard.program.flops import node_flops
 from trainyard.program.program import size_bytes, tensors_of
 
-__all__ = ["PASSES", "OpSeconds", "Pass", "Roofline", "Sources", "is_free", "op_bytes"]
+__all__ = ["BUFFER_OPS", "BufferOp", "OpSeconds", "Roofline", "Sources", "is_free", "op_bytes"]
 
 aten = torch.ops.aten
 
-Pass = Literal["copy", "clone", "accumulate", "norm", "adamw", "sgd", "sgd_momentum"]
+BufferOp = Literal["copy", "clone", "accumulate", "norm", "adamw", "sgd", "sgd_momentum"]
 """What the runtime does with flat buffers, outside of graphs. A clone is a copy into fresh memory, whose pages the
 system may have to clear first."""
 
-PASSES: dict[str, int] = {
+BUFFER_OPS: dict[str, int] = {
     "copy": 2,
     "clone": 2,
     "accumulate": 3,
@@ -76,16 +76,16 @@ class Sources:
 class OpSeconds(ABC):
     """How long ops take; the interface that simulations ask.
 
-    Passes over flat buffers are by default bound by memory bandwidth.
+    Ops on flat buffers are by default bound by memory bandwidth.
     """
 
     @abstractmethod
     def __call__(self, node: fx.Node, device: DeviceSpec) -> float:
         """Seconds of a graph node that is no communication, on a device."""
 
-    def pass_s(self, what: Pass, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
-        """Seconds of one pass of the runtime over a flat buffer."""
-        num_bytes = PASSES[what] * num_elements * element_bytes
+    def buffer_op_s(self, what: BufferOp, num_elements: int, element_bytes: int, device: DeviceSpec) -> float:
+        """Seconds of an op of the runtime on a flat buffer."""
+        num_bytes = BUFFER_OPS[what] * num_elements * element_bytes
         if num_bytes == 0:
             return 0.0
         return num_bytes / device.memory_rate_bytes_per_s(num_bytes) + device.launch_s

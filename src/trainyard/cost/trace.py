@@ -25,7 +25,17 @@ from trainyard.program import spmd
 from trainyard.program.flops import node_flops
 from trainyard.program.random import draw_op as _defines_ops  # noqa: F401
 
-__all__ = ["Fresh", "Instruction", "OpTimes", "Ref", "Trace", "elapsed", "read", "run_trace", "trace_graph"]
+__all__ = [
+    "Instruction",
+    "OpTimes",
+    "Ref",
+    "SyntheticTensor",
+    "Trace",
+    "elapsed",
+    "read_clocks",
+    "run_trace",
+    "trace_graph",
+]
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
@@ -40,7 +50,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Fresh:
+class SyntheticTensor:
     """A tensor made up for a trace: normal numbers, or integers below ``below``, laid out as the graph has it."""
 
     shape: Shape
@@ -50,14 +60,14 @@ class Fresh:
 
     @property
     def num_elements(self) -> int:
-        """That its memory holds: a broadcast tensor holds few, one with gaps holds more than it shows."""
+        """Elements of its memory: fewer than its shape has if it is broadcast, more if it has gaps."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def num_bytes(self) -> int:
-        """Of its memory."""
+        """Size of its memory."""
         return self.num_elements * int(getattr(torch, self.dtype).itemsize)
 
     def make(self) -> torch.Tensor:
@@ -83,7 +93,7 @@ class Instruction:
     target : an op by its full name (``aten::mm.default``) or a function; None for communication, which is left out.
     signature : under which its seconds are noted; None if it takes none.
     frees : results that nobody uses afterwards.
-    leaves : what stands in for its result if it does not run: `Fresh`, a tuple of them, or a plain value.
+    leaves : what stands in for its result if it does not run: `SyntheticTensor`, a tuple of them, or a plain value.
     bounds : for operands that are indices, their position and the least number that is too large.
     shares : position of the result whose memory this result is in; None if it has its own.
     work : bytes that it moves, and for its flops as many as take about as long: tells whether ops of one kind are
@@ -193,7 +203,7 @@ _FLOPS_PER_BYTE = 8
 def _left_by(node: fx.Node) -> Any:
     if node.target is spmd.gather_params:
         parts = {int(u.args[1]): _leaves(u) for u in node.users}  # type: ignore[arg-type]
-        return tuple(parts.get(i, Fresh((1,), (1,), "float32")) for i in range(max(parts) + 1))
+        return tuple(parts.get(i, SyntheticTensor((1,), (1,), "float32")) for i in range(max(parts) + 1))
     return _leaves(node) if node.target is spmd.wait else 0
 
 
@@ -212,7 +222,7 @@ def _fresh(value: Any, node: fx.Node | None) -> Any:
     below = 2
     if node is not None and not value.is_floating_point():
         below = min(_bounds(node), default=2)
-    return Fresh(tuple(value.shape), value.stride(), str(value.dtype).removeprefix("torch."), below)
+    return SyntheticTensor(tuple(value.shape), value.stride(), str(value.dtype).removeprefix("torch."), below)
 
 
 def _bounds(node: fx.Node) -> list[int]:
@@ -243,7 +253,7 @@ class OpTimes:
     clocks: Clocks = (time.perf_counter,)
 
 
-def read(clocks: Clocks) -> tuple[float, ...]:
+def read_clocks(clocks: Clocks) -> tuple[float, ...]:
     """What clocks show now."""
     return tuple(clock() for clock in clocks)
 
@@ -299,7 +309,7 @@ def _measure(step: Instruction, signature: str, results: dict[int, Any], times: 
         seen = ChainMap({i: _wrapped(results[i], bound) for i, bound in step.bounds}, results)
         args, kwargs = _filled(step.args, seen), _filled(step.kwargs, seen)
         del seen
-        start = read(times.clocks)
+        start = read_clocks(times.clocks)
         results[step.index] = target(*args, **kwargs)
     except Exception as error:
         times.failed[signature] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
@@ -319,7 +329,7 @@ def _stand_in(step: Instruction, results: dict[int, Any]) -> None:
 
 
 def _made(leaves: Any) -> Any:
-    if isinstance(leaves, Fresh):
+    if isinstance(leaves, SyntheticTensor):
         return leaves.make()
     return tuple(map(_made, leaves)) if isinstance(leaves, tuple) else leaves
 

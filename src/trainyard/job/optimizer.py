@@ -38,7 +38,7 @@ class OptimizerConfig:
 
     @property
     def update(self) -> Literal["adamw", "sgd", "sgd_momentum"]:
-        """The pass over parameters, gradients and moments, as `trainyard.cost.ops.PASSES` names it."""
+        """The op on flat parameters, gradients and moments, as `trainyard.cost.ops.BUFFER_OPS` names it."""
         return "sgd_momentum" if self.name == "sgd" and self.momentum else self.name
 
     @property

@@ -1,12 +1,12 @@
-"""Column- and row-parallel pairs of matrix products, found from the graph.
+"""Tensor-parallel regions of a model, found from the graph.
 
-A *pair* (arXiv 1909.08053, section 3) is a set of products whose weights are cut by columns, whatever lies
-between them and one more product, and that product, whose weight is cut by rows. Between the two, every rank
-works on its own part: no communication. Nothing here knows the name of a parameter: from every product with a
-weight, a cut of the summed dimension is followed backward, op by op, through the index algebra, until it ends
-in the columns of other weights. If it ends anywhere else, or a value on the way is also needed whole, there is
-no pair. This finds MLPs, gated MLPs, attention with fused or separate projections and grouped queries, and the
-two products inside each expert of a mixture.
+A *tensor-parallel region* (arXiv 1909.08053, section 3) begins with column-parallel products, whose weights are cut by
+columns, and ends with one row-parallel product, whose weight is cut by rows. In between, every rank works on its own
+part, without communication. Nothing here knows the name of a parameter. From every product with a weight, a cut of the
+summed dimension is followed backward, op by op, through the index algebra, until it ends in the columns of other
+weights. If it ends anywhere else, or a value on the way is also needed whole, there is no region. This finds MLPs,
+gated MLPs, attention with fused or separate projections and grouped queries, and the two products inside each expert
+of a mixture.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _FUSED_ATTENTION = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """One pair.
+class TensorParallelRegion:
+    """Products cut by columns, a product cut by rows, and what lies between them.
 
     Attributes
     ----------
-    columns : products whose weight is cut by columns.
-    row : the product whose weight is cut by rows.
+    columns : the column-parallel products.
+    row : the row-parallel product.
     between : ops from the columns (exclusive) to the row (exclusive), on whose parts the ranks work alone.
     placements : of the parameters, by path.
     """
@@ -61,7 +61,7 @@ class Pair:
         return any(n.target in _SOFTMAX | _FUSED_ATTENTION for n in self.between)
 
 
-class _NoPairError(Exception):
+class _NoRegionError(Exception):
     """The cut cannot be followed further."""
 
 
@@ -90,33 +90,33 @@ def _keeps_elements(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == source.numel() and value.dtype == source.dtype
 
 
-def pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
-    """The pairs that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two."""
-    known = _known_pairs.setdefault(program, {})
+def tensor_parallel_regions(program: Program, num_ranks: int) -> tuple[TensorParallelRegion, ...]:
+    """The regions that can be cut over ``num_ranks`` ranks, in program order; no parameter is in two."""
+    known = _known_regions.setdefault(program, {})
     if num_ranks not in known:
-        known[num_ranks] = _find_pairs(program, num_ranks)
+        known[num_ranks] = _find_regions(program, num_ranks)
     return known[num_ranks]
 
 
 # One plan asks for them again and again: to place weights, to share the stream between them, to recompute in them.
-_known_pairs: WeakKeyDictionary[Program, dict[int, tuple[Pair, ...]]] = WeakKeyDictionary()
+_known_regions: WeakKeyDictionary[Program, dict[int, tuple[TensorParallelRegion, ...]]] = WeakKeyDictionary()
 
 
-def _find_pairs(program: Program, num_ranks: int) -> tuple[Pair, ...]:
+def _find_regions(program: Program, num_ranks: int) -> tuple[TensorParallelRegion, ...]:
     weights = weights_of(program)
     uses = _product_uses(program, weights)
-    found: list[Pair] = []
+    found: list[TensorParallelRegion] = []
     taken: set[str] = set()
     for node in forward_ops(program):
         if _weight(node, weights) is None:
             continue
         try:
-            pair = _Search(program, weights, uses, num_ranks).run(node)
-        except _NoPairError:
+            region = _Search(program, weights, uses, num_ranks).run(node)
+        except _NoRegionError:
             continue
-        if not taken & set(pair.placements):
-            taken |= set(pair.placements)
-            found.append(pair)
+        if not taken & set(region.placements):
+            taken |= set(region.placements)
+            found.append(region)
     return tuple(found)
 
 
@@ -152,7 +152,7 @@ class _Search:
         self.cut: dict[fx.Node, Placement] = {}
         self.placements: dict[str, Placement] = {}
 
-    def run(self, row: fx.Node) -> Pair:
+    def run(self, row: fx.Node) -> TensorParallelRegion:
         at = _weight(row, self.weights)
         args = tensor_args(row)
         assert at is not None
@@ -167,12 +167,12 @@ class _Search:
                 self.param(args[at], choice.operands[at])
                 break
         else:
-            raise _NoPairError
+            raise _NoRegionError
         if not self.columns or len(set(self.columns)) != len(self.columns):
-            raise _NoPairError
+            raise _NoRegionError
         self._used_nowhere_else(row)
         between = frozenset(self.cut) - set(self.columns)
-        return Pair(tuple(self.columns), row, between, dict(self.placements))
+        return TensorParallelRegion(tuple(self.columns), row, between, dict(self.placements))
 
     def _follow(self, node: fx.Node, placement: Placement) -> None:
         """Cut the op that computes a node so that the node comes out in a placement."""
@@ -180,13 +180,13 @@ class _Search:
             return
         if node in self.cut:
             if self.cut[node] != placement:
-                raise _NoPairError
+                raise _NoRegionError
             return
         if node in self.weights:
             self.param(node, placement)
             return
         if node in self.inputs or node.meta["phase"] != "forward":
-            raise _NoPairError
+            raise _NoRegionError
         self.cut[node] = placement
         if node.target is operator.getitem:
             parent, index = node.args
@@ -212,12 +212,12 @@ class _Search:
 
     def _column(self, node: fx.Node, choice: Choice, at: int) -> None:
         if not isinstance(choice.operands[at], Shard):
-            raise _NoPairError
+            raise _NoRegionError
         args = tensor_args(node)
         activation = len(args) * 2 - 3 - at
         # A cut of the rows of the activation, or of the batch of a product, is not a cut of the columns.
         if isinstance(choice.operands[activation], Shard):
-            raise _NoPairError
+            raise _NoRegionError
         self.columns.append(node)
         self.param(args[at], choice.operands[at])
         if len(args) == 3 and isinstance(choice.operands[0], Shard):
@@ -227,32 +227,32 @@ class _Search:
         """Carry a placement through views back to the parameter."""
         path = self.weights.get(node)
         if path is None or self.uses.get(path, 0) != 1:
-            raise _NoPairError
+            raise _NoRegionError
         while node.op != "placeholder":
             choice = _choice(node, 0, placement, self.num_ranks)
             (node,) = tensor_args(node)
             placement = choice.operands[0]
         if self.placements.setdefault(path, placement) != placement:
-            raise _NoPairError
+            raise _NoRegionError
 
     def _used_nowhere_else(self, row: fx.Node) -> None:
         known = set(self.cut) | {row}
         for node in self.cut:
             for user in node.users:
                 if user not in known and _forward_users(user):
-                    raise _NoPairError
+                    raise _NoRegionError
 
 
 def _choice(node: fx.Node, index: int, placement: Placement, num_ranks: int) -> Choice:
     """How an op is run so that one of its results comes out in a placement."""
     axes = axes_of(node)
     if index >= len(axes.results) or len(list(tensors_of(node))) != len(axes.results):
-        raise _NoPairError
+        raise _NoRegionError
     blocks = blocks_at(axes, axes.results[index], placement)
     for choice in choices(axes, num_ranks, tuple(blocks)):
         if choice.factor is not None and choice.results[index] == placement:
             return choice
-    raise _NoPairError
+    raise _NoRegionError
 
 
 def _forward_users(node: fx.Node) -> bool:
@@ -262,19 +262,19 @@ def _forward_users(node: fx.Node) -> bool:
     return node.target is not operator.getitem or any(_forward_users(u) for u in node.users)
 
 
-def attention_core(pair: Pair) -> frozenset[fx.Node]:
+def attention_core(region: TensorParallelRegion) -> frozenset[fx.Node]:
     """The ops from the scores (query-key product) to the weights that multiply the values, both within.
 
     The product with the values is not among them: its result is what the next layer keeps anyway. A fused
     attention kernel keeps no scores and has no core.
     """
-    softmaxes = [n for n in pair.between if n.target in _SOFTMAX]
-    before = _reach(softmaxes, pair.between, forward=False)
-    after = _reach(softmaxes, pair.between, forward=True)
+    softmaxes = [n for n in region.between if n.target in _SOFTMAX]
+    before = _reach(softmaxes, region.between, forward=False)
+    after = _reach(softmaxes, region.between, forward=True)
     scores = [n for n in before if n.target in PRODUCTS]
     context = [n for n in after if n.target in PRODUCTS]
-    leading = _reach(scores, pair.between, forward=True)
-    trailing = _reach(context, pair.between, forward=False)
+    leading = _reach(scores, region.between, forward=True)
+    trailing = _reach(context, region.between, forward=False)
     return frozenset((leading & trailing) - set(context))
 
 
@@ -340,7 +340,7 @@ def expert_weights(program: Program, num_ranks: int) -> dict[str, Placement]:
         try:
             choice = _choice(node, 0, Shard(0), num_ranks)
             search.param(tensor_args(node)[at], choice.operands[at])
-        except _NoPairError:
+        except _NoRegionError:
             continue
         found |= search.placements
     return found

@@ -24,12 +24,13 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
+from trainyard.program.hidden_state import refuse_hidden_state
 from trainyard.program.model import CaptureError, Model
 from trainyard.program.nodes import add_placeholder
+from trainyard.program.op_observer import line_of_model
 from trainyard.program.program import Input, Output, OutputKind, Program, output_args
 from trainyard.program.refusals import PACKED, refuse_buffer, refuse_parameter
 from trainyard.program.repeats import NotRepeatableError, Repeats, find_repeats, write_out
-from trainyard.program.steady import refuse_unsteady
 from trainyard.program.tracing.conversions import HALF, leave_out_conversions
 from trainyard.program.tracing.precision import computed_in, kept_type
 from trainyard.program.tracing.reached import (
@@ -41,7 +42,6 @@ from trainyard.program.tracing.reached import (
 from trainyard.program.tracing.running import Given, Watch, running
 from trainyard.program.tracing.simplify import simplify
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
-from trainyard.program.watching import line_of_model
 
 __all__ = ["CaptureError", "capture"]
 
@@ -65,7 +65,7 @@ def capture(
     CaptureError
         If the model reads a tensor's value to decide what to run, or uses an op that cannot be divided (see
         `trainyard.program.refusals` and `trainyard.program.random.draws`); if it keeps state outside of buffers
-        from which its second step computes something else than its first (see `trainyard.program.steady`); if a
+        from which its second step computes something else than its first (see `trainyard.program.hidden_state`); if a
         parameter that plain PyTorch would train has no gradient in the graph; or if the batch is not a pytree of tensors
         with one number of rows.
     """
@@ -85,11 +85,11 @@ def capture(
     with fake, _capturing(model.name, dtype):
         repeats = find_repeats(model.module, given, step.run)
         try:
-            refuse_unsteady(model, given, repeats)
+            refuse_hidden_state(model, given, repeats)
             graph_module = step.trace(repeats)
         except NotRepeatableError:
             repeats = Repeats({}, None)
-            refuse_unsteady(model, given, repeats)
+            refuse_hidden_state(model, given, repeats)
             graph_module = step.trace(repeats)
         graph = graph_module.graph
         outputs = _with_gradients(graph, step.outputs, write_out(graph, repeats, given.state), trainable)

@@ -12,7 +12,7 @@ from trainyard.job.schedules import make_schedule
 from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
 from trainyard.job.task import Setting, with_mesh
-from trainyard.job.transformer import attention_core, expert_weights, pairs
+from trainyard.job.transformer import attention_core, expert_weights, tensor_parallel_regions
 from trainyard.program.blocks import blocks
 from trainyard.program.placement import Placement
 from trainyard.program.program import Program
@@ -114,8 +114,8 @@ def recomputed(program: Program, kind: Recompute) -> frozenset[str]:
     if kind == "none":
         return frozenset()
     if kind == "selective":
-        attention = [pair for pair in pairs(program, 1) if pair.is_attention]
-        return frozenset(n.name for pair in attention for n in attention_core(pair))
+        attention = [region for region in tensor_parallel_regions(program, 1) if region.is_attention]
+        return frozenset(n.name for region in attention for n in attention_core(region))
     again: set[str] = set()
     for block in repeated_blocks(program):
         inside = set(block.ops)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import fx
 
-from trainyard.cost.ops import Pass
+from trainyard.cost.ops import BufferOp
 from trainyard.job.lower import ops
 from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, is_sharded
 from trainyard.job.lower.lower import Lowered
@@ -33,7 +33,7 @@ Library = Literal["gloo", "nccl"]
 class PassOver(NamedTuple):
     """One pass over a flat buffer, on the compute stream."""
 
-    what: Pass
+    what: BufferOp
     num_elements: int
     element_bytes: int = 4
 
@@ -252,7 +252,7 @@ def _waits(subject: str) -> Callable[[fx.Node, Place], Signature]:
     return lambda node, place: Signature(waits=subject.format(*node.args))
 
 
-def _between_buckets(what: Pass) -> Callable[[fx.Node, Place], Signature]:
+def _between_buckets(what: BufferOp) -> Callable[[fx.Node, Place], Signature]:
     return lambda node, place: Signature((PassOver(what, place.bucket(node).num_elements),))
 
 

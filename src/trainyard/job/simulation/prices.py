@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from trainyard.cost.collectives import collective_cost
-from trainyard.cost.ops import OpSeconds, Pass
+from trainyard.cost.ops import BufferOp, OpSeconds
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job.lower.signatures import EVERYONE, Message
@@ -16,7 +16,7 @@ Group = tuple[int, ...]
 
 
 class Prices:
-    """What communication and passes over buffers cost each pipeline rank; remembers what it was asked.
+    """What communication and ops on flat buffers cost each pipeline rank; remembers what it was asked.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ class Prices:
         ]
         return self._cost(message.kind, groups, message.num_bytes)
 
-    def pass_s(self, what: Pass, pipeline: int, num_elements: int, element_bytes: int = 4) -> float:
-        """Seconds of a pass over a flat buffer."""
+    def buffer_op_s(self, what: BufferOp, pipeline: int, num_elements: int, element_bytes: int = 4) -> float:
+        """Seconds of an op on a flat buffer."""
         return max(
-            self.op_seconds.pass_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
+            self.op_seconds.buffer_op_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
         )
 
     def _group(self, axis: str, fixed: dict[str, int]) -> Group:

@@ -192,7 +192,7 @@ class _Writer:
             # What was computed before does not wait for an earlier message; the passes do.
             self._flush(index)
         for what, num_elements, element_bytes in does.passes:
-            seconds = self.prices.pass_s(what, self.work.pipeline, num_elements, element_bytes)
+            seconds = self.prices.buffer_op_s(what, self.work.pipeline, num_elements, element_bytes)
             self._compute(self._category(node), seconds)
         if does.message is None:
             return

@@ -36,7 +36,7 @@ def _add(
         assembly.wait(rank, does.waits)
     label = str(node.target.__name__).replace("_", " ")  # type: ignore[union-attr]
     for what, num_elements, element_bytes in does.passes:
-        seconds = prices.pass_s(what, rank, num_elements, element_bytes)
+        seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
         assembly.then(rank, seconds, label, "optimizer")
     if does.frees:
         assembly.free(rank, does.frees)

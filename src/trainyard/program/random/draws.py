@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.program.model import CaptureError
+from trainyard.program.op_observer import frames_now, line_of_model
 from trainyard.program.random.draw_op import Distribution
-from trainyard.program.watching import frames_now, line_of_model
 
 aten = torch.ops.aten
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trainyard.program.model import CaptureError
+from trainyard.program.op_observer import frames_now, line_of_model
 from trainyard.program.random.draw_op import Distribution, draw
 from trainyard.program.random.draws import Draws
 from trainyard.program.random.dropout_op import dropout
-from trainyard.program.watching import frames_now, line_of_model
 
 __all__ = ["POSITIONAL", "SALT", "PositionalDraws", "dropout"]
 

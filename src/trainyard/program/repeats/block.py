@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from trainyard.program.op_observer import tensors_of
 from trainyard.program.program import output_args
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.tracing.running import Watch, running
 from trainyard.program.tracing.trace import gradients, is_backward, layers_recorded, trace, was_written
-from trainyard.program.watching import tensors_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
+from trainyard.program.op_observer import tensors_of
 from trainyard.program.repeats.block import trace_block
 from trainyard.program.repeats.equal import repeated_blocks
 from trainyard.program.repeats.stand_in import NotRepeatableError, Repeats
 from trainyard.program.repeats.transcript import Recorder, Transcript
 from trainyard.program.tracing.running import Given, Watch
-from trainyard.program.watching import tensors_of
 
 
 def find_repeats(module: nn.Module, given: Given, run: Callable[[Watch], Any]) -> Repeats:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 
+from trainyard.program.op_observer import OpObserver, storage_id, tensors_of
 from trainyard.program.random.positional import SALT
 from trainyard.program.repeats.block import Call
 from trainyard.program.repeats.equal import description, frozen, is_plain
-from trainyard.program.watching import Watching, storage_id, tensors_of
 
 
 class Ops:
@@ -115,7 +115,7 @@ class Transcript(Ops):
         return self.call.key, self._described, tuple(self.ops), self.result
 
 
-class Recorder(Watching):
+class Recorder(OpObserver):
     """Writes transcripts of the calls of blocks, and of what is around them, while it is on.
 
     Parameters

@@ -21,7 +21,7 @@ from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes, n
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.remesh import microbatch_program
 from trainyard.job.task import Setting, Strategy, with_mesh
-from trainyard.job.transformer import logits, lookups, pairs
+from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program, tensor_of
 
@@ -113,15 +113,15 @@ def tensor_placements(program: Program, num_ranks: int) -> tuple[dict[str, Place
     PlanError
         If no product can be cut.
     """
-    found = pairs(program, num_ranks)
+    found = tensor_parallel_regions(program, num_ranks)
     if not found:
         raise PlanError(
             f"{program.name} has no matrix products that can be cut by columns and then rows over {num_ranks} "
             "ranks; Megatron's tensor parallelism is for transformers whose heads and MLP widths divide by it. "
             "Use another number of ranks, or data_parallel"
         )
-    cut: dict[str, Placement] = {path: p for pair in found for path, p in pair.placements.items()}
-    heads = sum(pair.is_attention for pair in found)
+    cut: dict[str, Placement] = {path: p for region in found for path, p in region.placements.items()}
+    heads = sum(region.is_attention for region in found)
     why = [f"{heads} attention and {len(found) - heads} other blocks are cut by columns, then rows."]
     for path in sorted({*lookups(program), *logits(program)}):
         rows, width = tensor_of(program.nodes[program.input_of(path).node]).shape
@@ -204,9 +204,9 @@ def _candidates(
     program = task.program(task.num_rows)
     per_node = min(len(node.devices) for node in cluster.nodes)
     num_layers = len(repeated_blocks(program))
-    most = len(pairs(program, 1))
+    most = len(tensor_parallel_regions(program, 1))
     for t in _sizes(asked[0], per_node):
-        if t > 1 and asked[0] is None and len(pairs(program, t)) < most:
+        if t > 1 and asked[0] is None and len(tensor_parallel_regions(program, t)) < most:
             continue
         for p in _sizes(asked[1], cluster.num_devices // t):
             if p * stages_per_rank > 1 and (not num_layers or num_layers % (p * stages_per_rank)):

@@ -17,7 +17,13 @@ from torch import fx
 
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.task import Setting, Strategy
-from trainyard.job.transformer import PRODUCTS, Pair, attention_core, lookups, pairs
+from trainyard.job.transformer import (
+    PRODUCTS,
+    TensorParallelRegion,
+    attention_core,
+    lookups,
+    tensor_parallel_regions,
+)
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program
 
@@ -51,7 +57,7 @@ def sequence_parallel() -> Strategy:
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
         program = setting.task.program(plan.rows_per_microbatch)
-        found = pairs(program, plan.tensor) if plan.tensor > 1 else ()
+        found = tensor_parallel_regions(program, plan.tensor) if plan.tensor > 1 else ()
         if not found:
             raise PlanError(
                 "sequence_parallel shares what tensor parallelism leaves whole, and this plan has no tensor-parallel "
@@ -91,12 +97,12 @@ def selective_recompute() -> Strategy:
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
         program = setting.task.program(plan.rows_per_microbatch)
-        attention = [pair for pair in pairs(program, 1) if pair.is_attention]
+        attention = [region for region in tensor_parallel_regions(program, 1) if region.is_attention]
         if not attention:
             raise PlanError(
                 f"{program.name} has no attention that selective_recompute could recompute; use sublinear instead"
             )
-        core = frozenset(n.name for pair in attention for n in attention_core(pair))
+        core = frozenset(n.name for region in attention for n in attention_core(region))
         why = f"The core of {len(attention)} attention blocks ({len(core)} ops) is recomputed."
         if not core:
             why = f"The fused kernels of {len(attention)} attention blocks keep no scores: nothing is recomputed."
@@ -116,10 +122,10 @@ def _stream_shape(row: fx.Node) -> tuple[int, ...] | None:
     return tuple(node.meta["val"].shape)
 
 
-def _stream(program: Program, found: tuple[Pair, ...]) -> list[fx.Node]:
+def _stream(program: Program, found: tuple[TensorParallelRegion, ...]) -> list[fx.Node]:
     """Tensors between the tensor-parallel blocks, in both passes, from which propagation completes the rest."""
-    shapes = {_stream_shape(pair.row) for pair in found} - {None}
-    inside = {n.meta["position"] for pair in found for n in (*pair.columns, *pair.between, pair.row)}
+    shapes = {_stream_shape(region.row) for region in found} - {None}
+    inside = {n.meta["position"] for region in found for n in (*region.columns, *region.between, region.row)}
     # The look-up itself is a sum over the parts of the table; what uses it is the first to have positions.
     first = {user for node in lookups(program).values() for user in node.users}
     sums = _sums_of_products(program)

@@ -1,4 +1,4 @@
-"""The part of a step that can be run op by op in so much memory, known before anything is allocated."""
+"""The part of a step that can be run op by op within a limit on memory, found before anything is allocated."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainyard.cost.trace import Fresh, Instruction, Ref, Trace
+from trainyard.cost.trace import Instruction, Ref, SyntheticTensor, Trace
 
 __all__ = ["traces_within"]
 
 
 def traces_within(traces: Sequence[Trace], limit_bytes: int) -> tuple[Trace, ...]:
-    """Traces that run one after another, without the ops that would need more, and those that need their results.
+    """Traces that run one after another, without the ops that would need more memory, and without what needs those.
 
     Parameters
     ----------
-    limit_bytes : for all that lives at one time.
+    limit_bytes : limit on all values that live at one time.
     """
-    kept = _Kept(limit_bytes)
-    return tuple(kept.of(trace) for trace in traces)
+    account = _MemoryAccount(limit_bytes)
+    return tuple(account.within(trace) for trace in traces)
 
 
-class _Kept:
+class _MemoryAccount:
     """Follows what lives while traces run: values by key between them, results by position within one."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -33,8 +33,8 @@ class _Kept:
         self.holders: Counter[int] = Counter()
         self.own_bytes: dict[int, int] = {}
 
-    def of(self, trace: Trace) -> Trace:
-        """What is kept of one trace."""
+    def within(self, trace: Trace) -> Trace:
+        """The part of the next trace that is within the limit."""
         self.roots, self.own_bytes, self.holders = {}, {}, Counter()
         inputs = tuple(each for each in trace.inputs if self._take(*each))
         instructions = tuple(map(self._step, trace.instructions))
@@ -89,7 +89,7 @@ class _Kept:
 def _num_bytes(leaves: Any) -> int:
     if isinstance(leaves, tuple):
         return sum(map(_num_bytes, leaves))
-    return leaves.num_bytes if isinstance(leaves, Fresh) else 0
+    return leaves.num_bytes if isinstance(leaves, SyntheticTensor) else 0
 
 
 def _refs(value: Any) -> Iterable[int]:

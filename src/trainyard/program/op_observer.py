@@ -53,18 +53,18 @@ def frames_now() -> Iterator[tuple[str, int]]:
         frame = frame.f_back
 
 
-class Watching(TorchDispatchMode, ABC):
-    """Sees every op that computes or writes something while it is on."""
+class OpObserver(TorchDispatchMode, ABC):
+    """A mode that is told of every op that computes or writes something."""
 
     supports_higher_order_operators = True
 
     @abstractmethod
     def before(self, op: Any, leaves: Sequence[Any], names: tuple[str, ...]) -> Any:
-        """An op is to run on these arguments, of which the last have names; returns what ``after`` needs."""
+        """Called before an op runs on these arguments, of which the last have names; returns what ``after`` needs."""
 
     @abstractmethod
     def after(self, op: Any, known: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        """It did."""
+        """Called after it has run; ``known`` is what ``before`` returned."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):

@@ -1,7 +1,7 @@
-"""Whether the steps of a model compute what its first one computes, which is the one that is captured.
+"""State that a model keeps anywhere but in buffers: a counter, a tensor as attribute, what its loss remembers.
 
-State that a model keeps anywhere but in buffers (a counter, a tensor as attribute, what its loss remembers) would stay at
-its first value in a graph.
+The first step of a model is captured. In its graph such state would stay at its first value. So a model whose second step
+computes something else than its first is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch._subclasses.fake_tensor import FakeTensor, disable_fake_tensor_cache
 from torch.utils import _pytree as pytree
 
 from trainyard.program.model import CaptureError, Model
+from trainyard.program.op_observer import OpObserver, frames_now, line_of_model, storage_id, tensors_of
 from trainyard.program.repeats import Repeats
 from trainyard.program.repeats.equal import frozen
 from trainyard.program.tracing.running import Given, Held, stepping, untouched
-from trainyard.program.watching import Watching, frames_now, line_of_model, storage_id, tensors_of
 
 _SEED = 0x5EED_0F_0C0DE
 
 
-def refuse_unsteady(model: Model, given: Given, repeats: Repeats) -> None:
+def refuse_hidden_state(model: Model, given: Given, repeats: Repeats) -> None:
     """Run two steps of a model, of which the second finds what the first left on the module, on fake tensors.
 
     State of which nothing is seen in two steps, such as a counter that changes something at its 100th, is not found.
@@ -119,7 +119,7 @@ def _generators() -> Any:
     return random.getstate(), pickle.dumps(np.random.get_state())
 
 
-class _Values(Watching):
+class _Values(OpObserver):
     """Numbers the values that ops compute while it is on: equal numbers are equal computations from equal inputs.
 
     The number of a tensor is that of its storage, which changes when an op writes to it.

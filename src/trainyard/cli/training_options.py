@@ -1,0 +1,85 @@
+"""The options that `train` and `run` share, and their values where nobody gives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STALL, STEPS
+from trainyard.cli.outputs import Output
+from trainyard.cli.screen import Common
+
+__all__ = ["DEFAULTS", "TrainingOptions", "usual"]
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "steps": 100,
+        "lr": 1e-3,
+        "warmup_steps": 10,
+        "optimizer": "adamw",
+        "weight_decay": 0.0,
+        "clip_norm": 1.0,
+        "seed": 0,
+        "on_nonfinite": "stop",
+        "checkpoint_every": 0,
+        "max_restarts": 0,
+        "device": "cpu",
+        "strategies": "auto",
+        "dtype": "float32",
+        "statistics": "batch",
+    }
+)
+"""Values of options that nobody gave, where no checkpoint says otherwise."""
+
+
+def usual(name: str, metavar: str) -> Any:
+    """How help shows an option that is None until it is known whether a run is resumed."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {DEFAULTS[name]})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Common):
+    """How a run goes; what is not given is as in the checkpoint that is resumed, else usual."""
+
+    steps: Annotated[int | None, usual("steps", "N"), STEPS] = None
+    """End after this many steps, counted from the first one ever, not from a resumption."""
+    lr: Annotated[float | None, usual("lr", "RATE"), QUANTITY] = None
+    """Learning rate after warm-up."""
+    warmup_steps: Annotated[int | None, usual("warmup_steps", "N"), STEPS] = None
+    """Steps over which the rate grows."""
+    optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
+    """How parameters are updated."""
+    weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
+    """How fast weights decay; decoupled for adamw."""
+    clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None
+    """Cut the gradient's global norm to this; 0 leaves it."""
+    seed: Annotated[int | None, usual("seed", "N"), SEED] = None
+    """Seed of initial values and dropout."""
+    on_nonfinite: Annotated[Literal["stop", "skip"] | None, usual("on_nonfinite", "{stop,skip}")] = None
+    """What a step whose loss or gradient is NaN or infinite does: stop the run before its update, or skip the update."""
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER"), Output.FOLDER] = None
+    """Folder of checkpoints and logs; by default a new one in runs/."""
+    checkpoint_every: Annotated[int | None, usual("checkpoint_every", "N"), STEPS] = None
+    """Steps between checkpoints; 0 writes one at the end."""
+    resume: bool = False
+    """Continue the run of the folder from its newest whole checkpoint. Options that are not given are as they were; what
+    may not change is refused, and processes and strategies may."""
+    max_restarts: Annotated[int | None, usual("max_restarts", "N"), COUNT] = None
+    """How often to start again from the newest checkpoint when a process dies."""
+    stall_s: Annotated[float, tyro.conf.arg(metavar="S"), STALL] = 1800.0
+    """A process that lives and does no further step for so many seconds counts as dead; its first step may take half an
+    hour."""
+    max_checkpoint_gb: Annotated[float, tyro.conf.arg(metavar="GB")] = math.inf
+    """All checkpoints together take no more of the disk; a run that would need more is refused."""
+    device: Annotated[Literal["cpu", "cuda"] | None, usual("device", "{cpu,cuda}")] = None
+    """What the processes compute on."""
+
+    def __post_init__(self) -> None:
+        if not self.max_checkpoint_gb > 0.0:
+            raise ValueError(f"--max-checkpoint-gb takes a number above 0, got {self.max_checkpoint_gb:g}")
