@@ -12,8 +12,9 @@ from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.footprint import kept_bytes
 from trainyard.job.lower.lower import lower
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import apply
 from trainyard.job.simulation.memory import stage_memory
-from trainyard.job.task import Setting, apply
 
 TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
 
@@ -30,7 +31,7 @@ TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
     ],
 )
 def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
-    setting = Setting(task_of(tiny(name, 8)), parse_cluster("1x4xA100-80G"))
+    setting = make_setting(task_of(tiny(name, 8)), parse_cluster("1x4xA100-80G"))
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)

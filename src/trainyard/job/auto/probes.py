@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from torch import fx
 
 from trainyard.cost.collectives import collective_cost
-from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Balance, Stages, cut_stages
 from trainyard.job.auto.probe import BlockCost, between, probe
@@ -21,7 +20,8 @@ from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.plan import DATA
-from trainyard.job.task import Setting, Task
+from trainyard.job.setting import Setting, TaskLike
+from trainyard.job.task import Task
 from trainyard.program import spmd
 from trainyard.program.blocks import blocks
 from trainyard.program.truncate import truncate
@@ -54,12 +54,12 @@ class ProbeResult:
 class Probes:
     """Costs of blocks, probed on a model with three of its repeated blocks."""
 
-    def __init__(self, setting: Setting, seconds: OpSeconds) -> None:
-        self.setting, self.seconds = setting, seconds
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
         self.truncated = truncate(setting.task.model)
         # Where nothing repeats, what is captured here is what strategies use, too.
         shorter = self.truncated.count > 0
-        self.task = (
+        self.task: TaskLike = (
             Task(self.truncated.model, setting.task.dtype, setting.task.statistics)
             if shorter
             else setting.task
@@ -160,7 +160,7 @@ class Probes:
             reason = " ".join(str(error).split()) or type(error).__name__
             return ProbeResult({}, f"with {sharding.rows * sharding.data} rows {reason}")
         try:
-            plan = build_sharding(Setting(task, self.setting.cluster), sharding)
+            plan = build_sharding(replace(self.setting, task=task), sharding)
             local, _, _ = shard_axes(program, plan)
         except ValueError as error:
             return ProbeResult({}, str(error))
@@ -175,7 +175,7 @@ class Probes:
         cluster = self.setting.cluster
         kind = _KINDS.get(node.target)
         if kind is None:
-            return self.seconds(node, cluster.device(0))
+            return self.setting.op_seconds(node, cluster.device(0))
         stride, size = (sharding.tensor, sharding.data) if node.args[1] == DATA else (1, sharding.tensor)
         whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
         key = (kind, stride, size, node_bytes(whole))

@@ -17,8 +17,8 @@ from dataclasses import replace
 from trainyard.cost.ops import Roofline
 from trainyard.job.balance import balanced_starts
 from trainyard.job.plan import PIPELINE, Plan, microbatches_text
-from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most
-from trainyard.job.task import Setting, Strategy, with_mesh
+from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most, with_mesh
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import forward_ops
 
 
@@ -53,9 +53,11 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny", 16)), parse_cluster("1x2xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny", 16)), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("gpipe", gpipe()),), setting)
     >>> plan.pipeline, plan.num_microbatches, plan.stage_starts
     (2, 8, ('native_layer_norm_2',))
