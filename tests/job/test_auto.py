@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 from small_models import batch_norm, count_layers, wide
@@ -11,6 +12,7 @@ from small_models import batch_norm, count_layers, wide
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.estimate import cut_stages, estimate
+from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probe import BlockCost
 from trainyard.job.auto.probes import Probes
@@ -111,6 +113,14 @@ def test_what_follows_changes_the_plan_that_is_found(found):
 def test_nothing_is_decided_before():
     with pytest.raises(PlanError, match=r"zero\(stage=1\) decided before it; give auto first"):
         plan(wide(16), "1x2xT4", "zero(stage=1) + auto")
+
+
+def test_a_process_that_may_have_no_children_searches_by_itself():
+    """The fleet asks level 1 in a process that must end with its own."""
+    process = get_context("fork").Process(target=lambda: [*map_forked(str, [1, 2])], daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_plans_that_leave_devices_idle_can_be_excluded():
