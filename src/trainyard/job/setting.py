@@ -12,11 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from numpy.typing import ArrayLike
+
 from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import is_described_by_name
 from trainyard.job.plan import Plan, Statistics
 from trainyard.job.schedules import make_schedule
+from trainyard.job.tables import Floats, LayerTable, OpTable, TensorTable
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 
@@ -27,6 +31,7 @@ __all__ = [
     "Setting",
     "Strategy",
     "TaskLike",
+    "TaskTimer",
     "apply",
     "first_plan",
 ]
@@ -109,6 +114,24 @@ class Prediction(Protocol):
         """Whether every rank has enough memory."""
 
 
+class TaskTimer(Protocol):
+    """Says when the tasks of a graph end."""
+
+    def __call__(
+        self, duration_s: ArrayLike, *, priority: ArrayLike = 0, release_s: ArrayLike = 0.0
+    ) -> Floats:
+        """Seconds until each task ends.
+
+        Parameters
+        ----------
+        duration_s : float array (n,)
+        priority : int array (n,) or scalar
+            Among tasks that are ready for a resource the lowest goes first, then the one that became ready first.
+        release_s : float array (n,) or scalar
+            A task does not start before this time.
+        """
+
+
 @dataclass(frozen=True)
 class RunnerUp:
     """A plan that a search considered and did not choose.
@@ -159,6 +182,36 @@ class Setting(ABC):
         ------
         PlanError
             If the plan cannot run.
+        """
+
+    @abstractmethod
+    def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
+        """The ops of a microbatch of the whole model; tables are made anew with each call.
+
+        Parameters
+        ----------
+        num_rows : of the microbatch, on all data-parallel ranks together.
+        device : that computes; by default the first of the cluster.
+        """
+
+    @abstractmethod
+    def tensor_table(self, num_rows: int) -> TensorTable:
+        """What such a microbatch has in memory; ops are numbered as in its `op_table`."""
+
+    @abstractmethod
+    def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
+        """What every layer of the model costs for such a microbatch."""
+
+    @abstractmethod
+    def task_timer(self, resources: ArrayLike, predecessors: ArrayLike) -> TaskTimer:
+        """A timer of a small graph of tasks, for searches that try thousands of orders and durations.
+
+        Parameters
+        ----------
+        resources : int array (n,) or (n, k)
+            Serial resources that each task occupies from start to end, counted from 0; -1 stands for none.
+        predecessors : int array (n,) or (n, k)
+            Tasks that must have ended before each; -1 stands for none.
         """
 
     @abstractmethod

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from numpy.typing import ArrayLike
+
 from trainyard.cost.ops import OpSeconds, Roofline
+from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
+from trainyard.job import tabulate
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
 from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
+from trainyard.job.tables import LayerTable, OpTable, TensorTable
+from trainyard.job.tabulate import NodeSeconds
 from trainyard.program.flops import program_flops
 
 __all__ = ["SimulatedSetting"]
@@ -42,6 +49,26 @@ class SimulatedSetting(Setting):
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
+
+    def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
+        """The ops of a microbatch of the whole model."""
+        return tabulate.op_table(self.task.program(num_rows), self._seconds_on(device))
+
+    def tensor_table(self, num_rows: int) -> TensorTable:
+        """What such a microbatch has in memory."""
+        return tabulate.tensor_table(self.task.program(num_rows))
+
+    def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
+        """What every layer of the model costs for such a microbatch."""
+        return tabulate.layer_table(self.task.program(num_rows), self._seconds_on(device))
+
+    def _seconds_on(self, device: DeviceSpec | None) -> NodeSeconds:
+        where = device or self.cluster.device(0)
+        return lambda node: self.op_seconds(node, where)
+
+    def task_timer(self, resources: ArrayLike, predecessors: ArrayLike) -> TaskTimer:
+        """A timer of a small graph of tasks; see `trainyard.engine.timer`."""
+        return TaskTimer(resources, predecessors)
 
     def report(self, runners_up: Sequence[RunnerUp]) -> None:
         """Keep what a search considered."""
