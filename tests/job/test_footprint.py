@@ -10,11 +10,11 @@ from captured import task_of, tiny
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
-from trainyard.job.footprint import kept_bytes
 from trainyard.job.lower.lower import lower
 from trainyard.job.planning import make_setting
 from trainyard.job.setting import apply
 from trainyard.job.simulation.memory import stage_memory
+from trainyard.job.tabulate import layer_table
 
 TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
 
@@ -37,4 +37,5 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     again = recomputed(program, kind)
     lowered = lower(program, replace(plan, recompute=again))
     left = stage_memory(lowered, lowered.stages[0]).actions["F"].kept
-    assert kept_bytes(lowered.program, again) == left > 0
+    layers = layer_table(lowered.program, lambda node: 0.0, again)
+    assert layers.kept_bytes.sum() == left > 0

@@ -44,7 +44,8 @@ class TaskLike(Protocol):
     """The work to be planned, as strategies see it; `trainyard.job.task.Task` is one."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """What is trained."""
 
     @property
     def dtype(self) -> str:
@@ -115,21 +116,20 @@ class Prediction(Protocol):
 
 
 class TaskTimer(Protocol):
-    """Says when the tasks of a graph end."""
+    """Called with durations and an order, it says when each task of a graph ends, in seconds.
+
+    Parameters
+    ----------
+    duration_s : float array (n,)
+    priority : int array (n,) or scalar
+        Among tasks that are ready for a resource the lowest goes first, then the one that became ready first.
+    release_s : float array (n,) or scalar
+        A task does not start before this time.
+    """
 
     def __call__(
         self, duration_s: ArrayLike, *, priority: ArrayLike = 0, release_s: ArrayLike = 0.0
-    ) -> Floats:
-        """Seconds until each task ends.
-
-        Parameters
-        ----------
-        duration_s : float array (n,)
-        priority : int array (n,) or scalar
-            Among tasks that are ready for a resource the lowest goes first, then the one that became ready first.
-        release_s : float array (n,) or scalar
-            A task does not start before this time.
-        """
+    ) -> Floats: ...
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Setting(ABC):
 
     @abstractmethod
     def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
-        """The ops of a microbatch of the whole model; tables are made anew with each call.
+        """The ops of a microbatch of the whole model; a table is made once, and nobody writes to it.
 
         Parameters
         ----------

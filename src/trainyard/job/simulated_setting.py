@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -20,8 +22,11 @@ from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
 from trainyard.program.flops import program_flops
+from trainyard.program.program import Program
 
 __all__ = ["SimulatedSetting"]
+
+_Table = TypeVar("_Table", OpTable, TensorTable, LayerTable)
 
 _MAX_REMEMBERED = 32  # a timeline of a large plan has a million tasks
 
@@ -36,6 +41,9 @@ class SimulatedSetting(Setting):
     """
 
     runners_up: list[RunnerUp] = field(default_factory=list, init=False, repr=False)
+    _tables: dict[tuple[type, int, DeviceSpec | None], object] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _simulated: list[tuple[Plan, Simulation]] = field(default_factory=list, init=False, repr=False)
 
     def simulate(self, plan: Plan) -> Simulation:
@@ -52,19 +60,31 @@ class SimulatedSetting(Setting):
 
     def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
         """The ops of a microbatch of the whole model."""
-        return tabulate.op_table(self.task.program(num_rows), self._seconds_on(device))
+        make = partial(tabulate.op_table, seconds=self._seconds_on(device))
+        return self._table(OpTable, num_rows, device, make)
 
     def tensor_table(self, num_rows: int) -> TensorTable:
         """What such a microbatch has in memory."""
-        return tabulate.tensor_table(self.task.program(num_rows))
+        return self._table(TensorTable, num_rows, None, tabulate.tensor_table)
 
     def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
         """What every layer of the model costs for such a microbatch."""
-        return tabulate.layer_table(self.task.program(num_rows), self._seconds_on(device))
+        make = partial(tabulate.layer_table, seconds=self._seconds_on(device))
+        return self._table(LayerTable, num_rows, device, make)
 
     def _seconds_on(self, device: DeviceSpec | None) -> NodeSeconds:
         where = device or self.cluster.device(0)
         return lambda node: self.op_seconds(node, where)
+
+    def _table(
+        self, kind: type[_Table], num_rows: int, device: DeviceSpec | None, make: Callable[[Program], _Table]
+    ) -> _Table:
+        key = (kind, num_rows, device)
+        if key not in self._tables:
+            self._tables[key] = make(self.task.program(num_rows))
+        found = self._tables[key]
+        assert isinstance(found, kind)
+        return found
 
     def task_timer(self, resources: ArrayLike, predecessors: ArrayLike) -> TaskTimer:
         """A timer of a small graph of tasks; see `trainyard.engine.timer`."""

@@ -76,8 +76,8 @@ class LayerTable:
     kept_bytes : what its forward pass keeps for the backward pass.
     output_bytes : what it hands to the layers after it.
     working_bytes : the largest sum of what one op of its backward pass reads and writes, and what is recomputed.
-    param_elements : of its parameters; ``trained_elements`` of those that are trained. A parameter that several layers
-        use is the first one's.
+    param_elements : of its parameters; ``trained_elements`` of those that are trained. A parameter is that of the layer
+        which holds it, whoever uses it.
     """
 
     paths: tuple[str, ...]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from trainyard.job.auto.trials import Trials
-from trainyard.job.footprint import adam_state, model_state_bytes
-from trainyard.job.lower.cut import cut
+from trainyard.job.model_state import adam_state, model_state_bytes
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.setting import Setting, apply, first_plan
 from trainyard.job.simulation.result import usable_bytes
+from trainyard.job.tables import OpTable
 from trainyard.program.program import tensor_of
 
 # What captures and lowers, in ops of whole programs, as for our own plans: a search must repeat.
@@ -81,8 +83,12 @@ def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:
     best = trials.best
     if best is None:
         return True
-    program = setting.task.program(plan.rows_per_microbatch)
-    ops = [*cut(program, ()).live, *(program.nodes[name] for name in plan.recompute)]
-    ops_s = min(sum(setting.op_seconds(op, device) for op in ops) for device in set(setting.cluster.devices))
+    devices = set(setting.cluster.devices)
+    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), plan.recompute) for d in devices)
     least_s = plan.num_microbatches * ops_s / plan.num_ranks
     return least_s * min(1.0, trials.time_ratio) < best.simulation.step_s
+
+
+def _computing_s(ops: OpTable, recompute: frozenset[str]) -> float:
+    again = np.array([name in recompute for name in ops.names])
+    return float(ops.seconds.sum() + ops.seconds[again].sum())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.cost.ops import Roofline
 from trainyard.job.balance import balanced_starts
 from trainyard.job.plan import PIPELINE, Plan, microbatches_text
 from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most, with_mesh
@@ -67,7 +66,6 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
         num_stages = degree_left(setting, plan, PIPELINE, stages)
         count = microbatches_at_most(setting, plan, 4 * num_stages) if microbatches is None else microbatches
         program = microbatch_program(setting, count, plan.data)
-        op_seconds, device = Roofline(), setting.cluster.device(0)
         plan = with_mesh(
             setting,
             plan,
@@ -76,7 +74,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
             pipeline=num_stages,
             num_microbatches=count,
             schedule="gpipe",
-            stage_starts=balanced_starts(program, num_stages, lambda node: op_seconds(node, device)),
+            stage_starts=balanced_starts(program, num_stages, setting.op_table(program.num_rows)),
         )
         again = frozenset(node.name for node in forward_ops(program)) if recompute else frozenset[str]()
         why = (

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
-from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes, num_trained
+from trainyard.job.model_state import adam_state, model_state_bytes, num_trained
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.remesh import microbatch_program, with_mesh
 from trainyard.job.setting import Setting, Strategy
@@ -258,4 +258,5 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
         num_ranks=degrees.data,
         num_frozen=(program.num_params - trained) / share,
     )
-    return state + kept_bytes(program) / (degrees.tensor * peers)
+    kept = float(setting.layer_table(rows * peers).kept_bytes.sum())
+    return state + kept / (degrees.tensor * peers)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.footprint import ADAM_MIXED, model_state_bytes, num_trained
+from trainyard.job.model_state import ADAM_MIXED, model_state_bytes, num_trained
 from trainyard.job.plan import DATA, Plan, PlanError
 from trainyard.job.remesh import degree_left, resized
 from trainyard.job.setting import Setting, Strategy
