@@ -32,12 +32,14 @@ from trainyard.hardware.local import local_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
+from trainyard.job.planning import make_setting
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
+from trainyard.job.setting import apply
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.zoo import gpt, llama, resnet
 from trainyard.zoo.gpt import GPTConfig
@@ -141,7 +143,7 @@ def _most_allocated(profiler: Any) -> int:
 def run_case(num_processes: int, name: str, strategies: str) -> dict[str, Any]:
     """Predict and measure one case."""
     cluster = local_cluster(num_processes)
-    setting = Setting(Task(build(name)), cluster)
+    setting = make_setting(Task(build(name)), cluster)
     plan = apply(parse_strategies(strategies), setting)
     lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
     # In turns, so that both see the machine as fast as it happens to be.

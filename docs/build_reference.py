@@ -1,4 +1,5 @@
-"""Write docs/reference/ from docstrings: the public API, the command line, formats of traces, what policies see and say.
+"""Write docs/reference/ from docstrings: the public API, the command line, formats of traces, what policies and
+strategies see and say.
 
 python docs/build_reference.py            writes the pages
 python docs/build_reference.py --check    fails if they are not up to date
@@ -28,6 +29,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "traces.md": traces_page(),
         "policies.md": policies_page(),
+        "strategies.md": strategies_page(),
     }
 
 
@@ -130,6 +132,21 @@ def traces_page() -> str:
     for module, names in by_module.items():
         said = inspect.cleandoc(sys.modules[module].__doc__ or "")
         parts += [f"## {', '.join(f'`{name}`' for name in names)}", "", f"```text\n{said}\n```", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def strategies_page() -> str:
+    """What a strategy may ask, and what it is told."""
+    from trainyard.job.setting import Prediction, RunnerUp, Setting, TaskLike, TaskTimer
+    from trainyard.job.tables import LayerTable, OpTable, TensorTable
+
+    parts = [
+        "# What strategies ask and say", "", "Made from docstrings by `python docs/build_reference.py`.", "",
+        "A strategy is a function from a `Setting` and the plan so far to a `Plan`. It uses nothing of the lowering, the "
+        "simulator or the runtime: all that it needs of these it asks the setting.", "",
+    ]  # fmt: skip
+    for thing in (Setting, TaskLike, Prediction, OpTable, TensorTable, LayerTable, TaskTimer, RunnerUp):
+        parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import pytest
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import CATALOG, Entry, parse_strategies
 from trainyard.job.plan import Plan
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import Setting, apply
+from trainyard.job.task import Task
 from trainyard.zoo.registry import build
 
 ROWS = 8
@@ -53,6 +59,11 @@ class Case:
         """Whether the model has all that the entry needs."""
         return set(self.entry.needs) <= MODELS[self.model] | _PROVIDED
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether it takes seconds: a search tries many plans."""
+        return self.entry.family == "search" and self.model not in ("vgg-tiny", "dlrm-tiny")
+
     def __str__(self) -> str:
         return f"{self.entry.name}-{self.variant or 'default'}-{self.model}".replace(" ", "_")
 
@@ -60,6 +71,11 @@ class Case:
 CASES = [
     Case(entry, variant, model) for entry in CATALOG for variant in ("", *entry.variants) for model in MODELS
 ]
+
+
+def params(cases: Iterable[Case]) -> list[Any]:
+    """Cases as parameters of a test, those that take seconds among the slow ones."""
+    return [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.is_slow else []) for c in cases]
 
 
 @cache
@@ -70,5 +86,5 @@ def task(model: str, rows: int = ROWS) -> Task:
 
 def plan_of(strategies: str, model: str, cluster: str) -> tuple[Setting, Plan]:
     """The plan that strategies make, and the setting it was made in."""
-    setting = Setting(task(model), parse_cluster(cluster))
+    setting = make_setting(task(model), parse_cluster(cluster))
     return setting, apply(parse_strategies(strategies), setting)

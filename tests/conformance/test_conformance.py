@@ -4,18 +4,19 @@ import copy
 import re
 
 import pytest
-from cases import CASES, MODELS, ROWS, Case, plan_of, task
+from cases import CASES, MODELS, ROWS, Case, params, plan_of, task
 
 from trainyard.job.catalog import CATALOG, parse_strategies
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import PlanError, parse_plan
+from trainyard.job.planning import make_setting
 from trainyard.job.schedules import check
-from trainyard.job.task import Setting, apply, first_plan
+from trainyard.job.setting import apply, first_plan
 
 ADVICE = re.compile(r"\b(use|give|put|needs|must)\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", params(CASES))
 def test_plan_is_valid_or_refused_with_advice(case: Case) -> None:
     refusal = None
     try:
@@ -46,7 +47,7 @@ def test_plan_is_valid_or_refused_with_advice(case: Case) -> None:
     assert plan.reasons[-1] in plan.explain()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.model == "moe-tiny" and c.is_feasible], ids=str)
+@pytest.mark.parametrize("case", params(c for c in CASES if c.model == "moe-tiny" and c.is_feasible))
 def test_strategy_is_pure(case: Case) -> None:
     setting, plan = plan_of(case.strategies, case.model, case.cluster)
     before = first_plan(setting)
@@ -104,4 +105,4 @@ def test_memory_that_does_not_suffice_is_refused() -> None:
     small = tuple(replace(d, memory_bytes=2**17) for d in cluster.nodes[0].devices)
     tight = replace(cluster, nodes=(replace(cluster.nodes[0], devices=small),))
     with pytest.raises(PlanError, match="does not fit"):
-        apply(parse_strategies("megatron"), Setting(task("gpt-tiny"), tight))
+        apply(parse_strategies("megatron"), make_setting(task("gpt-tiny"), tight))

@@ -30,6 +30,7 @@ FAST = {
     ),
     "expert_parallel": ("moe-tiny", "expert_parallel"),
     "sublinear": ("resnet-tiny", "sublinear(segments=3)"),
+    "auto": ("vgg-tiny", "auto + sublinear"),
 }
 SLOW = [
     ("gpt-tiny", 4, "megatron(tensor=2, pipeline=2) + sequence_parallel + selective_recompute"),

@@ -16,9 +16,10 @@ from one_step import check_equal, own_part, plain, stepped, trained
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import Plan, PlanError, parse_plan
-from trainyard.job.planning import plan_task
+from trainyard.job.planning import make_setting, plan_task
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.task import Setting, Task, first_plan
+from trainyard.job.setting import first_plan
+from trainyard.job.task import Task
 from trainyard.program.capture import CaptureError
 from trainyard.program.model import Model
 
@@ -60,7 +61,7 @@ def task_of(name: str) -> Task:
 def one_device(task: Task) -> tuple[float, dict[str, torch.Tensor]]:
     """What a plan has to give."""
     if task.model.name in DRAWN:
-        return trained(task, first_plan(Setting(task, parse_cluster("1x1xA100-80G"))))
+        return trained(task, first_plan(make_setting(task, parse_cluster("1x1xA100-80G"))))
     return plain(task.model)
 
 

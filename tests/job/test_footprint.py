@@ -10,11 +10,12 @@ from captured import task_of, tiny
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
-from trainyard.job.footprint import kept_bytes
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.signatures import place_of
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import apply
 from trainyard.job.simulation.memory import stage_memory
-from trainyard.job.task import Setting, apply
+from trainyard.job.tabulate import layer_table
 
 TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
 
@@ -31,10 +32,11 @@ TENSOR = "megatron(tensor=2, pipeline=1, data=2, microbatch_rows=2)"
     ],
 )
 def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
-    setting = Setting(task_of(tiny(name, 8)), parse_cluster("1x4xA100-80G"))
+    setting = make_setting(task_of(tiny(name, 8)), parse_cluster("1x4xA100-80G"))
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)
     lowered = lower(program, replace(plan, recompute=again))
     left = stage_memory(lowered, lowered.stages[0], place_of(lowered, 0)).actions["F"].kept
-    assert kept_bytes(lowered.program, again) == left > 0
+    layers = layer_table(lowered.program, lambda node: 0.0, again)
+    assert layers.kept_bytes.sum() == left > 0

@@ -16,9 +16,11 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan
+from trainyard.job.planning import make_setting
+from trainyard.job.remesh import with_mesh
 from trainyard.job.schedules import dry_run
+from trainyard.job.setting import first_plan
 from trainyard.job.simulate import simulate_plan
-from trainyard.job.task import Setting, first_plan, with_mesh
 from trainyard.program.model import Model
 
 CLUSTER = parse_cluster("1x8xA100-80G")
@@ -43,7 +45,7 @@ def mlp(layers: int = 2, width: int = 64, rows: int = 8) -> Model:
 
 
 def lowered_of(model: Model, cluster: Cluster = CLUSTER, stages: int = 1, schedule="gpipe", **changes):
-    setting = Setting(task_of(model), cluster)
+    setting = make_setting(task_of(model), cluster)
     mesh = {"data": 1, "tensor": 1, "pipeline": stages, "num_microbatches": 1, "schedule": schedule}
     mesh |= {k: changes.pop(k) for k in list(changes) if k in mesh}
     program = setting.task.program(setting.task.num_rows // mesh["num_microbatches"])
@@ -122,7 +124,7 @@ def test_memory_of_a_two_layer_mlp_is_the_hand_count():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zero_bubble_h1"])
 def test_all_memory_of_a_step_is_given_back(zero_stage, dtype, schedule):
-    setting = Setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
+    setting = make_setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
     program = setting.task.program(4)
     start = next(
         n.name for n in program.graph.nodes

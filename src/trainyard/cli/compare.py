@@ -46,8 +46,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     names = tuple(dict.fromkeys(between_commas(options.strategies)))
     for name in names:
-        if name != "auto":
-            parse_strategies(name)  # before minutes of work: a misspelt name is an error, not a result
+        parse_strategies(name)  # before minutes of work: a misspelt name is an error, not a result
     if not names:
         raise ValueError(
             "no strategies given; --strategies takes names separated by commas, such as auto,zero"

@@ -144,8 +144,8 @@ class TaskGraphBuilder:
                 self._pairs[name][0].append(task)
                 self._pairs[name][1].append(item)
         for device, start_bytes, end_bytes in memory:
-            for column, value in zip(self._memory, (task, device, start_bytes, end_bytes), strict=True):
-                column.append(value)
+            for values, value in zip(self._memory, (task, device, start_bytes, end_bytes), strict=True):
+                values.append(value)
         return task
 
     def add_tasks(
@@ -191,12 +191,12 @@ class TaskGraphBuilder:
         pairs = {"predecessors": predecessors, "resources": resources, "links": links}
         # All arrays are made before any is kept, so that a wrong one leaves the builder as it was.
         columns: list[tuple[array[Any], np.ndarray[Any, Any]]] = [
-            (self._reals[n], _column(n, v, count, np.float64)) for n, v in reals.items()
+            (self._reals[n], column(n, v, count, np.float64)) for n, v in reals.items()
         ]
-        columns += [(self._ints[n], _column(n, v, count, np.int64)) for n, v in ints.items()]
+        columns += [(self._ints[n], column(n, v, count, np.int64)) for n, v in ints.items()]
         lists = [(self._pairs[n], _pairs(n, v, ids)) for n, v in pairs.items() if v is not None]
-        for column, values in columns:
-            column.frombytes(values.tobytes())
+        for values, added in columns:
+            values.frombytes(added.tobytes())
         for target, (tasks, items) in lists:
             target[0].frombytes(tasks.tobytes())
             target[1].frombytes(items.tobytes())
@@ -222,8 +222,8 @@ class TaskGraphBuilder:
         effects = np.broadcast_arrays(
             *(np.atleast_1d(np.asarray(a, np.int64)) for a in (tasks, devices, start_bytes, end_bytes))
         )
-        for column, values in zip(self._memory, effects, strict=True):
-            column.frombytes(values.tobytes())
+        for values, added in zip(self._memory, effects, strict=True):
+            values.frombytes(added.tobytes())
 
     def build(self) -> TaskGraph:
         """Freeze what was added so far into a graph.
@@ -272,7 +272,14 @@ def _floats(values: array[float]) -> Floats:
     return np.array(values, np.float64)
 
 
-def _column(name: str, values: ArrayLike, count: int, dtype: type) -> np.ndarray[Any, Any]:
+def column(name: str, values: ArrayLike, count: int, dtype: type) -> np.ndarray[Any, Any]:
+    """One value for each of so many tasks, from an array or a scalar.
+
+    Raises
+    ------
+    ValueError
+        If an array has another length.
+    """
     given: np.ndarray[Any, Any] = np.asarray(values, dtype)
     if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
         raise ValueError(

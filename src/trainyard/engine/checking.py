@@ -17,8 +17,8 @@ def check_graph(graph: TaskGraph) -> None:
         With the first offending entry, and what is allowed.
     """
     for name in ("duration_s", "num_bytes", "release_s"):
-        _check_reals(name, getattr(graph, name))
-    _check_reals("link_bytes_per_s", graph.link_bytes_per_s, positive=True)
+        check_reals(name, getattr(graph, name))
+    check_reals("link_bytes_per_s", graph.link_bytes_per_s, positive=True)
     num_devices = len(graph.devices)
     check_ids("task", graph.predecessors, graph.num_tasks, "predecessors")
     check_ids("resource", graph.resources, len(graph.resource_names), "resources")
@@ -52,7 +52,14 @@ def check_ids(what: str, ids: Ints, count: int, where: str, lowest: int = 0) -> 
         raise ValueError(f"{where}: there is no {what} {ids[wrong[0]]}; {allowed}")
 
 
-def _check_reals(name: str, values: Floats, positive: bool = False) -> None:
+def check_reals(name: str, values: Floats, positive: bool = False) -> None:
+    """Refuse numbers that are not finite, negative, or (if they must be positive) zero.
+
+    Raises
+    ------
+    ValueError
+        With the first of them.
+    """
     good = np.isfinite(values) & ((values > 0) if positive else (values >= 0))
     wrong = np.flatnonzero(~good)
     if len(wrong):

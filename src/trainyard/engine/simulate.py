@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from trainyard.engine.builder import TaskGraphBuilder
@@ -9,6 +11,9 @@ from trainyard.engine.csr import row_of_each, to_lists
 from trainyard.engine.errors import DeadlockError
 from trainyard.engine.tasks import Ints, TaskGraph
 from trainyard.engine.timeline import Timeline
+
+if TYPE_CHECKING:
+    from trainyard.engine.state import State, Work
 
 _MAX_NAMED = 5
 
@@ -32,12 +37,27 @@ def simulate(graph: TaskGraph) -> Timeline:
     DeadlockError
         If tasks wait for each other in a circle; names up to five of them and what they wait for.
     """
-    from trainyard.engine import core, state
+    run_state, num_done = new_run(graph, work_of(graph))
+    check_all_ended(graph, run_state, num_done)
+    kept = (
+        run_state.start_s,
+        run_state.end_s,
+        run_state.bound_by,
+        run_state.start_step,
+        run_state.end_step,
+    )
+    for values in kept:
+        values.setflags(write=False)
+    return Timeline(graph, *kept)
 
-    num_tasks = graph.num_tasks
+
+def work_of(graph: TaskGraph) -> Work:
+    """A graph as the compiled loop reads it: with successors instead of predecessors."""
+    from trainyard.engine import state
+
     after = row_of_each(graph.predecessor_offsets)
-    successor_offsets, successors = to_lists(graph.predecessors, after, num_tasks)
-    work = state.Work(
+    successor_offsets, successors = to_lists(graph.predecessors, after, graph.num_tasks)
+    return state.Work(
         duration_s=graph.duration_s,
         num_bytes=graph.num_bytes,
         release_s=graph.release_s,
@@ -51,21 +71,27 @@ def simulate(graph: TaskGraph) -> Timeline:
         link_task=row_of_each(graph.link_offsets),
         link_bytes_per_s=graph.link_bytes_per_s,
     )
+
+
+def new_run(graph: TaskGraph, work: Work) -> tuple[State, int]:
+    """Run the work of a graph; what came of it, and the number of tasks that ended."""
+    from trainyard.engine import core, state
+
     waiting = np.diff(graph.predecessor_offsets)
     run_state = state.new_state(work, waiting, len(graph.resource_names), core.NUM_COUNTS)
-    num_done = core.run(work, run_state)
-    if num_done < num_tasks:
+    return run_state, core.run(work, run_state)
+
+
+def check_all_ended(graph: TaskGraph, run_state: State, num_done: int) -> None:
+    """Refuse a run that came to a standstill.
+
+    Raises
+    ------
+    DeadlockError
+        If tasks wait for each other in a circle; names up to five of them and what they wait for.
+    """
+    if num_done < graph.num_tasks:
         raise DeadlockError(_explain(graph, run_state.num_waiting))
-    kept = (
-        run_state.start_s,
-        run_state.end_s,
-        run_state.bound_by,
-        run_state.start_step,
-        run_state.end_step,
-    )
-    for values in kept:
-        values.setflags(write=False)
-    return Timeline(graph, *kept)
 
 
 def load() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
-from torch import fx
-
-from trainyard.job.lower.cut import cut
 from trainyard.job.plan import PlanError
+from trainyard.job.tables import OpTable
 from trainyard.program.blocks import Block, blocks
 from trainyard.program.flops import node_flops
 from trainyard.program.program import Program
@@ -87,9 +85,7 @@ def _evened(before: list[float], earliest: list[int], most: float) -> tuple[int,
     return tuple(cuts)
 
 
-def balanced_starts(
-    program: Program, num_stages: int, seconds: Callable[[fx.Node], float]
-) -> tuple[str, ...]:
+def balanced_starts(program: Program, num_stages: int, ops: OpTable) -> tuple[str, ...]:
     """Stage starts at block boundaries such that the slowest stage takes as little time as possible.
 
     A block costs the seconds of its forward and its backward pass. Blocks without matrix products (embeddings,
@@ -97,7 +93,7 @@ def balanced_starts(
 
     Parameters
     ----------
-    seconds : of an op.
+    ops : of the program.
 
     Raises
     ------
@@ -107,7 +103,7 @@ def balanced_starts(
     costs: list[float] = []
     starts: list[str] = []
     first, waiting_s = "", 0.0
-    took = _seconds_by_block(program, seconds)
+    took = _seconds_by_block(program, ops)
     for block in blocks(program):
         first = first or block.first
         waiting_s += took[block.first]
@@ -126,7 +122,7 @@ def balanced_starts(
     return tuple(starts[i] for i in balanced_cuts(costs, num_stages))
 
 
-def _seconds_by_block(program: Program, seconds: Callable[[fx.Node], float]) -> dict[str, float]:
+def _seconds_by_block(program: Program, ops: OpTable) -> dict[str, float]:
     """Seconds of both passes of every block, by its first op; a backward op belongs to what it differentiates."""
     block_at: dict[int, str] = {}
     found: dict[str, float] = {}
@@ -136,9 +132,9 @@ def _seconds_by_block(program: Program, seconds: Callable[[fx.Node], float]) -> 
         for node in block.ops:
             block_at.setdefault(node.meta["position"], block.first)
         last = block.first
-    for node in cut(program, ()).live:
+    for name, seconds in zip(ops.names, ops.seconds.tolist(), strict=True):
         if found:
-            found[block_at.get(node.meta["position"], last)] += seconds(node)
+            found[block_at.get(program.nodes[name].meta["position"], last)] += seconds
     return found
 
 

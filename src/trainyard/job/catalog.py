@@ -1,4 +1,4 @@
-"""The catalog of level 1: every published system, one entry each, by name.
+"""The catalog of level 1: every published system and our own planner, one entry each, by name.
 
 This is the only place where a strategy's name means anything. The command line, the documentation and the
 conformance suite are made from these entries.
@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainyard.job.auto.auto import auto
 from trainyard.job.plan import PlanError
+from trainyard.job.setting import Strategy
 from trainyard.job.strategies.memory.sublinear import sublinear
 from trainyard.job.strategies.parallel.data_parallel import data_parallel
 from trainyard.job.strategies.parallel.expert_parallel import expert_parallel
@@ -18,10 +20,9 @@ from trainyard.job.strategies.parallel.gpipe import gpipe
 from trainyard.job.strategies.parallel.megatron import megatron
 from trainyard.job.strategies.parallel.sequence_parallel import selective_recompute, sequence_parallel
 from trainyard.job.strategies.parallel.zero import zero
-from trainyard.job.task import Strategy
 from trainyard.naming import Names
 
-Family = Literal["parallel", "memory", "comm", "graph"]
+Family = Literal["parallel", "memory", "comm", "graph", "search"]
 Need = Literal[
     "repeated blocks", "transformer blocks", "attention", "experts", "tensor axis", "several devices"
 ]
@@ -29,7 +30,7 @@ Need = Literal[
 
 @dataclass(frozen=True)
 class Entry:
-    """One published system.
+    """One strategy.
 
     Attributes
     ----------
@@ -37,7 +38,9 @@ class Entry:
     factory : makes the strategy from keyword hyper-parameters; its defaults are the paper's.
     title : one line.
     paper : authors, title, venue and year, arXiv number.
-    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``.
+    family : what it decides on; a ``search`` decides everything, and may try the others.
+    fidelity : whether the decision is the paper's, or what is left out is said in ``left_out``; ``own`` where it is of
+        no paper.
     needs : what a model, a cluster or the plan so far must have; otherwise the strategy raises `PlanError`.
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     after : what the conformance suite applies before it, as text that ``parse_strategies`` reads.
@@ -50,7 +53,7 @@ class Entry:
     title: str
     paper: str
     family: Family
-    fidelity: Literal["exact", "simplified"]
+    fidelity: Literal["exact", "simplified", "own"]
     claim_test: str
     left_out: str = ""
     needs: tuple[Need, ...] = ()
@@ -170,8 +173,23 @@ CATALOG: tuple[Entry, ...] = (
         left_out="the recursive scheme of O(log n) memory (section 4.4): a plan recomputes a tensor once",
         variants={"two segments": {"segments": 2}, "searched budget": {"budget_bytes": 0}},
     ),
+    Entry(
+        "auto",
+        auto,
+        "The fastest plan of a whole space and of the published systems",
+        "Trainyard's own, of no paper; the degrees that it searches are those of Narayanan et al., "
+        '"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, arXiv 2104.04473',
+        "search",
+        "own",
+        "tests/job/test_auto.py",
+    ),
 )
 """All systems of level 1."""
+
+
+def published_strategies() -> dict[str, Strategy]:
+    """Every published system as its paper has it, by name; not the searches, which try these."""
+    return {entry.name: entry.factory() for entry in CATALOG if entry.family != "search"}
 
 
 _NAMES: Names[Strategy] = Names(

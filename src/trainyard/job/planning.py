@@ -9,19 +9,14 @@ from pathlib import Path
 
 import torch
 
-from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.auto.forked import collecting_rarely
-from trainyard.job.auto.points import Progress
-from trainyard.job.auto.search import RunnerUp, search
-from trainyard.job.catalog import parse_strategies
-from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.catalog import parse_strategies, published_strategies
 from trainyard.job.plan import Plan, PlanError, Statistics, model_for
-from trainyard.job.simulate import Simulation, simulate_plan
-from trainyard.job.simulation.traces import measured_ops
-from trainyard.job.task import Setting, Task, apply
-from trainyard.program.flops import program_flops
+from trainyard.job.setting import Progress, RunnerUp, apply
+from trainyard.job.simulate import Simulation
+from trainyard.job.simulated_setting import SimulatedSetting
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.user_file import is_file
 from trainyard.zoo import build, load_model_file
@@ -87,14 +82,14 @@ def plan(
     Parameters
     ----------
     cluster : or its text form, ``"16x8xA100-80G"``.
-    strategies : ``auto``, or published systems joined by ``+`` and applied left to right.
+    strategies : names of the catalog joined by ``+`` and applied left to right; ``auto`` searches.
     statistics : ``microbatch`` splits a batch into microbatches also where its rows depend on each other; see `Task`.
-    all_devices : ``auto`` takes no plan that leaves devices idle, even if it is faster.
+    all_devices : a search takes no plan that leaves devices idle, even if it is faster.
 
     Raises
     ------
     DoesNotFitError
-        If no plan that ``auto`` finds fits the memory of the devices; the plan of other strategies is returned with a
+        If no plan that a search finds fits the memory of the devices; the plan of other strategies is returned with a
         simulation that says so.
     PlanError
         If the strategies have no plan for this model on this cluster; the message says what would help.
@@ -118,21 +113,29 @@ def plan_task(
         As `plan`.
     """
     started = time.perf_counter()
-    setting = Setting(task, place)
-    tell = progress or (lambda what, done: None)
-    if strategies == "auto":
-        with collecting_rarely():
-            found = search(
-                setting, Roofline(), lambda lowered: _op_seconds(lowered, place), tell, all_devices
-            )
-        seconds = time.perf_counter() - started
-        return Planned(_noted(found.plan, task), found.simulation, setting.task, found.runners_up, seconds)
-    tell(f"applying {strategies}", 0.0)
+    setting = make_setting(task, place, progress, all_devices)
+    setting.progress(f"applying {strategies}", 0.0)
     chosen = apply(parse_strategies(strategies), setting)
-    tell("simulating the plan", 0.5)
-    lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
-    simulation = _simulate(lowered, setting.task, place)
-    return Planned(_noted(chosen, task), simulation, setting.task, (), time.perf_counter() - started)
+    setting.progress("simulating the plan", 0.9)
+    simulation = setting.simulate(chosen)
+    seconds = time.perf_counter() - started
+    return Planned(_noted(chosen, task), simulation, task, tuple(setting.runners_up), seconds)
+
+
+def make_setting(
+    task: Task, place: Cluster, progress: Progress | None = None, all_devices: bool = False
+) -> SimulatedSetting:
+    """What strategies decide on, with all that they may ask.
+
+    Parameters
+    ----------
+    progress : hears what they are doing, and how much of it is done.
+    all_devices : see `Setting`.
+    """
+    tell = progress or (lambda what, done: None)
+    return SimulatedSetting(
+        task, place, published=published_strategies(), all_devices=all_devices, progress=tell
+    )
 
 
 def _noted(plan: Plan, task: Task) -> Plan:
@@ -187,17 +190,7 @@ def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) 
             f"the plan needs {plan.num_ranks} devices; {place.name} has {place.num_devices}. "
             "Plan again for this cluster"
         )
-    return _simulate(lower(task.program(plan.rows_per_microbatch), plan), task, place)
-
-
-def _simulate(lowered: Lowered, task: Task, cluster: Cluster) -> Simulation:
-    flops = program_flops(task.program(lowered.plan.rows_per_microbatch))
-    return simulate_plan(lowered, cluster, _op_seconds(lowered, cluster), flops_per_microbatch=float(flops))
-
-
-def _op_seconds(lowered: Lowered, cluster: Cluster) -> OpSeconds:
-    """Measured where the cluster is this machine, else the roofline."""
-    return Roofline() if cluster.profile is None else measured_ops([lowered], cluster)
+    return make_setting(task, place).simulate(plan)
 
 
 def compare(

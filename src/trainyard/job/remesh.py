@@ -1,10 +1,60 @@
-"""Changing one axis of a plan's mesh and leaving the others as they are."""
+"""Putting a plan on another mesh: with given sizes of all axes, or of one that leaves the others as they are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan, PlanError
-from trainyard.job.task import Setting, with_mesh
+from trainyard.job.schedules import make_schedule
+from trainyard.job.setting import Setting
+from trainyard.program.placement import Shard
 from trainyard.program.program import Program
+
+
+def with_mesh(
+    setting: Setting,
+    plan: Plan,
+    *,
+    data: int,
+    tensor: int,
+    pipeline: int,
+    num_microbatches: int,
+    schedule: str,
+    num_stages_per_rank: int = 1,
+    stage_starts: tuple[str, ...] = (),
+) -> Plan:
+    """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
+
+    What strategies before have placed stays where it is; lowering refuses what does not divide over an axis.
+    A pipeline of one stage runs its microbatches one after the other, whatever the schedule, so that it keeps the
+    activations of one only.
+
+    Raises
+    ------
+    PlanError
+        If the batch does not divide.
+    """
+    task = setting.task
+    share = num_microbatches * data
+    if task.num_rows % share:
+        raise PlanError(
+            f"a batch of {task.num_rows} rows cannot be cut into {num_microbatches} microbatches on {data} "
+            f"data-parallel ranks; rows must be a multiple of {share}"
+        )
+    program = task.program(task.num_rows // num_microbatches)
+    schedule = schedule if pipeline * num_stages_per_rank > 1 else "one_f_one_b"
+    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole}
+    along_data = {**plan.placements.get(DATA, {}), **batch}
+    return replace(
+        plan,
+        fingerprint=program.fingerprint,
+        statistics=task.statistics_in(num_microbatches),
+        data=data,
+        tensor=tensor,
+        schedule=make_schedule(schedule, pipeline, num_microbatches, num_stages_per_rank),
+        stage_starts=stage_starts,
+        placements={**plan.placements, DATA: along_data} if data > 1 else plan.placements,
+    )
 
 
 def axis_sizes(plan: Plan) -> dict[str, int]:

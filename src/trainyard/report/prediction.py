@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 
 from trainyard.cost.ops import Sources
-from trainyard.job.auto.search import RunnerUp
 from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
+from trainyard.job.setting import RunnerUp
 from trainyard.job.simulation.result import Simulation, usable_bytes
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table

@@ -10,7 +10,9 @@ from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import DATA, Plan, PlanError
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import apply
+from trainyard.job.task import Task
 from trainyard.program.placement import parse_placement
 from trainyard.zoo.registry import build
 
@@ -18,7 +20,7 @@ from trainyard.zoo.registry import build
 @pytest.fixture(scope="module")
 def planned() -> tuple[Task, Plan]:
     task = Task(build("gpt-tiny", 4))
-    return task, apply(parse_strategies("data_parallel"), Setting(task, parse_cluster("1x2xV100-16G")))
+    return task, apply(parse_strategies("data_parallel"), make_setting(task, parse_cluster("1x2xV100-16G")))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.task import Setting, apply
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import apply
 from trainyard.program import spmd
 from trainyard.program.model import Model
 from trainyard.zoo import gpt
@@ -26,7 +27,7 @@ def small_gpt(layers: int, rows: int = 2, context: int = 64, hidden: int = 128, 
 
 def planned(model: Model, strategies: str, cluster: str, dtype: str = "float32") -> tuple[Plan, Lowered]:
     """The plan that strategies make, and what is run."""
-    setting = Setting(task_of(model, dtype), parse_cluster(cluster))
+    setting = make_setting(task_of(model, dtype), parse_cluster(cluster))
     plan = apply(parse_strategies(strategies) if strategies else (), setting)
     return plan, lower(setting.task.program(plan.rows_per_microbatch), plan)
 

@@ -8,9 +8,11 @@ from counting import collectives, planned, small_gpt
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
+from trainyard.job.planning import make_setting
 from trainyard.job.schedules import dry_run, make_schedule
+from trainyard.job.setting import apply
 from trainyard.job.strategies.parallel.megatron import bubble_fraction
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.task import Task
 from trainyard.zoo.registry import build
 
 ROWS, CONTEXT, HIDDEN = 2, 64, 128
@@ -66,7 +68,7 @@ def test_tensor_parallel_fills_the_node_before_the_pipeline_grows() -> None:
     for kib in (4096, 1100, 600, 320):
         devices = tuple(replace(d, memory_bytes=kib * 1024) for d in cluster.nodes[0].devices)
         nodes = (replace(cluster.nodes[0], devices=devices),) * 2
-        plan = apply(parse_strategies("megatron"), Setting(task, replace(cluster, nodes=nodes)))
+        plan = apply(parse_strategies("megatron"), make_setting(task, replace(cluster, nodes=nodes)))
         chosen.append((plan.tensor, plan.pipeline, plan.data))
     assert chosen == [(1, 1, 8), (2, 1, 4), (4, 1, 2), (4, 2, 1)]
 

@@ -3,7 +3,7 @@
 import pytest
 from counting import collectives, planned, small_gpt
 
-from trainyard.job.footprint import kept_bytes
+from trainyard.job.tabulate import layer_table
 
 ROWS, CONTEXT, HIDDEN, HEADS = 2, 128, 256, 8
 SBH = CONTEXT * ROWS * HIDDEN
@@ -27,7 +27,8 @@ def _per_layer(strategies: str) -> float:
     for layers in (1, 3):
         model = small_gpt(layers, ROWS, CONTEXT, HIDDEN, HEADS)
         plan, lowered = planned(model, strategies, "1x4xA100-80G", "bfloat16")
-        kept.append(kept_bytes(lowered.program, plan.recompute))
+        layers = layer_table(lowered.program, lambda node: 0.0, plan.recompute)
+        kept.append(layers.kept_bytes.sum())
     return (kept[1] - kept[0]) / 2
 
 

@@ -3,7 +3,7 @@
 import pytest
 from counting import planned, small_gpt
 
-from trainyard.job.footprint import ADAM_MIXED, adam_state, model_state_bytes
+from trainyard.job.model_state import ADAM_MIXED, adam_state, model_state_bytes
 from trainyard.job.reproduce.zero import TABLE_1
 from trainyard.job.simulation.memory import state_bytes
 from trainyard.program import spmd

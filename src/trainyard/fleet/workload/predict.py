@@ -45,7 +45,7 @@ def throughput_table(
     Parameters
     ----------
     model : any that level 1 takes: of the zoo or your own, with its loss and the batch of one step.
-    strategies : how it is spread over devices: ``auto``, or published systems joined by ``+``.
+    strategies : how it is spread over devices, as ``parse_strategies`` reads them.
     num_devices : to ask for; by default the divisors of the batch's rows, and the powers of two.
     tell : hears how many of the places are done.
 
@@ -60,8 +60,7 @@ def throughput_table(
     from trainyard.job.catalog import parse_strategies
     from trainyard.job.task import Task
 
-    if strategies != "auto":
-        parse_strategies(strategies)
+    parse_strategies(strategies)
     task, most = Task(model, dtype), int(site.devices_of_type.max())
     counts = sorted(set(num_devices)) or [
         n for n in range(1, most + 1) if task.num_rows % n == 0 or n.bit_count() == 1

@@ -86,10 +86,11 @@ class Training:
             If its strategies have no plan there.
         """
         from trainyard.job.catalog import parse_strategies
-        from trainyard.job.task import Setting, apply
+        from trainyard.job.planning import make_setting
+        from trainyard.job.setting import apply
 
         with CAPTURING:
-            return apply(parse_strategies(self.strategies), Setting(task or self.task(), cluster))
+            return apply(parse_strategies(self.strategies), make_setting(task or self.task(), cluster))
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """Numbers of devices over which the batch divides."""

@@ -8,10 +8,11 @@ from trainyard.job.auto.estimate import Estimate
 from trainyard.job.auto.space import Recompute, Sharding
 from trainyard.job.balance import repeated_blocks
 from trainyard.job.plan import DATA, TENSOR, Plan
+from trainyard.job.remesh import with_mesh
 from trainyard.job.schedules import make_schedule
+from trainyard.job.setting import Setting
 from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
-from trainyard.job.task import Setting, with_mesh
 from trainyard.job.transformer import attention_core, expert_weights, tensor_parallel_regions
 from trainyard.program.blocks import blocks
 from trainyard.program.placement import Placement
@@ -54,7 +55,6 @@ def build(setting: Setting, estimate: Estimate) -> Plan:
         plan,
         recompute=recomputed(program, point.recompute) | program.recompute,
         zero_stage=point.zero_stage,
-        made_by=("auto",),
     )
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.auto.probe import BlockCost
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
+from trainyard.job.tables import Floats, LayerTable
 
 _MASTER_AND_MOMENTS_BYTES = 12  # float32 master, and Adam's two moments
 _GRADIENT_BYTES = 4
 # What an optimizer step reads and writes per element: master, moments and gradient read, three of them written.
 _OPTIMIZER_TRAFFIC_BYTES = 28
 
-Floats = npt.NDArray[np.float64]
 Balance = Literal["time", "memory"]
 """What stages are to have the same of."""
 
@@ -34,7 +31,7 @@ class Stages:
     Attributes
     ----------
     paths : path of the first block.
-    elements : parameters, and ``trained`` of them; ``kept_bytes`` and ``working_bytes`` as in `BlockCost`.
+    elements : parameters, and ``trained`` of them; ``kept_bytes`` and ``working_bytes`` as in `LayerTable`.
     widest_elements : parameters of the block that has most.
     output_bytes : the most that one stage hands to the next.
     """
@@ -51,38 +48,38 @@ class Stages:
     output_bytes: int
 
 
-def cut_stages(blocks: Sequence[BlockCost], num_stages: int, balance: Balance = "time") -> Stages:
-    """Cut blocks into stages whose slowest is as fast as possible, or whose largest is as small as possible.
+def cut_stages(layers: LayerTable, num_stages: int, balance: Balance = "time") -> Stages:
+    """Cut layers into stages whose slowest is as fast as possible, or whose largest is as small as possible.
 
     Memory is counted with as many microbatches in flight as there are stages, as at the first of 1F1B.
     """
     if balance == "time":
-        costs = [b.forward_s + b.backward_s for b in blocks]
+        costs = layers.forward_s + layers.backward_s
     else:
         trained = _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
-        costs = [
-            2 * b.param_elements + trained * b.trained_elements + b.kept_bytes * num_stages for b in blocks
-        ]
-    starts = (0, *balanced_cuts(costs, num_stages))
-    stages = [blocks[a:b] for a, b in zip(starts, (*starts[1:], len(blocks)), strict=True)]
+        costs = 2 * layers.param_elements + trained * layers.trained_elements + layers.kept_bytes * num_stages
+    starts = [0, *balanced_cuts(costs.tolist(), num_stages)]
+    lasts = [start - 1 for start in starts[1:]]
 
-    def total(name: str) -> Floats:
-        return np.array([sum(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
+    def total(values: Floats) -> Floats:
+        summed: Floats = np.add.reduceat(values, starts)
+        return summed
 
-    def largest(name: str) -> Floats:
-        return np.array([max(getattr(b, name) for b in s) for s in stages], dtype=np.float64)
+    def largest(values: Floats) -> Floats:
+        most: Floats = np.maximum.reduceat(values, starts)
+        return most
 
     return Stages(
-        tuple(s[0].path for s in stages),
-        total("forward_s"),
-        total("backward_s"),
-        total("recompute_s"),
-        total("param_elements"),
-        total("trained_elements"),
-        total("kept_bytes"),
-        largest("working_bytes"),
-        largest("param_elements"),
-        max((s[-1].output_bytes for s in stages[:-1]), default=0),
+        tuple(layers.paths[start] for start in starts),
+        total(layers.forward_s),
+        total(layers.backward_s),
+        total(layers.recompute_s),
+        total(layers.param_elements),
+        total(layers.trained_elements),
+        total(layers.kept_bytes),
+        largest(layers.working_bytes),
+        largest(layers.param_elements),
+        int(layers.output_bytes[lasts].max(initial=0)),
     )
 
 

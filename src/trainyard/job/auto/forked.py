@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +21,8 @@ def map_forked(
     items: Sequence[_Item],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[_Result]:
-    """Results in the order of the items, computed by as many processes as there are cores.
+    """Results in the order of the items, computed by as many processes as there are cores; in one that must end with
+    another, by itself.
 
     The function and all that it refers to is inherited, not pickled; items and results are. It must use neither
     threads nor an accelerator, which a forked process has lost.
@@ -31,7 +32,7 @@ def map_forked(
     meanwhile : what this process does while it would wait for the others.
     """
     num_processes = min(len(items), len(os.sched_getaffinity(0)))
-    if num_processes <= 1:
+    if num_processes <= 1 or current_process().daemon:  # which may not have children
         yield from map(function, items)
         return
     with ProcessPoolExecutor(num_processes, get_context("fork"), _inherit, (function,)) as pool:

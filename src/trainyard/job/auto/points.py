@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trainyard.engine.simulate import load
@@ -11,10 +11,7 @@ from trainyard.job.auto.forked import can_differentiate, map_forked
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import RECOMPUTES, SCHEDULES, Point, Sharding, degrees, microbatch_rows
 from trainyard.job.schedule import MOST_ACTIONS
-from trainyard.job.task import Setting
-
-Progress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, in [0, 1]."""
+from trainyard.job.setting import Setting
 
 _MAX_TENSOR = 16
 
@@ -33,19 +30,19 @@ class Estimates:
     left_out: tuple[str, ...]
 
 
-def estimate_all(setting: Setting, probes: Probes, capacity: int, tell: Progress) -> Estimates:
+def estimate_all(setting: Setting, probes: Probes, capacity: int) -> Estimates:
     """Probe what is needed, and estimate every point.
 
     Parameters
     ----------
     capacity : bytes that a plan may use on a device, by the estimate.
     """
-    return _Points(setting, probes, capacity, tell).run()
+    return _Points(setting, probes, capacity).run()
 
 
 class _Points:
-    def __init__(self, setting: Setting, probes: Probes, capacity: int, tell: Progress) -> None:
-        self.setting, self.probes, self.capacity, self.tell = setting, probes, capacity, tell
+    def __init__(self, setting: Setting, probes: Probes, capacity: int) -> None:
+        self.setting, self.probes, self.capacity = setting, probes, capacity
         self.weight_bytes = 4 if setting.task.dtype == "float32" else 2
         self.coupling = None if probes.task.splits else probes.task.coupling
         self.meshes: dict[Sharding, list[tuple[int, int]]] = {}
@@ -65,7 +62,7 @@ class _Points:
         for pipeline, data, sharding in self._grid():
             if sharding in kept:
                 found += self._estimates(pipeline, data, sharding)
-        self.tell(f"{len(found)} plans estimated", 0.6)
+        self.setting.progress(f"{len(found)} plans estimated", 0.6)
         return Estimates(tuple(found), tuple(self._left_out(failed, len(able) - len(kept))))
 
     def _grid(self) -> Iterator[tuple[int, int, Sharding]]:
@@ -101,10 +98,10 @@ class _Points:
             if can_differentiate()
             else map(self.probes.probe, groups)
         )
-        self.tell("probing the blocks of the model", done)
+        self.setting.progress("probing the blocks of the model", done)
         for i, part in enumerate(parts, 1):
             self.probes.learn(part)
-            self.tell("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
+            self.setting.progress("probing the blocks of the model", done + (0.5 - done) * i / len(groups))
 
     def _can_fit(self, sharding: Sharding) -> bool:
         """Whether any mesh has the memory for such microbatches, if it saves as much as it can."""

@@ -1,6 +1,6 @@
-"""The probes of a search: costs of every block of the model, under every sharding and recomputation asked for.
+"""The probes of a search: costs of every layer of the model, under every sharding and recomputation asked for.
 
-A block's costs grow by as much with each row of a microbatch, nearly. So few row counts are probed, the ladder, and what
+A layer's costs grow by as much with each row of a microbatch, nearly. So few row counts are probed, the ladder, and what
 lies between two of them is taken from the line through both.
 """
 
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 from torch import fx
 
 from trainyard.cost.collectives import collective_cost
-from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Balance, Stages, cut_stages
-from trainyard.job.auto.probe import BlockCost, between, probe
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
 from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.plan import DATA
-from trainyard.job.task import Setting, Task
+from trainyard.job.setting import Setting, TaskLike
+from trainyard.job.tables import COLUMNS, LayerTable
+from trainyard.job.tabulate import layer_table
+from trainyard.job.task import Task
 from trainyard.program import spmd
 from trainyard.program.blocks import blocks
 from trainyard.program.truncate import truncate
@@ -34,8 +36,6 @@ _KINDS: dict[Any, str] = {
 }
 _RUNG = 4  # each row count of the ladder over the one before
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True)
 class ProbeResult:
@@ -43,23 +43,28 @@ class ProbeResult:
 
     Attributes
     ----------
-    costs : of the blocks of the shorter model, by recomputation; without those that it does not allow.
+    costs : of the layers of the shorter model, by recomputation; without those that it does not allow.
     failure : why the model cannot run so; empty where it can.
     """
 
-    costs: Mapping[Recompute, tuple[BlockCost, ...]]
+    costs: Mapping[Recompute, LayerTable]
     failure: str = ""
 
 
 class Probes:
-    """Costs of blocks, probed on a model with three of its repeated blocks."""
+    """Costs of layers, probed on a model with three of its repeated blocks.
 
-    def __init__(self, setting: Setting, seconds: OpSeconds) -> None:
-        self.setting, self.seconds = setting, seconds
+    The second stands for all between the first, which follows what is no block, and the last, which the loss follows. So
+    a model of any depth is probed in the time of a shallow one, and the whole model is captured only for the plan that is
+    chosen.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
         self.truncated = truncate(setting.task.model)
         # Where nothing repeats, what is captured here is what strategies use, too.
         shorter = self.truncated.count > 0
-        self.task = (
+        self.task: TaskLike = (
             Task(self.truncated.model, setting.task.dtype, setting.task.statistics)
             if shorter
             else setting.task
@@ -69,8 +74,7 @@ class Probes:
         self._stages: dict[tuple[Sharding, Recompute, int, Balance], Stages | None] = {}
         program = self.task.program(setting.task.num_rows)
         self.has_experts = has_experts(program)
-        paths = [b.path for b in blocks(program)]
-        self.num_blocks = len(self._expanded(paths, paths))
+        self.num_blocks = len(self._expanded([b.path for b in blocks(program)])[0])
 
     def ladder(self, kind: Sharding, most: int) -> list[int]:
         """Rows to probe a sharding with, whatever its own: 1, about 4, 16, ... until ``most``, and those of the batch.
@@ -96,7 +100,7 @@ class Probes:
         return sorted(found.values(), key=len, reverse=True)
 
     def probe(self, shardings: Iterable[Sharding]) -> dict[Sharding, ProbeResult]:
-        """Learn the costs of all blocks under some shardings, and return them for another process to learn."""
+        """Learn the costs of all layers under some shardings, and return them for another process to learn."""
         found = {sharding: self._probe(sharding) for sharding in shardings}
         self.learn(found)
         return found
@@ -119,16 +123,16 @@ class Probes:
         """The model cut into stages; None if it cannot be sharded so or has too few blocks."""
         key = (sharding, recompute, num_stages, balance)
         if key not in self._stages:
-            costs = self.blocks(sharding, recompute)
+            costs = self.layers(sharding, recompute)
             fits = costs is not None and num_stages <= len(costs)
             self._stages[key] = cut_stages(costs, num_stages, balance) if fits and costs is not None else None
         return self._stages[key]
 
-    def blocks(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
-        """Costs of all blocks of the whole model; None if it cannot be sharded or recomputed so."""
+    def layers(self, sharding: Sharding, recompute: Recompute) -> LayerTable | None:
+        """Costs of all layers of the whole model; None if it cannot be sharded or recomputed so."""
         known = self._known.get(sharding)
         costs = self._interpolated(sharding, recompute) if known is None else known.costs.get(recompute)
-        return None if costs is None else tuple(self._expanded(costs, [c.path for c in costs]))
+        return None if costs is None else costs.take(*self._expanded(costs.paths))
 
     def _same(self, sharding: Sharding) -> dict[int, ProbeResult]:
         """What is known of a sharding with other rows, by rows."""
@@ -137,7 +141,7 @@ class Probes:
     def _ladder_of(self, sharding: Sharding) -> dict[int, ProbeResult]:
         return {rows: p for rows, p in sorted(self._same(sharding).items()) if not p.failure}
 
-    def _interpolated(self, sharding: Sharding, recompute: Recompute) -> tuple[BlockCost, ...] | None:
+    def _interpolated(self, sharding: Sharding, recompute: Recompute) -> LayerTable | None:
         """On the line through the probes next to these rows; None if there are not two."""
         ladder = self._ladder_of(sharding)
         below = [rows for rows in ladder if rows < sharding.rows]
@@ -145,11 +149,10 @@ class Probes:
         ends = (below[-1:] + above[:1]) if below and above else (below[-2:] or above[:2])
         if len(ends) < 2:
             return None
-        first, last = (ladder[rows].costs.get(recompute) for rows in ends)
-        if first is None or last is None or [c.path for c in first] != [c.path for c in last]:
+        low, high = (ladder[rows].costs.get(recompute) for rows in ends)
+        if low is None or high is None or low.paths != high.paths:
             return None
-        pairs = zip(first, last, strict=True)
-        return tuple(between(low, ends[0], high, ends[1], sharding.rows) for low, high in pairs)
+        return _between(low, high, (sharding.rows - ends[0]) / (ends[1] - ends[0]))
 
     def _probe(self, sharding: Sharding) -> ProbeResult:
         task = self.task
@@ -160,22 +163,22 @@ class Probes:
             reason = " ".join(str(error).split()) or type(error).__name__
             return ProbeResult({}, f"with {sharding.rows * sharding.data} rows {reason}")
         try:
-            plan = build_sharding(Setting(task, self.setting.cluster), sharding)
+            plan = build_sharding(replace(self.setting, task=task), sharding)
             local, _, _ = shard_axes(program, plan)
         except ValueError as error:
             return ProbeResult({}, str(error))
-        found: dict[Recompute, tuple[BlockCost, ...]] = {}
+        found: dict[Recompute, LayerTable] = {}
         for kind in RECOMPUTES:
             again = recomputed(program, kind)
             if again or kind == "none":
-                found[kind] = probe(local, again, lambda node: self._node_s(node, sharding))
+                found[kind] = layer_table(local, lambda node: self._node_s(node, sharding), again)
         return ProbeResult(found)
 
     def _node_s(self, node: fx.Node, sharding: Sharding) -> float:
         cluster = self.setting.cluster
         kind = _KINDS.get(node.target)
         if kind is None:
-            return self.seconds(node, cluster.device(0))
+            return self.setting.op_seconds(node, cluster.device(0))
         stride, size = (sharding.tensor, sharding.data) if node.args[1] == DATA else (1, sharding.tensor)
         whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
         key = (kind, stride, size, node_bytes(whole))
@@ -184,22 +187,26 @@ class Probes:
             self._collective_s[key] = collective_cost(cluster, kind, ranks, node_bytes(whole)).seconds
         return self._collective_s[key]
 
-    def _expanded(self, items: Sequence[_T], paths: Sequence[str]) -> list[_T]:
-        """The items of a truncated model's blocks for those of the whole: the last but one repeats."""
-
-        def named(item: _T, path: str) -> _T:
-            found = replace(item, path=path) if isinstance(item, BlockCost) else path
-            return found  # type: ignore[return-value]
-
+    def _expanded(self, paths: Sequence[str]) -> tuple[list[int], list[str]]:
+        """Which layers of the truncated model stand for those of the whole, and their paths: the last but one repeats."""
         short = self.truncated
         if not short.count:
-            return list(items)
-        found: list[_T] = []
-        for item, path in zip(items, paths, strict=True):
+            return list(range(len(paths))), list(paths)
+        found: list[tuple[int, str]] = []
+        for layer, path in enumerate(paths):
             if path == short.block(short.kept - 2):
-                found += [named(item, short.block(i)) for i in range(short.kept - 2, short.count - 1)]
+                found += [(layer, short.block(i)) for i in range(short.kept - 2, short.count - 1)]
             elif path == short.block(short.kept - 1):
-                found.append(named(item, short.block(short.count - 1)))
+                found.append((layer, short.block(short.count - 1)))
             else:
-                found.append(item)
-        return found
+                found.append((layer, path))
+        return [layer for layer, _ in found], [path for _, path in found]
+
+
+def _between(low: LayerTable, high: LayerTable, share: float) -> LayerTable:
+    """The costs of layers at some rows from those at two others: a line through both, as long as it is not negative.
+
+    Seconds and bytes of an op grow by as much with each row as long as the same rate limits it; parameters stay.
+    """
+    line = {n: getattr(low, n) + (getattr(high, n) - getattr(low, n)) * share for n in COLUMNS}
+    return replace(low, **{name: np.maximum(0.0, values) for name, values in line.items()})

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainyard.cost.ops import OpSeconds
+import numpy as np
+
 from trainyard.job.auto.trials import Trials
-from trainyard.job.catalog import CATALOG
-from trainyard.job.footprint import adam_state, model_state_bytes
-from trainyard.job.lower.cut import cut
+from trainyard.job.model_state import adam_state, model_state_bytes
 from trainyard.job.plan import DATA, Plan
+from trainyard.job.setting import Setting, apply, first_plan
 from trainyard.job.simulation.result import usable_bytes
-from trainyard.job.task import Setting, apply, first_plan
+from trainyard.job.tables import OpTable
 from trainyard.program.program import tensor_of
 
 # What captures and lowers, in ops of whole programs, as for our own plans: a search must repeat.
 _MAX_OPS = 24_000
 
 
-def try_published(
-    setting: Setting, seconds: OpSeconds, trials: Trials, all_devices: bool = False
-) -> tuple[str, ...]:
-    """Simulate every system of the catalog as its paper has it, where it may be better.
+def try_published(setting: Setting, trials: Trials) -> tuple[str, ...]:
+    """Simulate every published system as its paper has it, where it may be better.
 
     Left out without a simulation are systems that have no plan here, whose plan was simulated already, whose model state
     alone does not fit, and whose ops alone take longer than the best plan so far. Where one that leaves devices idle is
     the best of all, one device without any system is tried, too.
-
-    Parameters
-    ----------
-    all_devices : leave out plans that do not use every device, too.
 
     Returns
     -------
@@ -39,31 +33,31 @@ def try_published(
     known_rows = {t.plan.rows_per_microbatch for t in trials.found} or {task.num_rows}
     whole, num_ops = len(task.program(min(known_rows)).nodes), 0
     left_out: list[str] = []
-    for entry in CATALOG:
+    for name, strategy in setting.published.items():
         # A system may need a program of its own, and its lowering.
         if num_ops + 2 * whole > _MAX_OPS:
-            left_out.append(entry.name)
+            left_out.append(name)
             continue
-        plan = trials.make(entry.name, partial(apply, ((entry.name, entry.factory()),), setting))
+        plan = trials.make(name, partial(apply, ((name, strategy),), setting))
         if plan is None:
             continue
         num_ops += whole * (plan.rows_per_microbatch not in known_rows)
         known_rows.add(plan.rows_per_microbatch)
         if (
-            _is_allowed(setting, plan, all_devices)
+            _is_allowed(setting, plan)
             and not trials.knows(plan)
             and _state_fits(setting, plan)
-            and _may_be_best(setting, seconds, trials, plan)
+            and _may_be_best(setting, trials, plan)
         ):
-            trials.simulate(entry.name, plan)
+            trials.simulate(name, plan)
             num_ops += whole
     if trials.best is not None and trials.best.plan.num_ranks < setting.cluster.num_devices:
         trials.simulate("one device", first_plan(setting))
     return tuple(left_out)
 
 
-def _is_allowed(setting: Setting, plan: Plan, all_devices: bool) -> bool:
-    if all_devices and plan.num_ranks < setting.cluster.num_devices:
+def _is_allowed(setting: Setting, plan: Plan) -> bool:
+    if setting.all_devices and plan.num_ranks < setting.cluster.num_devices:
         return False
     return plan.num_microbatches == 1 or setting.task.splits
 
@@ -81,7 +75,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
     return needed <= usable_bytes(max(d.memory_bytes for d in setting.cluster.devices))
 
 
-def _may_be_best(setting: Setting, seconds: OpSeconds, trials: Trials, plan: Plan) -> bool:
+def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:
     """Whether its ops, dealt out evenly and without any wait, take less than the best step so far.
 
     Seconds are taken to be as wrong here as the estimate was where it was most too high.
@@ -89,8 +83,12 @@ def _may_be_best(setting: Setting, seconds: OpSeconds, trials: Trials, plan: Pla
     best = trials.best
     if best is None:
         return True
-    program = setting.task.program(plan.rows_per_microbatch)
-    ops = [*cut(program, ()).live, *(program.nodes[name] for name in plan.recompute)]
-    ops_s = min(sum(seconds(op, device) for op in ops) for device in set(setting.cluster.devices))
+    devices = set(setting.cluster.devices)
+    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), plan.recompute) for d in devices)
     least_s = plan.num_microbatches * ops_s / plan.num_ranks
     return least_s * min(1.0, trials.time_ratio) < best.simulation.step_s
+
+
+def _computing_s(ops: OpTable, recompute: frozenset[str]) -> float:
+    again = np.array([name in recompute for name in ops.names])
+    return float(ops.seconds.sum() + ops.seconds[again].sum())

@@ -8,20 +8,18 @@ faster; the best of all these is the plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.build import build
 from trainyard.job.auto.estimate import Estimate
-from trainyard.job.auto.points import Estimates, Progress, estimate_all
+from trainyard.job.auto.points import Estimates, estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.published import try_published
-from trainyard.job.auto.trials import Pricing, Trial, Trials
+from trainyard.job.auto.trials import Trial, Trials
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError
-from trainyard.job.simulate import Simulation
+from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulation.result import size_text, usable_bytes
-from trainyard.job.task import Setting
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
@@ -31,39 +29,8 @@ _MIN_SIMULATED = 3
 _USABLE_MEMORY = 0.92
 
 
-@dataclass(frozen=True)
-class RunnerUp:
-    """A plan that was considered and is not the best.
-
-    Attributes
-    ----------
-    step_s, memory_bytes : simulated where ``is_simulated``, else estimated.
-    """
-
-    name: str
-    step_s: float
-    memory_bytes: int
-    is_simulated: bool
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResult:
-    """What the search found."""
-
-    plan: Plan
-    simulation: Simulation
-    runners_up: tuple[RunnerUp, ...]
-
-
-def search(
-    setting: Setting, seconds: OpSeconds, pricing: Pricing, tell: Progress, all_devices: bool = False
-) -> SearchResult:
-    """Find the fastest plan that fits, of the space and of the published systems.
-
-    Parameters
-    ----------
-    seconds : of ops, for the probes; ``pricing`` for the candidates that are simulated.
-    all_devices : take no plan that leaves devices idle, even if it is faster.
+def search(setting: Setting) -> Plan:
+    """Find the fastest plan that fits, of the space and of the published systems, and report the next best.
 
     Raises
     ------
@@ -73,15 +40,15 @@ def search(
         If the batch cannot be divided over the cluster's devices.
     """
     capacity = int(setting.cluster.device(0).memory_bytes * _USABLE_MEMORY)
-    estimates = estimate_all(setting, Probes(setting, seconds), capacity, tell)
+    estimates = estimate_all(setting, Probes(setting), capacity)
     if not estimates.points:
         raise PlanError(_divides_nowhere(setting, estimates))
     fitting = sorted((e for e in estimates.points if e.memory_bytes <= capacity), key=lambda e: e.step_s)
-    trials = Trials(setting, pricing)
-    _simulate(setting, fitting, trials, tell)
+    trials = Trials(setting)
+    _simulate(setting, fitting, trials)
     failures, num_own = tuple(trials.failures), len(trials.found)
-    tell("simulating published systems", 0.9)
-    untried = try_published(setting, seconds, trials, all_devices)
+    setting.progress("simulating published systems", 0.9)
+    untried = try_published(setting, trials)
     best = trials.best
     if best is None:
         raise _nothing_fits(setting, estimates.points, trials)
@@ -96,11 +63,11 @@ def search(
         *((f"Not simulated, because the model is so large: {', '.join(untried)}.",) if untried else ()),
         *(f"Next: {r.name}: {r.step_s / best.simulation.step_s - 1:+.1%}." for r in slower[:3]),
     )
-    plan = replace(best.plan, made_by=("auto",), reasons=reasons)
-    return SearchResult(plan, best.simulation, tuple(others[:10]))
+    setting.report(others[:10])
+    return replace(best.plan, made_by=(), reasons=reasons)
 
 
-def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials, tell: Progress) -> None:
+def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials) -> None:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
     usable = usable_bytes(setting.cluster.device(0).memory_bytes)
     for i, candidate in enumerate(fitting):
@@ -115,7 +82,7 @@ def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials, tel
             _try(setting, min(fitting[i:], key=lambda e: e.memory_bytes), trials)
             break
         if candidate.memory_bytes * trials.memory_ratio <= usable:
-            tell(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
+            setting.progress(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
             _try(setting, candidate, trials)
 
 

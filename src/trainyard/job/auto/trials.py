@@ -6,17 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from trainyard.cost.ops import OpSeconds
 from trainyard.job.auto.estimate import Estimate
-from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
-from trainyard.job.simulate import Simulation, simulate_plan
-from trainyard.job.task import Setting
+from trainyard.job.setting import Prediction, Setting
 
 _Made = TypeVar("_Made")
-
-Pricing = Callable[[Lowered], OpSeconds]
-"""Op times for a lowered plan: measured where that is possible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +26,7 @@ class Trial:
     name: str
     estimate: Estimate | None
     plan: Plan
-    simulation: Simulation
+    simulation: Prediction
 
 
 class Trials:
@@ -41,12 +35,12 @@ class Trials:
     Attributes
     ----------
     found : in the order in which they were simulated.
-    num_ops : that were lowered for them.
+    num_ops : of the programs that were lowered for them.
     failures : why plans could not be made, one sentence each.
     """
 
-    def __init__(self, setting: Setting, pricing: Pricing) -> None:
-        self.setting, self.pricing = setting, pricing
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
         self.found: list[Trial] = []
         self.num_ops = 0
         self.failures: list[str] = []
@@ -78,13 +72,11 @@ class Trials:
             return None
 
     def simulate(self, name: str, plan: Plan, estimate: Estimate | None = None) -> None:
-        """Simulate a plan, unless the lowering refuses it."""
-        program = self.setting.task.program(plan.rows_per_microbatch)
-        lowered = self.make(name, lambda: lower(program, plan))
-        if lowered is not None:
-            simulation = simulate_plan(lowered, self.setting.cluster, self.pricing(lowered))
+        """Simulate a plan, unless it cannot run."""
+        simulation = self.make(name, lambda: self.setting.simulate(plan))
+        if simulation is not None:
             self.found.append(Trial(name, estimate, plan, simulation))
-            self.num_ops += len(program.nodes)
+            self.num_ops += len(self.setting.task.program(plan.rows_per_microbatch).nodes)
 
     @property
     def time_ratio(self) -> float:

@@ -10,9 +10,11 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.planning import make_setting
+from trainyard.job.setting import Setting, apply
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.simulation.result import Simulation
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.task import Task
 from trainyard.program.flops import program_flops
 from trainyard.program.model import Model
 
@@ -22,7 +24,7 @@ def setting_of(
 ) -> Setting:
     """A model on a cluster given as text; it is built in no memory, and captured once for all strategies."""
     with torch.device("meta"):
-        return Setting(Task(build(*arguments), dtype), parse_cluster(cluster))
+        return make_setting(Task(build(*arguments), dtype), parse_cluster(cluster))
 
 
 def simulated(setting: Setting, strategies: str, optimizer: OptimizerConfig | None = None) -> Simulation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.job.footprint import ADAM_MIXED, model_state_bytes
+from trainyard.job.model_state import ADAM_MIXED, model_state_bytes
 from trainyard.published import PaperTable, Row
 
 TABLE_1: tuple[tuple[float, int, tuple[float, float, float]], ...] = (

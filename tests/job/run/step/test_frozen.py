@@ -11,11 +11,13 @@ from torch import nn
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.planning import make_setting
 from trainyard.job.run.checkpoint.folders import read_whole
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import FixedData
 from trainyard.job.run.train import train
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.setting import apply
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 
 WIDTH, ROWS = 8, 8
@@ -47,7 +49,7 @@ def half_frozen() -> Model:
 def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConfig, tmp_path: Path) -> None:
     """With two stages, rank 0 has nothing to train, and so no moments."""
     stages = 2 if "gpipe" in strategies else 1
-    setting = Setting(Task(half_frozen()), parse_cluster(f"{stages}x1xV100-16G"))
+    setting = make_setting(Task(half_frozen()), parse_cluster(f"{stages}x1xV100-16G"))
     plan = apply(parse_strategies(strategies), setting)
     data = FixedData(half_frozen().batch)
     whole = train(half_frozen, plan, data, TrainConfig(6, optimizer))
@@ -61,7 +63,7 @@ def test_goes_on_as_if_not_interrupted(strategies: str, optimizer: OptimizerConf
 @pytest.mark.parametrize(("strategies", "ranks"), [("data_parallel", 1), ("zero(stage=3)", 2)])
 def test_what_is_not_trained_is_kept_as_exact_as_it_was(strategies: str, ranks: int, tmp_path: Path) -> None:
     """Rounded for computing, not in the checkpoint."""
-    setting = Setting(Task(half_frozen(), "bfloat16"), parse_cluster(f"1x{ranks}xA100-40G"))
+    setting = make_setting(Task(half_frozen(), "bfloat16"), parse_cluster(f"1x{ranks}xA100-40G"))
     plan = apply(parse_strategies(strategies), setting)
     data = FixedData(half_frozen().batch)
     train(half_frozen, plan, data, TrainConfig(2, checkpoint=tmp_path))

@@ -15,11 +15,13 @@ from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
+from trainyard.job.planning import make_setting
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
+from trainyard.job.setting import apply
 from trainyard.job.simulation.memory import state_bytes
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.task import Task
 from trainyard.program import spmd
 from trainyard.program.model import Model
 
@@ -65,7 +67,7 @@ def adapted() -> Model:
 
 
 def planned(model: Model, strategies: str, cluster: str, dtype: str = "float32") -> Plan:
-    return apply(parse_strategies(strategies), Setting(Task(model, dtype), parse_cluster(cluster)))
+    return apply(parse_strategies(strategies), make_setting(Task(model, dtype), parse_cluster(cluster)))
 
 
 def lowered_of(model: Model, plan: Plan) -> Lowered:

@@ -12,13 +12,15 @@ from torch import nn
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.planning import make_setting
 from trainyard.job.run.checkpoint.folders import read_about, read_whole
 from trainyard.job.run.checkpoint.saved import complete_steps, path_of
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.run.train import train
-from trainyard.job.task import Setting, Task, apply
+from trainyard.job.setting import apply
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 
 BAD = 3
@@ -96,7 +98,7 @@ def layers() -> Model:
 @pytest.mark.parametrize("strategies", ["gpipe(stages=2, microbatches=2)", "zero(stage=3)"])
 def test_all_ranks_skip_the_same_steps(strategies: str, tmp_path: Path) -> None:
     """With two stages, only the last one has the loss; with ZeRO each rank has a part of the gradient."""
-    setting = Setting(Task(layers()), parse_cluster("2x1xV100-16G"))
+    setting = make_setting(Task(layers()), parse_cluster("2x1xV100-16G"))
     plans = (apply(parse_strategies(text), setting) for text in (strategies, "data_parallel"))
     config = TrainConfig(6, OptimizerConfig(lr=0.01), on_nonfinite="skip")
     two, other = (train(layers, plan, FunctionData(spoilt), config).metrics for plan in plans)

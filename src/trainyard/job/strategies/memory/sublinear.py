@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.task import Setting, Strategy
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import forward_ops
 from trainyard.program.program import Program, size_bytes, tensors_of
 
@@ -49,9 +49,11 @@ def sublinear(*, segments: int | None = None, budget_bytes: float | None = None)
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
     >>> plan = apply((("sublinear", sublinear(segments=2)),), setting)
     >>> plan.reasons[-1]
     '2 segments: kept are the activations at add_2; 153 ops are recomputed.'

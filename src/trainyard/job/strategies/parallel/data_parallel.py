@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.remesh import degree_left, resized
-from trainyard.job.task import Setting, Strategy
+from trainyard.job.setting import Setting, Strategy
 
 
 def data_parallel(*, degree: int | None = None, bucket_bytes: int = 25 * 2**20) -> Strategy:
@@ -31,9 +31,11 @@ def data_parallel(*, degree: int | None = None, bucket_bytes: int = 25 * 2**20) 
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
     >>> apply((("data_parallel", data_parallel()),), setting).data
     4
     """

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trainyard.job.plan import DATA, Plan, PlanError
 from trainyard.job.remesh import degree_left, resized
-from trainyard.job.task import Setting, Strategy
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import expert_weights
 
 
@@ -32,9 +32,11 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("moe-tiny")), parse_cluster("1x2xA100-80G"))
+    >>> setting = make_setting(Task(build("moe-tiny")), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("expert_parallel", expert_parallel()),), setting)
     >>> str(plan.placements["data"]["blocks.1.experts.up"])
     'S0'

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.cost.ops import Roofline
 from trainyard.job.balance import balanced_starts
 from trainyard.job.plan import PIPELINE, Plan, microbatches_text
-from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most
-from trainyard.job.task import Setting, Strategy, with_mesh
+from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most, with_mesh
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import forward_ops
 
 
@@ -53,9 +52,11 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny", 16)), parse_cluster("1x2xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny", 16)), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("gpipe", gpipe()),), setting)
     >>> plan.pipeline, plan.num_microbatches, plan.stage_starts
     (2, 8, ('native_layer_norm_2',))
@@ -65,7 +66,6 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
         num_stages = degree_left(setting, plan, PIPELINE, stages)
         count = microbatches_at_most(setting, plan, 4 * num_stages) if microbatches is None else microbatches
         program = microbatch_program(setting, count, plan.data)
-        op_seconds, device = Roofline(), setting.cluster.device(0)
         plan = with_mesh(
             setting,
             plan,
@@ -74,7 +74,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
             pipeline=num_stages,
             num_microbatches=count,
             schedule="gpipe",
-            stage_starts=balanced_starts(program, num_stages, lambda node: op_seconds(node, device)),
+            stage_starts=balanced_starts(program, num_stages, setting.op_table(program.num_rows)),
         )
         again = frozenset(node.name for node in forward_ops(program)) if recompute else frozenset[str]()
         why = (

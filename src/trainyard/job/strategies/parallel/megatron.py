@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
-from trainyard.job.footprint import adam_state, kept_bytes, model_state_bytes, num_trained
+from trainyard.job.model_state import adam_state, model_state_bytes, num_trained
 from trainyard.job.plan import TENSOR, Plan, PlanError
-from trainyard.job.remesh import microbatch_program
-from trainyard.job.task import Setting, Strategy, with_mesh
+from trainyard.job.remesh import microbatch_program, with_mesh
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program, tensor_of
@@ -66,8 +66,10 @@ def megatron(
     Examples
     --------
     >>> from trainyard import load_model, parse_cluster
-    >>> from trainyard.job.task import Task, apply
-    >>> setting = Setting(Task(load_model("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
+    >>> setting = make_setting(Task(load_model("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
     >>> plan = apply((("megatron", megatron(tensor=2, pipeline=2)),), setting)
     >>> plan.tensor, plan.pipeline, plan.data, plan.schedule.name
     (2, 2, 1, 'one_f_one_b')
@@ -256,4 +258,5 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
         num_ranks=degrees.data,
         num_frozen=(program.num_params - trained) / share,
     )
-    return state + kept_bytes(program) / (degrees.tensor * peers)
+    kept = float(setting.layer_table(rows * peers).kept_bytes.sum())
+    return state + kept / (degrees.tensor * peers)

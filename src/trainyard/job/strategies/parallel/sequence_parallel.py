@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from trainyard.job.plan import TENSOR, Plan, PlanError
-from trainyard.job.task import Setting, Strategy
+from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import (
     PRODUCTS,
     TensorParallelRegion,
@@ -47,9 +47,11 @@ def sequence_parallel() -> Strategy:
     --------
     >>> from trainyard.hardware.parse import parse_cluster
     >>> from trainyard.job.strategies.parallel.megatron import megatron
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x2xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x2xA100-80G"))
     >>> steps = ("megatron", megatron(tensor=2)), ("sequence_parallel", sequence_parallel())
     >>> str(apply(steps, setting).placements["tensor"]["add_1"])
     'S1'
@@ -87,9 +89,11 @@ def selective_recompute() -> Strategy:
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
     >>> plan = apply((("selective_recompute", selective_recompute()),), setting)
     >>> {"_softmax", "dropout_1"} <= plan.recompute, "addmm" in plan.recompute
     (True, False)

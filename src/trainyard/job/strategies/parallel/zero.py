@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.footprint import ADAM_MIXED, model_state_bytes, num_trained
+from trainyard.job.model_state import ADAM_MIXED, model_state_bytes, num_trained
 from trainyard.job.plan import DATA, Plan, PlanError
 from trainyard.job.remesh import degree_left, resized
-from trainyard.job.task import Setting, Strategy
+from trainyard.job.setting import Setting, Strategy
 
 _SHARED = {
     1: "optimizer state",
@@ -51,9 +51,11 @@ def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
     Examples
     --------
     >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.task import Task, apply
+    >>> from trainyard.job.planning import make_setting
+    >>> from trainyard.job.setting import apply
+    >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
-    >>> setting = Setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
+    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
     >>> plan = apply((("zero", zero(stage=3)),), setting)
     >>> plan.data, plan.zero_stage
     (4, 3)

@@ -1,0 +1,101 @@
+"""A setting whose answers come from the lowering and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from numpy.typing import ArrayLike
+
+from trainyard.cost.ops import OpSeconds, Roofline
+from trainyard.engine.timer import TaskTimer
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
+from trainyard.job import tabulate
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.plan import Plan
+from trainyard.job.setting import RunnerUp, Setting
+from trainyard.job.simulate import Simulation, simulate_plan
+from trainyard.job.simulation.traces import measured_ops
+from trainyard.job.tables import LayerTable, OpTable, TensorTable
+from trainyard.job.tabulate import NodeSeconds
+from trainyard.program.flops import program_flops
+from trainyard.program.program import Program
+
+__all__ = ["SimulatedSetting"]
+
+_Table = TypeVar("_Table", OpTable, TensorTable, LayerTable)
+
+_MAX_REMEMBERED = 32  # a timeline of a large plan has a million tasks
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedSetting(Setting):
+    """A setting that simulates plans as they would run.
+
+    Attributes
+    ----------
+    runners_up : what the last search reported.
+    """
+
+    runners_up: list[RunnerUp] = field(default_factory=list, init=False, repr=False)
+    _tables: dict[tuple[type, int, DeviceSpec | None], object] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _simulated: list[tuple[Plan, Simulation]] = field(default_factory=list, init=False, repr=False)
+
+    def simulate(self, plan: Plan) -> Simulation:
+        """Lower a plan and simulate a step of it."""
+        decision = replace(plan, made_by=(), reasons=())
+        for known, simulation in self._simulated:
+            if known == decision:
+                return simulation
+        program = self.task.program(plan.rows_per_microbatch)
+        simulation = _simulate(lower(program, plan), self.cluster, float(program_flops(program)))
+        self._simulated.append((decision, simulation))
+        del self._simulated[:-_MAX_REMEMBERED]
+        return simulation
+
+    def op_table(self, num_rows: int, device: DeviceSpec | None = None) -> OpTable:
+        """The ops of a microbatch of the whole model."""
+        make = partial(tabulate.op_table, seconds=self._seconds_on(device))
+        return self._table(OpTable, num_rows, device, make)
+
+    def tensor_table(self, num_rows: int) -> TensorTable:
+        """What such a microbatch has in memory."""
+        return self._table(TensorTable, num_rows, None, tabulate.tensor_table)
+
+    def layer_table(self, num_rows: int, device: DeviceSpec | None = None) -> LayerTable:
+        """What every layer of the model costs for such a microbatch."""
+        make = partial(tabulate.layer_table, seconds=self._seconds_on(device))
+        return self._table(LayerTable, num_rows, device, make)
+
+    def _seconds_on(self, device: DeviceSpec | None) -> NodeSeconds:
+        where = device or self.cluster.device(0)
+        return lambda node: self.op_seconds(node, where)
+
+    def _table(
+        self, kind: type[_Table], num_rows: int, device: DeviceSpec | None, make: Callable[[Program], _Table]
+    ) -> _Table:
+        key = (kind, num_rows, device)
+        if key not in self._tables:
+            self._tables[key] = make(self.task.program(num_rows))
+        found = self._tables[key]
+        assert isinstance(found, kind)
+        return found
+
+    def task_timer(self, resources: ArrayLike, predecessors: ArrayLike) -> TaskTimer:
+        """A timer of a small graph of tasks; see `trainyard.engine.timer`."""
+        return TaskTimer(resources, predecessors)
+
+    def report(self, runners_up: Sequence[RunnerUp]) -> None:
+        """Keep what a search considered."""
+        self.runners_up[:] = runners_up
+
+
+def _simulate(lowered: Lowered, cluster: Cluster, flops_per_microbatch: float) -> Simulation:
+    """Simulate what was lowered; ops take what was measured where the cluster is this machine, else the roofline."""
+    op_seconds: OpSeconds = Roofline() if cluster.profile is None else measured_ops([lowered], cluster)
+    return simulate_plan(lowered, cluster, op_seconds, flops_per_microbatch=flops_per_microbatch)
