@@ -12,8 +12,9 @@ from torch import fx
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
 from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.buckets import is_sharded
+from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.in_place import products_in_place
-from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.lower.lower import Lowered, StageProgram
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Place, has_signature, signature
 from trainyard.job.plan import Plan
