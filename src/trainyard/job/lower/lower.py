@@ -14,6 +14,7 @@ from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.calls import Call, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut
+from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
 from trainyard.job.lower.update import Update, write_update
 from trainyard.job.optimizer import OptimizerConfig
@@ -293,7 +294,10 @@ def _stage(
         writers.append(write("B", backward))
     for bucket in ready:
         writers[-1].accumulate(bucket, grads)
-    return StageProgram(stage, _close(parts, stage, writers, results), buckets, frozen)
+    segments = _close(parts, stage, writers, results)
+    for segment in segments.values():
+        write_in_place(segment.graph, plan, buckets)
+    return StageProgram(stage, segments, buckets, frozen)
 
 
 def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:

@@ -12,7 +12,7 @@ from torch import fx
 
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.calls import Call, Delivery
-from trainyard.job.lower.in_place import products_in_place, write_in_place
+from trainyard.job.lower.in_place import apply_writes
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
@@ -21,7 +21,6 @@ from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.reuse import reuse_operands
 from trainyard.job.run.step.state import State, Values, local_part
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
@@ -88,7 +87,7 @@ class Executor:
         self._add_unused(values)
         self.optimizer = Optimizer(lowered.optimizer, self.state)
         self.functions = {
-            (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
+            (s.stage, kind): self._runnable(seg.graph_module)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
@@ -100,7 +99,7 @@ class Executor:
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
         if lowered.totals is not None:
-            self.compute_totals = self._runnable(lowered.totals.graph_module, ())
+            self.compute_totals = self._runnable(lowered.totals.graph_module)
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []
@@ -113,17 +112,11 @@ class Executor:
         }
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
 
-    def _runnable(
-        self, graph_module: fx.GraphModule, buckets: tuple[Bucket, ...]
-    ) -> Callable[[list[Any]], Any]:
+    def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
         bound = on_device(bind(graph_module, self), self.device)
-        kept = products_in_place(graph_module.graph, self.plan, buckets)
-        views = {node.name: self.state.buckets[name].grad_views[i] for node, (name, i) in kept.items()}
-        write_in_place(bound, views)
-        if self.device.type == "cpu":
-            reuse_operands(bound.graph)
-            bound.recompile()
+        apply_writes(bound, lambda bucket, place: self.state.buckets[bucket].grad_views[place])
+        bound.recompile()
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
