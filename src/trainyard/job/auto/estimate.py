@@ -13,6 +13,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
+from trainyard.job.schedules import make_schedule, peak_awaiting_backward
 from trainyard.job.tables import Floats, LayerTable
 
 _MASTER_AND_MOMENTS_BYTES = 12  # float32 master, and Adam's two moments
@@ -129,7 +130,8 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
     state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
     state += trained * _MASTER_AND_MOMENTS_BYTES / shared
-    kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
+    held = in_flight(point.schedule, p, point.num_microbatches, point.stages_per_rank)
+    kept = by_rank(stages.kept_bytes) * held
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
         working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
@@ -199,8 +201,13 @@ def _rounded_collective_s(
     return collective_cost(cluster, kind, groups[0], num_bytes, groups).seconds
 
 
-def _in_flight(point: Point, rank: int) -> float:
-    """Microbatches whose activations a pipeline rank holds at most, in units of all its stages."""
-    p, v = point.pipeline, point.stages_per_rank
-    held = p - rank if v == 1 else (2 * (p - rank - 1) + (v - 1) * p + 1) / v
-    return min(point.num_microbatches, held)
+@lru_cache(maxsize=4096)
+def in_flight(schedule: str, num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Floats:
+    """Microbatches whose activations each pipeline rank holds at most, in units of all its stages.
+
+    From the order of the schedule's actions. The schedules of the space hold no more of many microbatches than of two per
+    rank.
+    """
+    few = min(num_microbatches, 2 * num_ranks)
+    held: Floats = np.array(peak_awaiting_backward(make_schedule(schedule, num_ranks, few, stages_per_rank)))
+    return held / stages_per_rank

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import current_process, get_context
 from typing import Any, TypeVar
 
@@ -58,21 +56,3 @@ def _inherit(function: Callable[[Any], Any]) -> None:
 
 def _call(item: Any) -> Any:
     return _inherited(item)
-
-
-@contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Within it, cycles of garbage are looked for only after many new objects.
-
-    Planning makes millions of objects that are nearly all kept (graphs refer to themselves everywhere), and looking
-    through them again and again takes a fifth of its time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(2_000_000, 20, 100)
-    try:
-        yield
-    finally:
-        # What was made is old now: the next collection need not look through all of it.
-        gc.freeze()
-        gc.unfreeze()
-        gc.set_threshold(*before)
