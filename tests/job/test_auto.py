@@ -241,7 +241,7 @@ def test_probes_stand_for_all_blocks():
     sharding = Sharding(1, False, False, 1, 8)
     short, whole = Probes(setting), Probes(setting)
     whole.truncated = truncate(setting.task.model, kept=99)
-    whole.task = setting.task
+    whole.short = setting
     for probes in (short, whole):
         probes.probe([sharding])
     assert short.truncated.count == 6
