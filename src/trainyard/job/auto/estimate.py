@@ -148,8 +148,8 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
         return work_s
     send_s = _collective_s(cluster, "send", 2, point.data * point.tensor, 1, stages.output_bytes)
     ramp_s = float(per_microbatch_s.sum() - slowest_s) / point.stages_per_rank
-    if point.schedule.startswith("zero_bubble"):
-        # Weight gradients fill the ramp down; what is left is (p - 1)(F + I - W) (arXiv 2401.10241, table 2).
+    if _splits_backward(point.schedule):
+        # Weight gradients fill the ramp down; in H1 (p - 1)(F + I - W) is left (arXiv 2401.10241, table 2).
         weight_s = (stages.backward_s - stages.recompute_s).sum() / 2
         ramp_s = max(0.0, ramp_s - 2 * weight_s * (point.pipeline - 1) / point.pipeline)
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
@@ -199,6 +199,12 @@ def _rounded_collective_s(
 ) -> float:
     groups = tuple(tuple(first + stride * i for i in range(size)) for first in range(num_groups))
     return collective_cost(cluster, kind, groups[0], num_bytes, groups).seconds
+
+
+@lru_cache
+def _splits_backward(schedule: str) -> bool:
+    """Whether weight gradients are actions of their own."""
+    return any(action.kind == "W" for action in make_schedule(schedule, 1, 1).actions[0])
 
 
 @lru_cache(maxsize=4096)
