@@ -19,18 +19,18 @@ def map_forked(
     items: Sequence[_Item],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[_Result]:
-    """Results in the order of the items, computed by as many processes as there are cores; in one that must end with
-    another, by itself.
+    """Results in the order of the items, computed by as many processes as there are cores.
 
-    The function and all that it refers to is inherited, not pickled; items and results are. It must use neither
-    threads nor an accelerator, which a forked process has lost.
+    A process that may have no children, a daemonic one, computes all of them itself. The function and all that it
+    refers to is inherited, not pickled; items and results are. It must use neither threads nor an accelerator, which a
+    forked process has lost.
 
     Parameters
     ----------
     meanwhile : what this process does while it would wait for the others.
     """
     num_processes = min(len(items), len(os.sched_getaffinity(0)))
-    if num_processes <= 1 or current_process().daemon:  # which may not have children
+    if num_processes <= 1 or current_process().daemon:
         yield from map(function, items)
         return
     with ProcessPoolExecutor(num_processes, get_context("fork"), _inherit, (function,)) as pool:
