@@ -19,7 +19,7 @@ from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Trial, Trials
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
-from trainyard.job.simulation.result import size_text, usable_bytes
+from trainyard.job.sizes import size_text
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000
@@ -69,7 +69,7 @@ def search(setting: Setting) -> Plan:
 
 def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials) -> None:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
-    usable = usable_bytes(setting.cluster.device(0).memory_bytes)
+    usable = setting.usable_bytes(setting.cluster.device(0))
     for i, candidate in enumerate(fitting):
         best, count = trials.best, len(trials.found)
         if best is not None:
