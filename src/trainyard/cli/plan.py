@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from trainyard.cli.bounds import ROWS
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.splitting import SplittingOptions
+from trainyard.cli.step_options import StepOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(SplittingOptions, Common):
+class Options(StepOptions, Common):
     """Find a plan for a model on a cluster, and say why."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -59,6 +59,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                 options.dtype,
                 lambda what, done: change(f"{what} ({done:.0%})"),
                 options.statistics,
+                optimizer=options.optimizer_config(),
             )
     except DoesNotFitError as error:
         document = {"model": options.model, "cluster": options.cluster, "fits": False, "reason": str(error)}
