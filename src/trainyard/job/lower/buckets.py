@@ -53,7 +53,10 @@ class Bucket:
     name : unique in the plan.
     paths, shapes : the parameters in the order in which the forward pass uses them.
     num_elements : of the buffer, padded so that ``num_shards`` parts are equal.
-    num_shards : data-parallel ranks that share the state of this bucket; 1 where each keeps it.
+    num_shards : data-parallel ranks that share the optimizer's state of this bucket; 1 where each keeps it.
+    gradients_shared : whether gradients are reduced for every microbatch, and each rank keeps its part. What several
+        stages use is summed over them first, at the end of the step, and only then cut.
+    parameters_shared : whether each rank keeps its part of the values only, and they are gathered on use.
     reduced : whether gradients are summed over the data axis; not for parameters that are cut along it.
     stages : stages whose gradients are summed, more than one for a tied parameter.
     num_copies : ranks that hold the same elements, along the tensor axis and the stages.
@@ -68,6 +71,8 @@ class Bucket:
     shapes: tuple[tuple[int, ...], ...]
     num_elements: int
     num_shards: int
+    gradients_shared: bool
+    parameters_shared: bool
     reduced: bool
     stages: tuple[int, ...]
     num_copies: int
@@ -98,14 +103,6 @@ class Bucket:
         """The parameters' shapes in a flat buffer of ``num_elements``."""
         parts = flat[: sum(self.sizes)].split(list(self.sizes))
         return tuple(p.view(s) for p, s in zip(parts, self.shapes, strict=True))
-
-
-def is_sharded(plan: Plan, bucket: Bucket) -> bool:
-    """Whether the gradients of a bucket are reduced for every microbatch and kept as a part.
-
-    What several stages use is summed over them first, at the end of the step, and only then cut.
-    """
-    return bucket.num_shards > 1 and plan.zero_stage >= 2 and len(bucket.stages) == 1
 
 
 def make_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
@@ -174,6 +171,8 @@ def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
         tuple(p.shape for p in group),
         -(-total // num_shards) * num_shards,
         num_shards,
+        num_shards > 1 and plan.zero_stage >= 2 and len(stages) == 1 and first.trainable,
+        num_shards > 1 and plan.zero_stage == 3,
         reduced,
         stages,
         copies,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trainyard.job.lower.buckets import Bucket, is_sharded
+from trainyard.job.lower.buckets import Bucket
 from trainyard.job.plan import Plan
 from trainyard.program import spmd
 from trainyard.program.program import tensor_of
@@ -61,7 +61,7 @@ def write_into_gradients(graph: fx.Graph, plan: Plan, buckets: Iterable[Bucket])
             continue
         name, grads = node.args
         bucket = by_name[str(name)]
-        if is_sharded(plan, bucket):
+        if bucket.gradients_shared:
             continue
         for place, (grad, shape) in enumerate(zip(grads, bucket.shapes, strict=True)):
             if grad.target is _ATEN.mm.default and len(grad.users) == 1 and grads.count(grad) == 1:

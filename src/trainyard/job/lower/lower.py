@@ -266,7 +266,7 @@ def _stage(
     ops = [n for n in program.graph.nodes if parts.stage_of.get(n) == stage and n in parts.live]
     used = _params_in_order(program, ops, parts, stage, params)
     buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
-    gathered = [b for b in (*buckets, *frozen) if b.num_shards > 1 and plan.zero_stage == 3]
+    gathered = [b for b in (*buckets, *frozen) if b.parameters_shared]
     split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
     grads = {path: terms[stage] for path, terms in parts.contributions.items() if stage in terms}
 

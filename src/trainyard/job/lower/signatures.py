@@ -13,7 +13,7 @@ from torch import fx
 
 from trainyard.cost.ops import BufferOp
 from trainyard.job.lower import ops
-from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, is_sharded
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, Plan
@@ -218,7 +218,7 @@ def _gather_params(node: fx.Node, place: Place) -> Signature:
 
 def _accumulate_grads(node: fx.Node, place: Place) -> Signature:
     bucket = place.bucket(node)
-    if is_sharded(place.plan, bucket):
+    if bucket.gradients_shared:
         passes = (PassOver("accumulate", bucket.share), PassOver("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
         held = (Held(flat_and_part, "wait"), Held(place.staged_bytes(bucket), "message"))

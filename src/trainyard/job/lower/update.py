@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx, nn
 
 from trainyard.job.lower import ops
-from trainyard.job.lower.buckets import Bucket, is_sharded
+from trainyard.job.lower.buckets import Bucket
 from trainyard.job.plan import Plan
 
 
@@ -71,7 +71,7 @@ def _gradients(plan: Plan, buckets: Sequence[Bucket], losses: Sequence[str]) -> 
     for _, same in sorted(shared.items()):
         _sum_shared(graph, plan, same)
     for bucket in buckets:
-        if bucket.reduced and not is_sharded(plan, bucket):
+        if bucket.reduced and not bucket.gradients_shared:
             _call(graph, ops.wait_reduction, bucket.name)
     graph.output(None)
     return graph
@@ -106,7 +106,7 @@ def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
 
 def _weights(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
     graph = fx.Graph()
-    gathered = [b.name for b in buckets if b.num_shards > 1 and plan.zero_stage < 3]
+    gathered = [b.name for b in buckets if b.num_shards > 1 and not b.parameters_shared]
     for bucket in buckets:
         if bucket.name in gathered:
             _call(graph, ops.start_weights, bucket.name)

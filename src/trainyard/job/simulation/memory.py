@@ -11,7 +11,6 @@ from torch import fx
 
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
 from trainyard.job.footprint import node_bytes, storage_of
-from trainyard.job.lower.buckets import is_sharded
 from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.lower import Lowered, StageProgram
 from trainyard.job.lower.segment import Segment
@@ -80,16 +79,15 @@ def element_bytes(plan: Plan) -> int:
 
 def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state that a rank holds all the time, by kind."""
-    plan, width = lowered.plan, element_bytes(lowered.plan)
+    width = element_bytes(lowered.plan)
     found = dict.fromkeys(MEMORY_KINDS, 0)
     for bucket in (b for s in stages for b in s.buckets):
         share = bucket.num_elements // bucket.num_shards
-        gathered = bucket.num_shards > 1 and plan.zero_stage == 3
-        weights = 0 if gathered else bucket.num_elements * width
+        weights = 0 if bucket.parameters_shared else bucket.num_elements * width
         # In float32 what the optimizer updates is a part of the weights themselves.
-        master = 4 * share if gathered or width != 4 else 0
+        master = 4 * share if bucket.parameters_shared or width != 4 else 0
         found["parameters"] += weights + master
-        found["gradients"] += 4 * (share if is_sharded(plan, bucket) else bucket.num_elements)
+        found["gradients"] += 4 * (share if bucket.gradients_shared else bucket.num_elements)
         found["optimizer"] += 4 * share * len(lowered.optimizer.moments)
     found["parameters"] += sum(b.share * b.element_bytes for s in stages for b in s.frozen)
     trained = {p for s in stages for b in s.buckets for p in b.paths}

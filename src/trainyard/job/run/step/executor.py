@@ -79,7 +79,6 @@ class Executor:
             values,
             getattr(torch, plan.dtype),
             device,
-            plan.zero_stage,
             plan.num_microbatches,
         )
         self.params = self.state.param_views()

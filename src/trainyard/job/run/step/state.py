@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param, is_sharded
+from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param
 from trainyard.job.plan import DATA, TENSOR
 from trainyard.job.run.step.mesh import Mesh, gather_into, scatter_from
 from trainyard.program.placement import Placement, Shard
@@ -86,13 +86,11 @@ class State:
         values: Values,
         dtype: torch.dtype,
         device: torch.device,
-        zero_stage: int,
         steps_accumulated: int,
     ) -> None:
         self.mesh = mesh
         self.dtype = dtype
         self.device = device
-        self.zero_stage = zero_stage
         self.num_microbatches = steps_accumulated
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
         self.frozen = {b.name: self._make_frozen(b, params, values) for b in frozen}
@@ -111,11 +109,13 @@ class State:
         flat = flat.to(self.device)
         share = bucket.share
         own = slice(self.shard_index(bucket) * share, (self.shard_index(bucket) + 1) * share)
-        gathered = bucket.num_shards > 1 and self.zero_stage == 3
-        weights = None if gathered else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
+        weights = (
+            None
+            if bucket.parameters_shared
+            else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
+        )
         master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
-        sharded = is_sharded(self.mesh.plan, bucket)
-        grads = torch.zeros(share if sharded else bucket.num_elements, device=self.device)
+        grads = torch.zeros(share if bucket.gradients_shared else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
 
     def _make_frozen(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> FrozenState:
