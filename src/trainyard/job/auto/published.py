@@ -10,7 +10,6 @@ from trainyard.job.auto.trials import Trials
 from trainyard.job.model_state import adam_state, model_state_bytes
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.setting import Setting, apply, first_plan
-from trainyard.job.simulation.result import usable_bytes
 from trainyard.job.tables import OpTable
 from trainyard.program.program import tensor_of
 
@@ -72,7 +71,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
     state = adam_state(plan.dtype, plan.zero_stage)
     needed = model_state_bytes(trained / shared, state, zero_stage=plan.zero_stage, num_ranks=plan.data)
-    return needed <= usable_bytes(max(d.memory_bytes for d in setting.cluster.devices))
+    return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 
 
 def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:

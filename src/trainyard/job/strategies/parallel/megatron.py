@@ -186,7 +186,7 @@ def _degrees(
     if asked[0] is not None and asked[1] is not None:
         return max(fits, key=lambda d: d.data)
     fits.sort(key=lambda d: (d.tensor * d.pipeline, -d.tensor, -d.data))
-    room = memory_fraction * min(device.memory_bytes for device in setting.cluster.devices)
+    room = memory_fraction * min(device.usable_bytes for device in setting.cluster.devices)
     needs = [(_device_bytes(setting, d, microbatch_rows), d) for d in fits]
     for need, degrees in needs:
         if need <= room:
