@@ -14,7 +14,7 @@ import yaml
 from trainyard.cli import main as cli
 from trainyard.cli.screen import plain
 from trainyard.hardware.cluster import Cluster
-from trainyard.hardware.overhead import MemoryOverhead
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import load_plan
 from trainyard.report.comparison_page import comparison_page
@@ -58,7 +58,7 @@ def small_cluster(tmp_path):
     """The path of a cluster whose devices have 100 kB."""
     path = tmp_path / "small.yaml"
     (node,) = parse_cluster("1x2xT4").nodes
-    small = tuple(replace(d, memory_bytes=100_000, overhead=MemoryOverhead()) for d in node.devices)
+    small = tuple(replace(d, memory_bytes=100_000, overhead=NO_OVERHEAD) for d in node.devices)
     path.write_text(Cluster("small", (replace(node, devices=small),)).to_yaml())
     return str(path)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.cost.overhead import Communicator, communication_buffer_bytes, fragmentation_bytes
-from trainyard.hardware.overhead import MemoryOverhead
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 
 MIB = 2**20
@@ -43,8 +43,10 @@ def test_measured_all_reduce_of_4_a100() -> None:
 
 def test_processors_hold_nothing_beside_tensors() -> None:
     assert buffers("1x4xTPUv3", ((0, 1, 2, 3), {"all_reduce"})) == 0
-    assert fragmentation_bytes(MemoryOverhead(), 10**9) == 0
+    assert fragmentation_bytes(NO_OVERHEAD, 10**9) == 0
 
 
 def test_fragments_are_a_share_of_what_comes_and_goes() -> None:
-    assert fragmentation_bytes(parse_cluster("1x1xA100-80G").device(0).overhead, 10**9) == 22 * MIB + 5 * 10**7
+    assert (
+        fragmentation_bytes(parse_cluster("1x1xA100-80G").device(0).overhead, 10**9) == 22 * MIB + 5 * 10**7
+    )

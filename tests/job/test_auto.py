@@ -11,7 +11,7 @@ import pytest
 from small_models import batch_norm, count_layers, wide
 
 from trainyard.hardware.cluster import Cluster
-from trainyard.hardware.overhead import MemoryOverhead
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.estimate import cut_stages, estimate
 from trainyard.job.auto.forked import map_forked
@@ -33,7 +33,7 @@ CLUSTER = "1x4xV100-32G"
 def small_memory(num_bytes: int, devices: int = 1) -> Cluster:
     """Devices with so little memory, all of it for tensors."""
     (node,) = parse_cluster(f"1x{devices}xT4").nodes
-    small = tuple(replace(d, memory_bytes=num_bytes, overhead=MemoryOverhead()) for d in node.devices)
+    small = tuple(replace(d, memory_bytes=num_bytes, overhead=NO_OVERHEAD) for d in node.devices)
     return Cluster("small", (replace(node, devices=small),))
 
 

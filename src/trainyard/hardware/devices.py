@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trainyard.hardware.errors import HardwareError, unknown_name
-from trainyard.hardware.overhead import MemoryOverhead
+from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.reading import Section, raised_as
 
 __all__ = ["DTYPES", "DeviceSpec", "Efficiency"]
@@ -91,7 +91,7 @@ class DeviceSpec:
     source: str
     collective_launch_s: float = 20e-6
     host_bandwidth_bytes_per_s: float = 12e9
-    overhead: MemoryOverhead = MemoryOverhead()
+    overhead: MemoryOverhead = NO_OVERHEAD
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -260,7 +260,7 @@ class DeviceSpec:
             efficiency.what, peaks.what = f"efficiency of {name!r}", f"peak_flops_per_s of {name!r}"
             efficiency.refuse_unknown(_EFFICIENCY)
             optional = {field: given.number(field, 0.0) for field in _OPTIONAL if field in given}
-            overhead = _overhead(given) if "overhead" in given else MemoryOverhead()
+            overhead = _overhead(given) if "overhead" in given else NO_OVERHEAD
             return cls(
                 name=name,
                 memory_bytes=int(given.positive("memory_bytes")),

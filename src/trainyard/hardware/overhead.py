@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from trainyard.hardware.errors import HardwareError
 
-__all__ = ["MemoryOverhead"]
+__all__ = ["NO_OVERHEAD", "MemoryOverhead"]
 
 
 @dataclass(frozen=True)
@@ -62,3 +62,11 @@ class MemoryOverhead:
             raise HardwareError(
                 f"fragmented_fraction is {self.fragmented_fraction}; allowed: a fraction in [0, 1)"
             )
+
+
+NO_OVERHEAD = MemoryOverhead()
+"""Of a device whose memory is all for tensors.
+
+That is so of a process on the processors of this machine, but for 5 MiB: processes are forked from one that has loaded
+PyTorch and share its pages, and what gloo copies aside is counted as memory of the op.
+"""

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.interconnects import INTERCONNECTS, Interconnect
-from trainyard.hardware.overhead import MemoryOverhead
 from trainyard.hardware.nodes import cube_mesh_node, pcie_node, switched_node, torus_node
+from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.hardware.topology import NodeTopology
 
 __all__ = ["DEVICES", "NODE_PRESETS", "NodePreset", "device_named", "node_topology"]
@@ -70,7 +70,7 @@ _FRAGMENTED_FRACTION = 0.05
 
 def _overhead(name: str, memory_bytes: int) -> MemoryOverhead:
     if name not in _HELD:
-        return MemoryOverhead()
+        return NO_OVERHEAD
     reported_gib, context_gib, workspace_mib, (channels, peer_channels) = _HELD[name]
     return MemoryOverhead(
         driver_bytes=memory_bytes - int(reported_gib * _GIB),

@@ -37,11 +37,16 @@ def _buffer_bytes(
     rank = at * per_stage
     groups: list[tuple[Sequence[int], set[str]]] = [
         (range(pipeline * per_stage), {"all_reduce"}),
-        (range(rank, rank + per_stage, tensor), {"all_reduce"} | ({"all_to_all"} if has_all_to_all else set())),
+        (
+            range(rank, rank + per_stage, tensor),
+            {"all_reduce"} | ({"all_to_all"} if has_all_to_all else set()),
+        ),
         (range(rank, rank + tensor), {"all_reduce"}),
     ]
     if pipeline > 1:
         steps = [step for step in (-1, 1) if is_circular or 0 <= at + step < pipeline]
         groups += [((rank, (at + step) % pipeline * per_stage), {"send"}) for step in steps for _ in range(2)]
-    communicators = [Communicator(tuple(ranks), frozenset(kinds)) for ranks, kinds in groups if len(ranks) > 1]
+    communicators = [
+        Communicator(tuple(ranks), frozenset(kinds)) for ranks, kinds in groups if len(ranks) > 1
+    ]
     return communication_buffer_bytes(cluster, rank, communicators)

@@ -71,7 +71,9 @@ def _members(plan: Plan, group: MessageGroup, at: Mapping[str, int]) -> tuple[in
     return tuple(plan.rank_at(**{**at, group: index}) for index in range(size))
 
 
-def overhead_by_kind(lowered: Lowered, cluster: Cluster, rank: int, used: Mapping[str, int]) -> dict[str, int]:
+def overhead_by_kind(
+    lowered: Lowered, cluster: Cluster, rank: int, used: Mapping[str, int]
+) -> dict[str, int]:
     """Bytes that a rank of a plan holds beside tensors, by kind.
 
     Parameters
