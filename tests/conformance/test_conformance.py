@@ -8,6 +8,7 @@ from cases import CASES, MODELS, ROWS, Case, params, plan_of, task
 
 from trainyard.job.catalog import CATALOG, parse_strategies
 from trainyard.job.lower.lower import lower
+from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError, parse_plan
 from trainyard.job.planning import make_setting
 from trainyard.job.schedules import check
@@ -39,6 +40,7 @@ def test_plan_is_valid_or_refused_with_advice(case: Case) -> None:
     assert plan.model == case.model
     # It can be run.
     lowered = lower(setting.task.program(plan.rows_per_microbatch), plan)
+    verify(lowered)
     assert len(lowered.stages) == plan.schedule.num_stages
     assert all(stage.segments["F"].outputs for stage in lowered.stages)
     # It says what it does, and who decided.

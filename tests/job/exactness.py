@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import verify
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import DATA, TENSOR, Plan, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
@@ -227,6 +228,7 @@ def _plan_of(cell: Cell) -> Plan:
 def _run_of(plan: Plan, answers: Sequence[Any]) -> Run:
     program = task_of(plan.model, plan.num_rows, plan.dtype).program(plan.rows_per_microbatch)
     lowered = lower(program, plan)
+    verify(lowered)
     parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
     results = answers[0][2]
     for _, _, others in answers:

@@ -13,14 +13,15 @@ from small_models import batch_norm, count_layers, wide
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.auto.estimate import cut_stages, estimate
+from trainyard.job.auto.estimate import cut_stages, estimate, in_flight
 from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probes import Probes
-from trainyard.job.auto.space import Point, Sharding
+from trainyard.job.auto.space import SCHEDULES, Point, Sharding
 from trainyard.job.catalog import published_strategies
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError, parse_plan
 from trainyard.job.planning import Infeasible, compare, load_model, make_setting, plan, simulate
+from trainyard.job.schedules import dry_run, make_schedule
 from trainyard.job.tables import COLUMNS, LayerTable
 from trainyard.job.task import Task
 from trainyard.program.blocks import block_path
@@ -195,6 +196,15 @@ def test_stages_are_cut_by_memory_where_those_of_equal_time_do_not_fit():
     assert list(cut_stages(layers, 2, "memory").elements) == [10_200, 10_000]
 
 
+@pytest.mark.parametrize(("schedule", "per_rank"), SCHEDULES)
+def test_many_microbatches_hold_no_more_than_two_per_rank(schedule, per_rank):
+    for ranks, count in ((2, 1), (4, 2), (4, 4), (4, 20), (8, 48)):
+        if per_rank == 1 or count % ranks == 0:
+            run = dry_run(make_schedule(schedule, ranks, count, per_rank), dict.fromkeys("FBIW", 1.0))
+            held = in_flight(schedule, ranks, count, per_rank)
+            assert (per_rank * held).tolist() == list(run.peak_awaiting_backward)
+
+
 def test_costs_between_probes_are_those_of_a_probe():
     setting = make_setting(Task(wide(64)), parse_cluster("1x1xA100-80G"))
     probed, between = Probes(setting), Probes(setting)
@@ -230,7 +240,7 @@ def test_probes_stand_for_all_blocks():
     sharding = Sharding(1, False, False, 1, 8)
     short, whole = Probes(setting), Probes(setting)
     whole.truncated = truncate(setting.task.model, kept=99)
-    whole.task = setting.task
+    whole.short = setting
     for probes in (short, whole):
         probes.probe([sharding])
     assert short.truncated.count == 6

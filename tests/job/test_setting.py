@@ -6,14 +6,17 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.planning import make_setting, simulate_task
+from trainyard.job.remesh import resized
 from trainyard.job.setting import Setting, first_plan
 from trainyard.job.task import Task
 from trainyard.program.flops import node_flops
 from trainyard.program.model import Model
+from trainyard.program.placement import Shard
 
 ROWS = 6
 
@@ -93,6 +96,31 @@ def test_layers(setting: Setting) -> None:
     assert table.kept_bytes.tolist() == [4 * 48, 4 * 12]
     assert table.output_bytes.tolist() == [4 * 48, 0]
     assert table.param_elements.tolist() == table.trained_elements.tolist() == [32, 18]
+
+
+def test_layers_of_one_rank(setting: Setting) -> None:
+    """The first product cut by columns, the second by rows: half of both, and a sum over two ranks."""
+    place = parse_cluster("1x2xT4")
+    here = replace(setting, cluster=place)
+    plan = resized(here, first_plan(here), tensor=2)
+    cut = {"up.weight": Shard(0), "down.weight": Shard(1)}
+    table = here.rank_layer_table(replace(plan, placements={"tensor": cut}))
+    sum_s = collective_cost(place, "all_reduce", (0, 1), 4 * 12).seconds
+    assert table.forward_s.tolist() == [192, pytest.approx(96 + sum_s, abs=1e-9)]
+    assert table.kept_bytes.tolist() == [4 * 24, 4 * 12]
+    assert table.param_elements.tolist() == [16, 8 + 2]
+    whole = here.rank_layer_table(plan)
+    assert whole.forward_s.tolist() == setting.layer_table(ROWS).forward_s.tolist()
+
+
+def test_the_same_setting_of_another_model(setting: Setting) -> None:
+    other = Model(
+        "square", nn.Linear(4, 4), lambda net, batch: net(batch["x"]).sum(), {"x": torch.zeros(ROWS, 4)}
+    )
+    found = setting.of_model(other)
+    assert (found.cluster, found.op_seconds) == (setting.cluster, setting.op_seconds)
+    # No layer holds its parameters, and the weight is read through a transposed view.
+    assert found.layer_table(ROWS).param_elements.tolist() == [20]
 
 
 def test_tables_are_of_the_rows_that_are_asked_for(setting: Setting) -> None:

@@ -12,12 +12,13 @@ from torch import nn
 
 from trainyard.cost.ops import Roofline
 from trainyard.hardware.parse import parse_cluster
+from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
-from trainyard.job.schedule import Action, Schedule, parse_action
+from trainyard.job.schedule import Schedule, parse_action
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import assemble
 from trainyard.job.simulation.memory import MEMORY_KINDS
@@ -61,8 +62,8 @@ def lowered_of(name: str) -> Lowered:
 class Watched(Executor):
     """Notes, after every action, the bytes of the memory that its values lie in."""
 
-    def _run(self, action: Action, *rest: Any) -> None:
-        super()._run(action, *rest)
+    def _run(self, call: Call, *rest: Any) -> None:
+        super()._run(call, *rest)
         own = [*self.params.values(), *self.buffers.values()]
         known = {t.untyped_storage().data_ptr() for t in own}
         storages = {

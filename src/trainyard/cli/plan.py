@@ -26,7 +26,7 @@ class Options(SplittingOptions, Common):
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """Where it is to run: NODESxDEVICESxNAME such as 4x8xA100-80G, local:2 (measured), or a YAML file."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "auto"
-    """auto searches; otherwise published systems, applied left to right."""
+    """Joined by + and applied left to right: auto, which searches, and published systems."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -31,7 +31,7 @@ class Options(TrainingOptions):
     processes: Annotated[int | None, tyro.conf.arg(metavar="N"), PROCESSES] = None
     """Processes to train with; by default one, or one per core, whichever is predicted to be faster."""
     strategies: Annotated[str | None, usual("strategies", "auto|A+B")] = None
-    """auto searches; otherwise published systems, applied left to right."""
+    """Joined by + and applied left to right: auto, which searches, and published systems."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name."""
     dtype: Annotated[Literal["float32", "bfloat16"] | None, usual("dtype", "{float32,bfloat16}")] = None

@@ -160,6 +160,10 @@ def last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 def _made_in(node: fx.Node, storages: Mapping[fx.Node, Storages], extra: WorkingBytes) -> Storages:
     if extra.result is not None:
         return (Storage(extra.result),)
+    if "into" in node.meta:  # it is computed where it is kept
+        return (Storage(0),)
+    if "over" in node.meta:
+        return storages[node.args[node.meta["over"]]]
     if node.target is operator.getitem:
         source = node.args[0]
         assert isinstance(source, fx.Node)

@@ -203,6 +203,24 @@ class Setting(ABC):
         """What every layer of the model costs for such a microbatch."""
 
     @abstractmethod
+    def rank_layer_table(self, plan: Plan) -> LayerTable:
+        """What every layer costs on one rank of a plan of one pipeline stage: its part, communication included.
+
+        Raises
+        ------
+        PlanError
+            If the model cannot be sharded so.
+        """
+
+    @abstractmethod
+    def of_model(self, model: Model) -> Setting:
+        """A setting of another model that is otherwise the same, such as of one with fewer of its blocks."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load what a simulation needs now, which takes a second, rather than with the first."""
+
+    @abstractmethod
     def task_timer(self, resources: ArrayLike, predecessors: ArrayLike) -> TaskTimer:
         """A timer of a small graph of tasks, for searches that try thousands of orders and durations.
 

@@ -12,7 +12,8 @@ from trainyard.engine.simulate import simulate
 from trainyard.engine.timeline import Timeline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
-from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.lower.calls import Transfer
+from trainyard.job.lower.lower import Lowered, StageProgram
 from trainyard.job.lower.signatures import Library, Place, place_of
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly, MemoryColumns

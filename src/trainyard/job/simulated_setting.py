@@ -5,28 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
+from torch import fx
 
+from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import OpSeconds, Roofline
+from trainyard.engine.simulate import load
 from trainyard.engine.timer import TaskTimer
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
+from trainyard.job.footprint import node_bytes
+from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import Plan
+from trainyard.job.plan import DATA, Plan
 from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
+from trainyard.job.task import Task
+from trainyard.program import spmd
 from trainyard.program.flops import program_flops
+from trainyard.program.model import Model
 from trainyard.program.program import Program
 
 __all__ = ["SimulatedSetting"]
 
 _Table = TypeVar("_Table", OpTable, TensorTable, LayerTable)
+
+_COLLECTIVES: dict[Any, str] = {
+    spmd.all_reduce: "all_reduce",
+    spmd.all_gather: "all_gather",
+    spmd.reduce_scatter: "reduce_scatter",
+    spmd.all_to_all: "all_to_all",
+}
 
 _MAX_REMEMBERED = 32  # a timeline of a large plan has a million tasks
 
@@ -42,6 +57,10 @@ class SimulatedSetting(Setting):
 
     runners_up: list[RunnerUp] = field(default_factory=list, init=False, repr=False)
     _tables: dict[tuple[type, int, DeviceSpec | None], object] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _sharded: list[tuple[Plan, Program]] = field(default_factory=list, init=False, repr=False)
+    _collective_s: dict[tuple[str, int, int, int], float] = field(
         default_factory=dict, init=False, repr=False
     )
     _simulated: list[tuple[Plan, Simulation]] = field(default_factory=list, init=False, repr=False)
@@ -71,6 +90,36 @@ class SimulatedSetting(Setting):
         """What every layer of the model costs for such a microbatch."""
         make = partial(tabulate.layer_table, seconds=self._seconds_on(device))
         return self._table(LayerTable, num_rows, device, make)
+
+    def rank_layer_table(self, plan: Plan) -> LayerTable:
+        """What every layer costs on one rank of a plan of one pipeline stage."""
+        whole = replace(plan, recompute=frozenset())
+        if not self._sharded or self._sharded[0][0] != whole:
+            program, _, _ = shard_axes(self.task.program(plan.rows_per_microbatch), whole)
+            self._sharded[:] = [(whole, program)]
+        program = self._sharded[0][1]
+        return tabulate.layer_table(program, partial(self._on_rank_s, plan), plan.recompute)
+
+    def _on_rank_s(self, plan: Plan, node: fx.Node) -> float:
+        """Seconds of an op of a sharded program on the first rank."""
+        kind = _COLLECTIVES.get(node.target)
+        if kind is None:
+            return self.op_seconds(node, self.cluster.device(0))
+        stride, size = (plan.tensor, plan.data) if node.args[1] == DATA else (1, plan.tensor)
+        whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
+        key = (kind, stride, size, node_bytes(whole))
+        if key not in self._collective_s:
+            ranks = tuple(range(0, stride * size, stride))
+            self._collective_s[key] = collective_cost(self.cluster, kind, ranks, node_bytes(whole)).seconds
+        return self._collective_s[key]
+
+    def of_model(self, model: Model) -> SimulatedSetting:
+        """A setting of another model that is otherwise the same."""
+        return replace(self, task=Task(model, self.task.dtype, self.task.statistics))
+
+    def load(self) -> None:
+        """Load the engine."""
+        load()
 
     def _seconds_on(self, device: DeviceSpec | None) -> NodeSeconds:
         where = device or self.cluster.device(0)

@@ -6,7 +6,7 @@ The program may be that of a whole model, or of one rank, sharded: then communic
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,20 +141,29 @@ def _layer_of(program: Program, parts: Cut) -> dict[fx.Node, str]:
 
 
 def _params_by_layer(program: Program, layer_of: dict[fx.Node, str]) -> dict[str, tuple[int, int]]:
-    """Elements of each layer's parameters, and of those of them that are trained."""
-    found: dict[str, tuple[int, int]] = {}
+    """Elements of each layer's parameters, and of those of them that are trained.
+
+    A parameter that no layer holds is that of the first which uses it.
+    """
+    layers, found = set(layer_of.values()), dict[str, tuple[int, int]]()
     for entry in program.params:
         node = program.nodes[entry.node]
         path = block_path(entry.path)
-        known = (
-            path
-            if path in layer_of.values()
-            else next((layer_of[u] for u in node.users if u in layer_of), path)
-        )
-        total, trained = found.get(known, (0, 0))
+        if path not in layers:
+            path = next((layer_of[u] for u in _users(node, layer_of)), path)
+        total, trained = found.get(path, (0, 0))
         size = node.meta["val"].numel()
-        found[known] = (total + size, trained + size * entry.trainable)
+        found[path] = (total + size, trained + size * entry.trainable)
     return found
+
+
+def _users(node: fx.Node, layer_of: dict[fx.Node, str]) -> Iterator[fx.Node]:
+    """The ops that read a node, or a view of it that any layer makes for itself."""
+    for user in node.users:
+        if user in layer_of:
+            yield user
+        else:
+            yield from _users(user, layer_of)
 
 
 def _layer(

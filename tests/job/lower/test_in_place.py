@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from one_step import summed
 
-from trainyard.job.lower.in_place import products_in_place
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.signatures import place_of
 from trainyard.job.plan import Plan
@@ -27,7 +26,7 @@ def lowered(model: str = "gpt-tiny", num_microbatches: int = 1, dtype: str = "fl
 def num_in_place(given: Lowered) -> int:
     (stage,) = given.stages
     graphs = [segment.graph_module.graph for segment in stage.segments.values()]
-    return sum(len(products_in_place(graph, given.plan, stage.buckets)) for graph in graphs)
+    return sum("into" in node.meta for graph in graphs for node in graph.nodes)
 
 
 def test_only_one_microbatch_in_float32_computes_in_place() -> None:
@@ -55,7 +54,7 @@ def test_they_take_no_memory_beside_the_buckets() -> None:
     given = lowered()
     (stage,) = given.stages
     memory = stage_memory(given, stage, place_of(given, 0)).actions["B"].graph
-    in_place = products_in_place(stage.segments["B"].graph, given.plan, stage.buckets)
+    in_place = [node for node in stage.segments["B"].graph.nodes if "into" in node.meta]
     taken = {
         node: sum(storage.num_bytes for storage in memory.storages[node])
         for node in memory.storages

@@ -30,7 +30,7 @@ class Options(Common):
     cluster: Annotated[str, tyro.conf.arg(metavar="C")]
     """NODESxDEVICESxTYPE with types as `trainyard hardware` lists them, pools joined by +."""
     strategies: Annotated[str, tyro.conf.arg(metavar="auto|A+B")] = "data_parallel"
-    """How the model is spread over devices: auto searches; otherwise published systems, applied left to right."""
+    """How the model is spread over devices: auto, which searches, and published systems, joined by +."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="N"), ROWS] = None
     """Rows of the batch of one step, for a model by name. They are divided over the devices."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -12,7 +12,6 @@ estimate tells which are worth a simulation.
 
 from __future__ import annotations
 
-from trainyard.job.auto.forked import collecting_rarely
 from trainyard.job.auto.search import search
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import Setting, Strategy
@@ -48,7 +47,6 @@ def auto() -> Strategy:
         if plan.made_by:
             before = " + ".join(plan.made_by)
             raise PlanError(f"auto decides everything, and {before} decided before it; give auto first")
-        with collecting_rarely():
-            return search(setting)
+        return search(setting)
 
     return strategy

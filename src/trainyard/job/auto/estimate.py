@@ -14,6 +14,7 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.job.auto.overhead import overhead_bytes
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
+from trainyard.job.schedules import make_schedule, peak_awaiting_backward
 from trainyard.job.tables import Floats, LayerTable
 
 _MASTER_AND_MOMENTS_BYTES = 12  # float32 master, and Adam's two moments
@@ -130,7 +131,8 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
     state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
     state += trained * _MASTER_AND_MOMENTS_BYTES / shared
-    kept = by_rank(stages.kept_bytes) * np.array([_in_flight(point, r) for r in range(p)])
+    held = in_flight(point.schedule, p, point.num_microbatches, point.stages_per_rank)
+    kept = by_rank(stages.kept_bytes) * held
     working = stages.working_bytes.reshape(-1, p).max(axis=0)
     if point.zero_stage == 3:
         working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
@@ -148,8 +150,8 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
         return work_s
     send_s = _collective_s(cluster, "send", 2, point.data * point.tensor, 1, stages.output_bytes)
     ramp_s = float(per_microbatch_s.sum() - slowest_s) / point.stages_per_rank
-    if point.schedule.startswith("zero_bubble"):
-        # Weight gradients fill the ramp down; what is left is (p - 1)(F + I - W) (arXiv 2401.10241, table 2).
+    if _splits_backward(point.schedule):
+        # Weight gradients fill the ramp down; in H1 (p - 1)(F + I - W) is left (arXiv 2401.10241, table 2).
         weight_s = (stages.backward_s - stages.recompute_s).sum() / 2
         ramp_s = max(0.0, ramp_s - 2 * weight_s * (point.pipeline - 1) / point.pipeline)
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
@@ -201,8 +203,19 @@ def _rounded_collective_s(
     return collective_cost(cluster, kind, groups[0], num_bytes, groups).seconds
 
 
-def _in_flight(point: Point, rank: int) -> float:
-    """Microbatches whose activations a pipeline rank holds at most, in units of all its stages."""
-    p, v = point.pipeline, point.stages_per_rank
-    held = p - rank if v == 1 else (2 * (p - rank - 1) + (v - 1) * p + 1) / v
-    return min(point.num_microbatches, held)
+@lru_cache
+def _splits_backward(schedule: str) -> bool:
+    """Whether weight gradients are actions of their own."""
+    return any(action.kind == "W" for action in make_schedule(schedule, 1, 1).actions[0])
+
+
+@lru_cache(maxsize=4096)
+def in_flight(schedule: str, num_ranks: int, num_microbatches: int, stages_per_rank: int) -> Floats:
+    """Microbatches whose activations each pipeline rank holds at most, in units of all its stages.
+
+    From the order of the schedule's actions. The schedules of the space hold no more of many microbatches than of two per
+    rank.
+    """
+    few = min(num_microbatches, 2 * num_ranks)
+    held: Floats = np.array(peak_awaiting_backward(make_schedule(schedule, num_ranks, few, stages_per_rank)))
+    return held / stages_per_rank

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import current_process, get_context
 from typing import Any, TypeVar
 
@@ -21,18 +19,18 @@ def map_forked(
     items: Sequence[_Item],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[_Result]:
-    """Results in the order of the items, computed by as many processes as there are cores; in one that must end with
-    another, by itself.
+    """Results in the order of the items, computed by as many processes as there are cores.
 
-    The function and all that it refers to is inherited, not pickled; items and results are. It must use neither
-    threads nor an accelerator, which a forked process has lost.
+    A process that may have no children, a daemonic one, computes all of them itself. The function and all that it
+    refers to is inherited, not pickled; items and results are. It must use neither threads nor an accelerator, which a
+    forked process has lost.
 
     Parameters
     ----------
     meanwhile : what this process does while it would wait for the others.
     """
     num_processes = min(len(items), len(os.sched_getaffinity(0)))
-    if num_processes <= 1 or current_process().daemon:  # which may not have children
+    if num_processes <= 1 or current_process().daemon:
         yield from map(function, items)
         return
     with ProcessPoolExecutor(num_processes, get_context("fork"), _inherit, (function,)) as pool:
@@ -58,21 +56,3 @@ def _inherit(function: Callable[[Any], Any]) -> None:
 
 def _call(item: Any) -> Any:
     return _inherited(item)
-
-
-@contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Within it, cycles of garbage are looked for only after many new objects.
-
-    Planning makes millions of objects that are nearly all kept (graphs refer to themselves everywhere), and looking
-    through them again and again takes a fifth of its time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(2_000_000, 20, 100)
-    try:
-        yield
-    finally:
-        # What was made is old now: the next collection need not look through all of it.
-        gc.freeze()
-        gc.unfreeze()
-        gc.set_threshold(*before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trainyard.engine.simulate import load
 from trainyard.job.auto.estimate import Estimate, estimate
 from trainyard.job.auto.forked import can_differentiate, map_forked
 from trainyard.job.auto.probes import Probes
@@ -44,7 +43,7 @@ class _Points:
     def __init__(self, setting: Setting, probes: Probes, capacity: int) -> None:
         self.setting, self.probes, self.capacity = setting, probes, capacity
         self.weight_bytes = 4 if setting.task.dtype == "float32" else 2
-        self.coupling = None if probes.task.splits else probes.task.coupling
+        self.coupling = None if probes.short.task.splits else probes.short.task.coupling
         self.meshes: dict[Sharding, list[tuple[int, int]]] = {}
         self.meshes_of_kind: dict[Sharding, set[tuple[int, int]]] = {}
         for pipeline, data, sharding in self._grid():
@@ -94,7 +93,7 @@ class _Points:
         """Processes share the work by what they capture."""
         groups = self.probes.groups(shardings)
         parts = (
-            map_forked(self.probes.probe, groups, load)
+            map_forked(self.probes.probe, groups, self.setting.load)
             if can_differentiate()
             else map(self.probes.probe, groups)
         )

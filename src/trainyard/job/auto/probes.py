@@ -8,32 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from torch import fx
 
-from trainyard.cost.collectives import collective_cost
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Balance, Stages, cut_stages
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
-from trainyard.job.footprint import node_bytes
-from trainyard.job.lower.axes import shard_axes
-from trainyard.job.plan import DATA
-from trainyard.job.setting import Setting, TaskLike
+from trainyard.job.setting import Setting
 from trainyard.job.tables import COLUMNS, LayerTable
-from trainyard.job.tabulate import layer_table
-from trainyard.job.task import Task
-from trainyard.program import spmd
 from trainyard.program.blocks import blocks
 from trainyard.program.truncate import truncate
 
-_KINDS: dict[Any, str] = {
-    spmd.all_reduce: "all_reduce",
-    spmd.all_gather: "all_gather",
-    spmd.reduce_scatter: "reduce_scatter",
-    spmd.all_to_all: "all_to_all",
-}
 _RUNG = 4  # each row count of the ladder over the one before
 
 
@@ -63,16 +48,10 @@ class Probes:
         self.setting = setting
         self.truncated = truncate(setting.task.model)
         # Where nothing repeats, what is captured here is what strategies use, too.
-        shorter = self.truncated.count > 0
-        self.task: TaskLike = (
-            Task(self.truncated.model, setting.task.dtype, setting.task.statistics)
-            if shorter
-            else setting.task
-        )
+        self.short = setting.of_model(self.truncated.model) if self.truncated.count else setting
         self._known: dict[Sharding, ProbeResult] = {}
-        self._collective_s: dict[tuple[str, int, int, int], float] = {}
         self._stages: dict[tuple[Sharding, Recompute, int, Balance], Stages | None] = {}
-        program = self.task.program(setting.task.num_rows)
+        program = self.short.task.program(setting.task.num_rows)
         self.has_experts = has_experts(program)
         self.num_blocks = len(self._expanded([b.path for b in blocks(program)])[0])
 
@@ -155,37 +134,22 @@ class Probes:
         return _between(low, high, (sharding.rows - ends[0]) / (ends[1] - ends[0]))
 
     def _probe(self, sharding: Sharding) -> ProbeResult:
-        task = self.task
         try:
             # The model is the user's, and may say in any way that it does not take so few rows.
-            program = task.program(sharding.rows * sharding.data)
+            program = self.short.task.program(sharding.rows * sharding.data)
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             return ProbeResult({}, f"with {sharding.rows * sharding.data} rows {reason}")
+        found: dict[Recompute, LayerTable] = {}
         try:
-            plan = build_sharding(replace(self.setting, task=task), sharding)
-            local, _, _ = shard_axes(program, plan)
+            plan = build_sharding(self.short, sharding)
+            for kind in RECOMPUTES:
+                again = recomputed(program, kind)
+                if again or kind == "none":
+                    found[kind] = self.short.rank_layer_table(replace(plan, recompute=again))
         except ValueError as error:
             return ProbeResult({}, str(error))
-        found: dict[Recompute, LayerTable] = {}
-        for kind in RECOMPUTES:
-            again = recomputed(program, kind)
-            if again or kind == "none":
-                found[kind] = layer_table(local, lambda node: self._node_s(node, sharding), again)
         return ProbeResult(found)
-
-    def _node_s(self, node: fx.Node, sharding: Sharding) -> float:
-        cluster = self.setting.cluster
-        kind = _KINDS.get(node.target)
-        if kind is None:
-            return self.setting.op_seconds(node, cluster.device(0))
-        stride, size = (sharding.tensor, sharding.data) if node.args[1] == DATA else (1, sharding.tensor)
-        whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
-        key = (kind, stride, size, node_bytes(whole))
-        if key not in self._collective_s:
-            ranks = tuple(range(0, stride * size, stride))
-            self._collective_s[key] = collective_cost(cluster, kind, ranks, node_bytes(whole)).seconds
-        return self._collective_s[key]
 
     def _expanded(self, paths: Sequence[str]) -> tuple[list[int], list[str]]:
         """Which layers of the truncated model stand for those of the whole, and their paths: the last but one repeats."""

@@ -19,7 +19,7 @@ from trainyard.job.auto.published import try_published
 from trainyard.job.auto.trials import Trial, Trials
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError
 from trainyard.job.setting import RunnerUp, Setting
-from trainyard.job.simulation.result import size_text
+from trainyard.job.sizes import size_text
 
 # Lowering is the slow part. What is simulated is bounded by ops, not by time, so that a search repeats.
 _MAX_SIMULATED_OPS = 24_000

@@ -12,7 +12,9 @@ from torch import fx
 
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
+from trainyard.job.lower.calls import Call, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut
+from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
 from trainyard.job.lower.update import Update, write_update
 from trainyard.job.optimizer import OptimizerConfig
@@ -21,27 +23,6 @@ from trainyard.job.schedule import Kind
 from trainyard.program import spmd
 from trainyard.program.placement import Placement
 from trainyard.program.program import Program, output_args
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A value that one stage sends to another after an action, before an action of the other.
-
-    Attributes
-    ----------
-    value : name of the value.
-    source, target : stages.
-    after, before : kinds of the actions.
-    shape, dtype : of the part that one rank sends to its peer.
-    """
-
-    value: str
-    source: int
-    target: int
-    after: Kind
-    before: Kind
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +73,6 @@ class Lowered:
     totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     optimizer : how parameters are updated.
-    updates : what each pipeline rank runs at the end of a step.
     """
 
     plan: Plan
@@ -106,7 +86,13 @@ class Lowered:
     optimizer: OptimizerConfig
 
     @cached_property
+    def calls(self) -> tuple[tuple[Call, ...], ...]:
+        """What each pipeline rank runs, in order, before the update."""
+        return make_calls(self.plan.schedule, self.transfers)
+
+    @cached_property
     def updates(self) -> tuple[Update, ...]:
+        """What each pipeline rank runs at the end of a step."""
         schedule = self.plan.schedule
         losses = sorted(name for name in self.results if not name.startswith("buffer:"))
         of_rank = (
@@ -308,7 +294,10 @@ def _stage(
         writers.append(write("B", backward))
     for bucket in ready:
         writers[-1].accumulate(bucket, grads)
-    return StageProgram(stage, _close(parts, stage, writers, results), buckets, frozen)
+    segments = _close(parts, stage, writers, results)
+    for segment in segments.values():
+        write_in_place(segment.graph, plan, buckets)
+    return StageProgram(stage, segments, buckets, frozen)
 
 
 def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from trainyard.job.schedule import Schedule
 from trainyard.job.schedules.breadth_first import breadth_first
 from trainyard.job.schedules.checking import check
-from trainyard.job.schedules.dry_run import DryRun, dry_run
+from trainyard.job.schedules.dry_run import DryRun, dry_run, peak_awaiting_backward
 from trainyard.job.schedules.gpipe import gpipe
 from trainyard.job.schedules.interleaved import interleaved
 from trainyard.job.schedules.one_f_one_b import one_f_one_b
@@ -41,6 +41,7 @@ __all__ = [
     "interleaved",
     "make_schedule",
     "one_f_one_b",
+    "peak_awaiting_backward",
     "zb_v",
     "zero_bubble_h1",
     "zero_bubble_h2",

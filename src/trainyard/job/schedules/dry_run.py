@@ -92,8 +92,13 @@ def dry_run(
         idle_s=idle_s,
         bubble_fraction=tuple(1.0 - busy / makespan_s if makespan_s > 0 else 0.0 for busy in busy_s),
         peak_in_flight=tuple(_peak(actions, ("B", "W")) for actions in schedule.actions),
-        peak_awaiting_backward=tuple(_peak(actions, ("B", "I")) for actions in schedule.actions),
+        peak_awaiting_backward=peak_awaiting_backward(schedule),
     )
+
+
+def peak_awaiting_backward(schedule: Schedule) -> tuple[int, ...]:
+    """`DryRun.peak_awaiting_backward` alone, which needs no times: a rank runs its list in order."""
+    return tuple(_peak(actions, ("B", "I")) for actions in schedule.actions)
 
 
 def _seconds_of(seconds: Mapping[Kind, float] | Callable[[Action], float]) -> Callable[[Action], float]:
@@ -119,7 +124,7 @@ def _duration(value_s: float, what: str) -> float:
 
 
 def _peak(actions: tuple[Action, ...], releasing: tuple[Kind, ...]) -> int:
-    """Most forwards not yet released. A rank runs its list in order, so times do not matter."""
+    """Most forwards not yet released."""
     held = peak = 0
     for action in actions:
         held += (action.kind == "F") - (action.kind in releasing)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.calls import Delivery, Transfer
+from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
@@ -105,6 +106,8 @@ class Assembly:
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
+        # The place of the call before which each delivery is posted.
+        self.posted = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.posts}
         self.position = {a: i for actions in self.plan.schedule.actions for i, a in enumerate(actions)}
         self.work_s = [0.0] * self.plan.pipeline
 
@@ -260,7 +263,7 @@ class Assembly:
         """Sends between ranks, the order they impose between actions, and what is held for them."""
         schedule = self.plan.schedule
         held_by: dict[tuple[int, Kind, int], Ints] = {}
-        for transfer in self.lowered.transfers:
+        for index, transfer in enumerate(self.lowered.transfers):
             source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
             microbatches = range(self.plan.num_microbatches)
             made = np.array([self.last[Action(transfer.after, transfer.source, m)] for m in microbatches])
@@ -275,7 +278,7 @@ class Assembly:
                     self._outlive(transfer, source, memory)
             else:
                 tasks = self._send(transfer, source, target, send_s[transfer], made)
-                self._receive(transfer, target, tasks)
+                self._receive(index, transfer, target, tasks)
                 held_by[key] = tasks
         for (stage, kind, target_stage), tasks in held_by.items():
             held = memory[stage].actions[kind].sent.get(target_stage, 0)
@@ -290,16 +293,16 @@ class Assembly:
         self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
         return tasks
 
-    def _receive(self, transfer: Transfer, target: int, tasks: Ints) -> None:
-        """The receiver posts its buffer one action ahead, and nothing moves before that."""
-        actions = self.plan.schedule.actions[target]
-        before = [Action(transfer.before, transfer.target, m) for m in range(self.plan.num_microbatches)]
-        self.builder.add_dependencies(tasks, [self.first[b] for b in before])
-        places = [self.position[b] for b in before]
-        late = [(self.last[actions[i - 2]], t) for i, t in zip(places, tasks, strict=True) if i >= 2]
+    def _receive(self, index: int, transfer: Transfer, target: int, tasks: Ints) -> None:
+        """The receiver posts its buffer some action ahead, and nothing moves before that."""
+        actions, microbatches = self.plan.schedule.actions[target], range(self.plan.num_microbatches)
+        needed = [self.first[Action(transfer.before, transfer.target, m)] for m in microbatches]
+        self.builder.add_dependencies(tasks, needed)
+        places = [self.posted[Delivery(index, m)] for m in microbatches]
+        late = [(self.last[actions[i - 1]], t) for i, t in zip(places, tasks, strict=True) if i >= 1]
         if late:
             self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
-        posted = np.array([self.first[actions[max(0, i - 1)]] for i in places])
+        posted = np.array([self.first[actions[i]] for i in places])
         self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
 
     def _outlive(self, transfer: Transfer, rank: int, memory: Mapping[int, StageMemory]) -> None:

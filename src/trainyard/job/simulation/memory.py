@@ -13,8 +13,8 @@ from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memo
 from trainyard.cost.overhead import OVERHEAD_KINDS
 from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.buckets import is_sharded
-from trainyard.job.lower.in_place import products_in_place
-from trainyard.job.lower.lower import Lowered, StageProgram, Transfer
+from trainyard.job.lower.calls import Transfer
+from trainyard.job.lower.lower import Lowered, StageProgram
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Place, has_signature, signature
 from trainyard.job.plan import Plan
@@ -157,7 +157,7 @@ class _Stage:
         for node, slot in zip(inputs, segment.inputs, strict=True):
             if slot.kind == "value":
                 inputs[node] = stand_ins.get(taken[slot.name], taken[slot.name])
-        memory = graph_memory(graph, inputs, self._working(graph))
+        memory = graph_memory(graph, inputs, working_bytes(graph, self.place))
         made = _storages_made(segment, memory, {v: k for k, v in stand_ins.items()})
         self.values |= {name: made[name] for name in self.stage.kept[kind]}
         self.known |= made
@@ -212,11 +212,6 @@ class _Stage:
             elif storage not in held:
                 found[storage] = total_bytes({storage})
         return {target: sum(found.values()) for target, found in sent.items()}
-
-    def _working(self, graph: fx.Graph) -> dict[fx.Node, WorkingBytes]:
-        plan = self.lowered.plan
-        found = dict.fromkeys(products_in_place(graph, plan, self.stage.buckets), WorkingBytes(0, 0))
-        return found | working_bytes(graph, self.place)
 
 
 def working_bytes(graph: fx.Graph, place: Place) -> dict[fx.Node, WorkingBytes]:

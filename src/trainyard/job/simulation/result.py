@@ -9,6 +9,7 @@ from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import MEMORY_KINDS
+from trainyard.job.sizes import size_text
 
 _GIB = 2**30
 
@@ -113,14 +114,6 @@ class Simulation:
         if not self.fits:
             parts.append(f"It does not fit: {self.shortage}")
         return "\n".join(parts)
-
-
-def size_text(num_bytes: float) -> str:
-    """Bytes as people read them: ``11.2 GiB``, ``4.5 MiB``."""
-    size = num_bytes / _GIB
-    if size < 0.1:
-        return f"{num_bytes / 2**20:.3g} MiB"
-    return f"{size:.3g} GiB" if size < 999.5 else f"{size:,.0f} GiB"
 
 
 _REMEDIES = {

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PlanError
 from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
@@ -101,6 +102,7 @@ def prepare(work: Work, task: Task | None = None) -> Prepared:
     _load_kernels(program, values)
     identity = identity_of(task.program(plan.num_rows))
     lowered = lower(program, plan, work.config.optimizer)
+    verify(lowered)
     return Prepared(lowered, values, {**held_values(model), **program.constants}, identity)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,9 @@ import torch.distributed as dist
 from torch import fx
 
 from trainyard.job.lower.buckets import Bucket
-from trainyard.job.lower.in_place import products_in_place, write_in_place
-from trainyard.job.lower.lower import Lowered, Transfer
+from trainyard.job.lower.calls import Call, Delivery
+from trainyard.job.lower.in_place import apply_writes
+from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
@@ -21,9 +21,8 @@ from trainyard.job.plan import DATA, PIPELINE, TENSOR
 from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.reuse import reuse_operands
 from trainyard.job.run.step.state import State, Values, local_part
-from trainyard.job.schedule import Action, Kind
+from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
 from trainyard.program.spmd import UNBOUND, bind
@@ -45,23 +44,6 @@ class StepResult:
     losses: Mapping[str, float]
     grad_norm: float
     is_finite: bool
-
-
-def arrivals(lowered: Lowered, source: int, target: int) -> tuple[tuple[int, Transfer, int], ...]:
-    """What one pipeline rank sends to another in a step, in the order in which it does: transfer and microbatch.
-
-    Each entry begins with the transfer's index in ``lowered.transfers``.
-    """
-    schedule = lowered.plan.schedule
-    leaving: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
-    for index, transfer in enumerate(lowered.transfers):
-        if schedule.rank_of(transfer.target) == target:
-            leaving.setdefault((transfer.source, transfer.after), []).append((index, transfer))
-    return tuple(
-        (index, transfer, action.microbatch)
-        for action in schedule.actions[source]
-        for index, transfer in leaving.get((action.stage, action.kind), ())
-    )
 
 
 class Executor:
@@ -88,7 +70,7 @@ class Executor:
         self.mesh = Mesh(plan, rank, shared, lowered.transfers)
         mine = set(plan.schedule.stages_of(self.mesh.index(PIPELINE)))
         self.stages = [s for s in lowered.stages if s.stage in mine]
-        self.actions = plan.schedule.actions[self.mesh.index(PIPELINE)]
+        self.calls = lowered.calls[self.mesh.index(PIPELINE)]
         self.state = State(
             tuple(b for s in self.stages for b in s.buckets),
             tuple(b for s in self.stages for b in s.frozen),
@@ -104,8 +86,8 @@ class Executor:
         self._add_constants(values)
         self._add_unused(values)
         self.optimizer = Optimizer(lowered.optimizer, self.state)
-        self.calls = {
-            (s.stage, kind): self._runnable(seg.graph_module, s.buckets)
+        self.functions = {
+            (s.stage, kind): self._runnable(seg.graph_module)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
@@ -117,24 +99,24 @@ class Executor:
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
         if lowered.totals is not None:
-            self.compute_totals = self._runnable(lowered.totals.graph_module, ())
+            self.compute_totals = self._runnable(lowered.totals.graph_module)
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
         self.sending: list[tuple[dist.Work, torch.Tensor]] = []
-        self.receiving: dict[tuple[str, int, int], tuple[dist.Work, torch.Tensor]] = {}
-        self._index_transfers()
+        self.receiving: dict[Delivery, tuple[dist.Work, torch.Tensor]] = {}
+        self.whole = {i.path for i in lowered.program.inputs if i.whole}
+        self.not_kept = {
+            (s.stage, kind): set(segment.outputs) - s.kept[kind]
+            for s in self.stages
+            for kind, segment in s.segments.items()
+        }
+        self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
 
-    def _runnable(
-        self, graph_module: fx.GraphModule, buckets: tuple[Bucket, ...]
-    ) -> Callable[[list[Any]], Any]:
+    def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
         bound = on_device(bind(graph_module, self), self.device)
-        kept = products_in_place(graph_module.graph, self.plan, buckets)
-        views = {node.name: self.state.buckets[name].grad_views[i] for node, (name, i) in kept.items()}
-        write_in_place(bound, views)
-        if self.device.type == "cpu":
-            reuse_operands(bound.graph)
-            bound.recompile()
+        apply_writes(bound, lambda bucket, place: self.state.buckets[bucket].grad_views[place])
+        bound.recompile()
         return bound.forward
 
     def _add_constants(self, values: Values) -> None:
@@ -185,25 +167,6 @@ class Executor:
     def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
         return local_part(whole, self.lowered.inputs[path], self.mesh)
 
-    def _index_transfers(self) -> None:
-        """Which values go from and to which actions, in the order of the sends."""
-        self.whole = {i.path for i in self.lowered.program.inputs if i.whole}
-        self.kept = {(s.stage, kind): names for s in self.stages for kind, names in s.kept.items()}
-        self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
-        self.handed_over: dict[tuple[int, Kind], list[Transfer]] = {}
-        self.sends: dict[tuple[int, Kind], list[tuple[int, Transfer]]] = {}
-        self.receives: dict[tuple[int, Kind], list[Transfer]] = {}
-        for tag, transfer in enumerate(self.lowered.transfers):
-            if self.plan.schedule.rank_of(transfer.source) == self.plan.schedule.rank_of(transfer.target):
-                self.handed_over.setdefault((transfer.source, transfer.after), []).append(transfer)
-                continue
-            self.sends.setdefault((transfer.source, transfer.after), []).append((tag, transfer))
-            self.receives.setdefault((transfer.target, transfer.before), []).append(transfer)
-        mine = self.mesh.index(PIPELINE)
-        self.arrivals = {
-            peer: arrivals(self.lowered, peer, mine) for peer in range(self.plan.pipeline) if peer != mine
-        }
-
     # What lowered graphs call.
 
     def __getattr__(self, name: str) -> Any:
@@ -241,24 +204,31 @@ class Executor:
         """All actions of a step; this rank's gradients are left in the state, and its losses in ``sums``."""
         self.sums = {}
         self._compute_totals(batch, torch.tensor([self.seed, step, 0]))
-        self.not_posted = {peer: deque(messages) for peer, messages in self.arrivals.items()}
-        rows = self.plan.rows_per_microbatch
-        for i, action in enumerate(self.actions):
-            for ahead in self.actions[i : i + 2]:
-                self._post_receives(ahead)
-            self._collect_receives(action)
-            first = action.microbatch * rows
-            inputs = {
-                path: value if path in self.whole else value[first : first + rows]
-                for path, value in batch.items()
-            }
-            # Where the batch was split the position of its rows is part of the graph.
-            rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
-            self.microbatch = action.microbatch
-            self._run(action, inputs, rng)
+        for call in self.calls:
+            self._run(call, batch, step)
         self.values.clear()
 
-    def _run(self, action: Action, batch: dict[str, torch.Tensor], rng: torch.Tensor) -> None:
+    def _run(self, call: Call, batch: Mapping[str, torch.Tensor], step: int) -> None:
+        """One call, and the messages that belong to it."""
+        for delivery in call.posts:
+            self._post_receive(delivery)
+        for delivery in call.receives:
+            self._receive(delivery)
+        action = call.action
+        self.microbatch = action.microbatch
+        rows = self.plan.rows_per_microbatch
+        first = action.microbatch * rows
+        part = {p: value if p in self.whole else value[first : first + rows] for p, value in batch.items()}
+        # Where the batch was split the position of its rows is part of the graph.
+        rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
+        self._compute(action, part, rng)
+        self.sending = [(work, value) for work, value in self.sending if not work.is_completed()]
+        for delivery in call.sends:
+            self._send(delivery)
+        for name in self.not_kept[action.stage, action.kind]:
+            del self.values[action.stage, name, action.microbatch]
+
+    def _compute(self, action: Action, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
         segment = self.lowered.stages[action.stage].segments[action.kind]
         arguments: list[Any] = []
         for slot in segment.inputs:
@@ -269,7 +239,7 @@ class Executor:
         # The graph empties the list of its arguments, so each is let go of within, after its last use.
         for name in self.freed[action.stage, action.kind]:
             del self.values[action.stage, name, action.microbatch]
-        outputs = self.calls[action.stage, action.kind](arguments)
+        outputs = self.functions[action.stage, action.kind](arguments)
         made = dict(zip(segment.outputs, outputs, strict=True))
         del outputs
         for name, value in made.items():
@@ -279,9 +249,6 @@ class Executor:
                 self.buffers[result.removeprefix("buffer:")] = made[name]
             else:
                 self.sums[result] = self.sums.get(result, 0) + made[name].float()
-        self._post_sends(action)
-        for name in made.keys() - self.kept[action.stage, action.kind]:
-            del self.values[action.stage, name, action.microbatch]
 
     def _input(self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> torch.Tensor:
         """What feeds a placeholder, other than a value that a segment has made."""
@@ -306,41 +273,35 @@ class Executor:
     def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._part(path, batch[path]).to(self.device, self.dtypes[path])
 
-    def _post_receives(self, action: Action) -> None:
-        """Receive what an action needs, and before it all that its sender sends before."""
-        for transfer in self.receives.get((action.stage, action.kind), ()):
-            messages = self.not_posted[self.plan.schedule.rank_of(transfer.source)]
-            while (transfer.value, transfer.target, action.microbatch) not in self.receiving:
-                self._post_receive(*messages.popleft())
-
-    def _post_receive(self, tag: int, transfer: Transfer, microbatch: int) -> None:
+    def _post_receive(self, delivery: Delivery) -> None:
+        transfer = self.lowered.transfers[delivery.transfer]
         buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
         peer, group = self.mesh.peer(transfer.source), self.mesh.receiving_group(transfer.source)
-        work = dist.irecv(buffer, peer, group=group, tag=self._tag(tag, microbatch))
+        work = dist.irecv(buffer, peer, group=group, tag=self._tag(delivery))
         assert work is not None
-        self.receiving[transfer.value, transfer.target, microbatch] = (work, buffer)
+        self.receiving[delivery] = (work, buffer)
 
-    def _collect_receives(self, action: Action) -> None:
-        for transfer in self.receives.get((action.stage, action.kind), ()):
-            work, buffer = self.receiving.pop((transfer.value, transfer.target, action.microbatch))
-            work.wait()
-            self.values[transfer.target, transfer.value, action.microbatch] = buffer
+    def _receive(self, delivery: Delivery) -> None:
+        transfer = self.lowered.transfers[delivery.transfer]
+        work, buffer = self.receiving.pop(delivery)
+        work.wait()
+        self.values[transfer.target, transfer.value, delivery.microbatch] = buffer
 
-    def _post_sends(self, action: Action) -> None:
-        for transfer in self.handed_over.get((action.stage, action.kind), ()):
-            value = self.values[transfer.source, transfer.value, action.microbatch]
-            self.values[transfer.target, transfer.value, action.microbatch] = value
-        self.sending = [(w, t) for w, t in self.sending if not w.is_completed()]
-        for tag, transfer in self.sends.get((action.stage, action.kind), ()):
-            value = self.values[transfer.source, transfer.value, action.microbatch].contiguous()
-            peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
-            work = dist.isend(value, peer, group=group, tag=self._tag(tag, action.microbatch))
-            assert work is not None
-            self.sending.append((work, value))
-            self.mesh.sent_bytes += value.numel() * value.element_size()
+    def _send(self, delivery: Delivery) -> None:
+        transfer = self.lowered.transfers[delivery.transfer]
+        value = self.values[transfer.source, transfer.value, delivery.microbatch]
+        if self.mesh.peer(transfer.target) == self.mesh.rank:
+            self.values[transfer.target, transfer.value, delivery.microbatch] = value
+            return
+        value = value.contiguous()
+        peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
+        work = dist.isend(value, peer, group=group, tag=self._tag(delivery))
+        assert work is not None
+        self.sending.append((work, value))
+        self.mesh.sent_bytes += value.numel() * value.element_size()
 
-    def _tag(self, transfer: int, microbatch: int) -> int:
-        return transfer * self.plan.num_microbatches + microbatch
+    def _tag(self, delivery: Delivery) -> int:
+        return delivery.transfer * self.plan.num_microbatches + delivery.microbatch
 
     # What the routines of the update call; see ``trainyard.job.lower.update``.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.lower import Transfer
+from trainyard.job.lower.calls import Transfer
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
 from trainyard.program import spmd
 

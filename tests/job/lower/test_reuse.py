@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainyard.job.run.step.reuse import reuse_operands
+from trainyard.job.lower.in_place import apply_writes, write_over_operands
 
 
 def _traced(function, *shapes):
@@ -16,7 +16,8 @@ def _check(function, expected, *shapes):
     module, inputs = _traced(function, *shapes)
     kept = [x.clone() for x in inputs]
     before = module(*inputs)
-    assert reuse_operands(module.graph) == expected
+    assert write_over_operands(module.graph) == expected
+    apply_writes(module, lambda bucket, place: torch.empty(0))
     module.recompile()
     after = module(*inputs)
     torch.testing.assert_close(after, before, rtol=0, atol=0)

@@ -1,0 +1,97 @@
+"""Calls: what a pipeline rank runs in a step, in order, with the messages between stages that belong to each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trainyard.job.schedule import Action, Kind, Schedule
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A value that one stage sends to another after an action, before an action of the other.
+
+    Attributes
+    ----------
+    value : name of the value.
+    source, target : stages.
+    after, before : kinds of the actions.
+    shape, dtype : of the part that one rank sends to its peer.
+    """
+
+    value: str
+    source: int
+    target: int
+    after: Kind
+    before: Kind
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Delivery(NamedTuple):
+    """A transfer, by its index, of one microbatch."""
+
+    transfer: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of an action's graph.
+
+    Attributes
+    ----------
+    posts : deliveries from other ranks that the rank is ready to receive from now on, in the order in which their
+        sender sends them.
+    receives : deliveries that have to be there before the graph runs.
+    sends : deliveries that leave when it has run. To a stage of the same rank the value is only handed over.
+    """
+
+    action: Action
+    posts: tuple[Delivery, ...]
+    receives: tuple[Delivery, ...]
+    sends: tuple[Delivery, ...]
+
+
+def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple[Call, ...], ...]:
+    """The calls of every pipeline rank.
+
+    A rank posts what its next action receives one action ahead, and before it all that the same sender sends earlier:
+    messages between two ranks keep their order.
+    """
+    leaving: dict[tuple[int, Kind], list[int]] = {}
+    arriving: dict[tuple[int, Kind], list[int]] = {}
+    for index, transfer in enumerate(transfers):
+        leaving.setdefault((transfer.source, transfer.after), []).append(index)
+        if schedule.rank_of(transfer.source) != schedule.rank_of(transfer.target):
+            arriving.setdefault((transfer.target, transfer.before), []).append(index)
+    sent: dict[tuple[int, int], deque[Delivery]] = {}
+    for rank, actions in enumerate(schedule.actions):
+        for action in actions:
+            for index in leaving.get((action.stage, action.kind), ()):
+                target = schedule.rank_of(transfers[index].target)
+                sent.setdefault((rank, target), deque()).append(Delivery(index, action.microbatch))
+
+    def deliveries(action: Action, of: dict[tuple[int, Kind], list[int]]) -> tuple[Delivery, ...]:
+        return tuple(Delivery(index, action.microbatch) for index in of.get((action.stage, action.kind), ()))
+
+    def calls(rank: int, actions: Sequence[Action]) -> tuple[Call, ...]:
+        posted: set[Delivery] = set()
+        found = []
+        for i, action in enumerate(actions):
+            posts: list[Delivery] = []
+            for ahead in actions[i : i + 2]:
+                for wanted in deliveries(ahead, arriving):
+                    source = schedule.rank_of(transfers[wanted.transfer].source)
+                    while wanted not in posted:
+                        posts.append(sent[source, rank].popleft())
+                        posted.add(posts[-1])
+            found.append(
+                Call(action, tuple(posts), deliveries(action, arriving), deliveries(action, leaving))
+            )
+        return tuple(found)
+
+    return tuple(calls(rank, actions) for rank, actions in enumerate(schedule.actions))

@@ -1,0 +1,226 @@
+"""Proof, without running, that what the ranks of a plan run fits together.
+
+Every value is made before it is used, and nothing is written that is still to be read. What is started is waited for
+once. Ranks that send to each other do so in one order, and none of them waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import fx
+
+from trainyard.cost.ops import is_view
+from trainyard.job.lower.calls import Call, Delivery
+from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.segment import Segment
+from trainyard.job.lower.signatures import EVERYONE, Place, place_of, signature
+from trainyard.program import spmd
+
+
+class LoweringError(RuntimeError):
+    """What the ranks would run is wrong: a fault of the lowering, not of the plan. Nothing has run yet."""
+
+
+def verify(lowered: Lowered) -> None:
+    """Check what all ranks of a plan would run.
+
+    Raises
+    ------
+    LoweringError
+        Names the rank, the call and the op at fault.
+    """
+    for segment in _segments(lowered):
+        check_graph(segment.graph, f"stage {segment.stage} {segment.kind}")
+    for rank, calls in enumerate(lowered.calls):
+        _check_values(lowered, rank, calls)
+        _check_subjects(lowered, rank, calls)
+    _check_deliveries(lowered)
+    _check_joint_messages(lowered)
+    _check_progress(lowered)
+
+
+def _segments(lowered: Lowered) -> Iterator[Segment]:
+    for stage in lowered.stages:
+        yield from stage.segments.values()
+    if lowered.totals is not None:
+        yield lowered.totals
+
+
+def check_graph(graph: fx.Graph, where: str) -> None:
+    """Check one graph: operands come first, nobody reads what was written over, and all that is started is waited for.
+
+    Raises
+    ------
+    LoweringError
+        Names the op at fault.
+    """
+    seen: set[fx.Node] = set()
+    # Values that lie in one memory have one owner; each write makes a new version of it.
+    owner: dict[fx.Node, fx.Node] = {}
+    version: dict[fx.Node, int] = {}
+    current: Counter[fx.Node] = Counter()
+    starts: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            if source not in seen:
+                raise LoweringError(f"{where}: {node.name} uses {source.name}, which is not made before it")
+            if version[source] != current[owner[source]]:
+                raise LoweringError(
+                    f"{where}: {node.name} reads {source.name}, which was written over before"
+                )
+            if source in starts and node.target is not spmd.wait:
+                raise LoweringError(f"{where}: {node.name} uses {source.name}, which has not arrived")
+        seen.add(node)
+        source = _lies_in(node)
+        owner[node] = node if source is None else owner[source]
+        if "over" in node.meta:
+            current[owner[node]] += 1
+        version[node] = current[owner[node]]
+        if node.target in spmd.STARTS.values():
+            starts[node] = 0
+        elif node.target is spmd.wait:
+            starts[node.all_input_nodes[0]] += 1
+    wrong = [f"{start.name} ({count} times)" for start, count in starts.items() if count != 1]
+    if wrong:
+        raise LoweringError(f"{where}: not waited for exactly once: {', '.join(wrong)}")
+
+
+def _lies_in(node: fx.Node) -> fx.Node | None:
+    """The operand in whose memory a result lies; None where it has memory of its own."""
+    if node.op != "call_function":
+        return None
+    if "over" in node.meta:
+        operand = node.args[node.meta["over"]]
+        assert isinstance(operand, fx.Node)
+        return operand
+    sources = node.all_input_nodes
+    shares = is_view(node) or node.target.__name__ == "getitem"  # type: ignore[union-attr]
+    return sources[0] if sources and shares else None
+
+
+def _check_values(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
+    """Every call finds the values that it takes, and at the end none is left over."""
+    stages = {s.stage: s for s in lowered.stages}
+    held: set[tuple[int, str, int]] = set()
+    for call in calls:
+        stage, kind, microbatch = call.action.stage, call.action.kind, call.action.microbatch
+        for delivery in call.receives:
+            held.add((stage, lowered.transfers[delivery.transfer].value, microbatch))
+        segment = stages[stage].segments[kind]
+        for slot in segment.inputs:
+            if slot.kind == "value" and (stage, slot.name, microbatch) not in held:
+                raise LoweringError(f"rank {rank}, {call.action}: {slot.name} is not there")
+        held -= {(stage, name, microbatch) for name in stages[stage].freed[kind]}
+        made = set(segment.outputs)
+        for delivery in call.sends:
+            transfer = lowered.transfers[delivery.transfer]
+            if transfer.value not in made:
+                raise LoweringError(f"rank {rank}, {call.action}: {transfer.value} is sent and not made")
+            if lowered.plan.schedule.rank_of(transfer.target) == rank:
+                held.add((transfer.target, transfer.value, microbatch))
+        held |= {(stage, name, microbatch) for name in stages[stage].kept[kind]}
+    if held:
+        stage, name, microbatch = min(held)
+        raise LoweringError(
+            f"rank {rank}: {name} of stage {stage}, microbatch {microbatch}, is never let go of"
+        )
+
+
+def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
+    """What actions and the update start is waited for at the end of the step, once it was started."""
+    place = place_of(lowered, rank)
+    stages = {s.stage: s for s in lowered.stages}
+    places = {(call.action.stage, call.action.kind): replace(place, is_last=True) for call in calls}
+    started = {
+        subject
+        for (stage, kind), last in places.items()
+        for subject in _started(stages[stage].segments[kind].graph, last)
+    }
+    if any(call.sends for call in calls):
+        started.add("sends")
+    for node in lowered.updates[rank].nodes:
+        does = signature(node, place)
+        if does.waits and does.waits in started:
+            started.remove(does.waits)
+        elif does.waits.startswith(("gradients", "weights", "losses")):
+            raise LoweringError(
+                f"rank {rank}, update: {node.name} waits for {does.waits}, which nothing started"
+            )
+        if does.starts:
+            started.add(does.starts)
+    if started:
+        raise LoweringError(f"rank {rank}: the update does not wait for {', '.join(sorted(started))}")
+
+
+def _started(graph: fx.Graph, place: Place) -> Iterator[str]:
+    """What a graph starts and leaves to others to wait for."""
+    for node in graph.nodes:
+        does = signature(node, place)
+        if does.starts and not does.is_waited_here:
+            yield does.starts
+
+
+def _check_deliveries(lowered: Lowered) -> None:
+    """Of two ranks, one posts what the other sends, in that order, before it needs it."""
+    rank_of = lowered.plan.schedule.rank_of
+    sent: dict[tuple[int, int], list[Delivery]] = {}
+    posted: dict[tuple[int, int], list[Delivery]] = {}
+    for rank, calls in enumerate(lowered.calls):
+        ready: set[Delivery] = set()
+        for call in calls:
+            for delivery in call.posts:
+                posted.setdefault((rank_of(lowered.transfers[delivery.transfer].source), rank), []).append(
+                    delivery
+                )
+            ready.update(call.posts)
+            if not ready.issuperset(call.receives):
+                raise LoweringError(f"rank {rank}, {call.action}: receives what it is not ready to receive")
+            for delivery in call.sends:
+                target = rank_of(lowered.transfers[delivery.transfer].target)
+                if target != rank:
+                    sent.setdefault((rank, target), []).append(delivery)
+    for pair in sent.keys() | posted.keys():
+        if sent.get(pair, []) != posted.get(pair, []):
+            raise LoweringError(
+                f"rank {pair[1]} does not receive what rank {pair[0]} sends, in the same order"
+            )
+
+
+def _check_joint_messages(lowered: Lowered) -> None:
+    """Ranks of different stages that send to each other at the end of the step do it in one order."""
+    found: dict[tuple[int, ...], dict[int, list[tuple[str, int, str]]]] = {}
+    schedule = lowered.plan.schedule
+    for rank in range(lowered.plan.pipeline):
+        place = place_of(lowered, rank)
+        for node in lowered.updates[rank].nodes:
+            message = signature(node, place).message
+            if message is None or (isinstance(message.group, str) and message.group != EVERYONE):
+                continue
+            everyone = range(lowered.plan.pipeline)
+            ranks = everyone if isinstance(message.group, str) else map(schedule.rank_of, message.group)
+            of_group = found.setdefault(tuple(sorted(set(ranks))), {})
+            of_group.setdefault(rank, []).append((message.kind, message.num_bytes, message.about))
+    for group, by_rank in found.items():
+        if set(by_rank) != set(group) or any(said != by_rank[group[0]] for said in by_rank.values()):
+            raise LoweringError(f"ranks {group} do not send the same to each other at the end of the step")
+
+
+def _check_progress(lowered: Lowered) -> None:
+    """Each rank runs its calls in order, and waits for what it receives: all come to the end."""
+    arrived: set[Delivery] = set()
+    position = [0] * len(lowered.calls)
+    moved = True
+    while moved:
+        moved = False
+        for rank, calls in enumerate(lowered.calls):
+            while position[rank] < len(calls) and arrived.issuperset(calls[position[rank]].receives):
+                arrived.update(calls[position[rank]].sends)
+                position[rank] += 1
+                moved = True
+    places = enumerate(zip(lowered.calls, position, strict=True))
+    stuck = [f"{rank} at {calls[i].action}" for rank, (calls, i) in places if i < len(calls)]
+    if stuck:
+        raise LoweringError(f"ranks wait for each other for ever: {', '.join(stuck)}")

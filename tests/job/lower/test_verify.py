@@ -1,0 +1,166 @@
+"""What the lowering makes is proved to fit together for plans that are drawn; a fault that is put in is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from exactness import STYLES, Cell, _plan_of, task_of
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import fx
+
+from trainyard.job.lower.calls import Call
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import LoweringError, check_graph, verify
+from trainyard.job.plan import PlanError
+from trainyard.program import spmd
+
+aten = torch.ops.aten
+
+
+def lowered_of(cell: Cell) -> Lowered:
+    plan = _plan_of(cell)
+    return lower(task_of(cell.model, cell.rows, cell.dtype).program(plan.rows_per_microbatch), plan)
+
+
+SCHEDULES = (("gpipe", 1), ("one_f_one_b", 1), ("interleaved", 2), ("zero_bubble_h1", 1), ("zb_v", 2))
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> Cell:
+    schedule, per_rank = draw(st.sampled_from(SCHEDULES))
+    return Cell(
+        draw(st.sampled_from(("gpt-tiny", "moe-tiny"))),
+        data=draw(st.sampled_from((1, 2, 4))),
+        tensor=draw(st.sampled_from((1, 2, 4))),
+        pipeline=draw(st.sampled_from((1, 2))),
+        schedule=schedule,
+        per_rank=per_rank,
+        microbatches=draw(st.sampled_from((1, 2, 4))),
+        zero=draw(st.integers(0, 3)),
+        tensor_style=draw(st.sampled_from([s for s in STYLES if s])),
+        data_style=draw(st.sampled_from(("", "experts", "embedding rows"))),
+        recompute=draw(st.booleans()),
+        rows=16,
+        dtype=draw(st.sampled_from(("float32", "bfloat16"))),
+        bucket_bytes=draw(st.sampled_from((5_000, 100_000))),
+    )
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cell=cells())
+def test_every_plan_that_is_drawn_fits_together(cell: Cell) -> None:
+    try:
+        lowered = lowered_of(cell)
+    except (PlanError, ValueError):
+        assume(False)
+    verify(lowered)
+
+
+@cache
+def pipelined() -> Lowered:
+    """Two ranks that share the table of tokens, each in two data-parallel copies."""
+    return lowered_of(Cell("gpt-tiny", data=2, pipeline=2, schedule="one_f_one_b", microbatches=4, zero=1))
+
+
+def with_calls(change: Callable[[list[Call]], None], rank: int) -> Lowered:
+    lowered = replace(pipelined())
+    calls = list(lowered.calls[rank])
+    change(calls)
+    lowered.__dict__["calls"] = tuple(tuple(calls) if r == rank else c for r, c in enumerate(lowered.calls))
+    return lowered
+
+
+def without(calls: list[Call], i: int, name: str) -> None:
+    calls[i] = replace(calls[i], **{name: ()})
+
+
+FAULTS: dict[str, tuple[int, Callable[[list[Call]], None], str]] = {
+    "a call is left out": (0, lambda calls: calls.pop(2), "is never let go of"),
+    "two calls change places": (0, lambda calls: calls.insert(0, calls.pop(-1)), "is not there"),
+    "nothing is sent": (0, lambda calls: without(calls, 0, "sends"), "does not receive what rank 0 sends"),
+    "nothing is posted": (1, lambda calls: without(calls, 0, "posts"), "not ready to receive"),
+    "nothing is received": (1, lambda calls: without(calls, 0, "receives"), "is not there"),
+    "posted late": (
+        1,
+        lambda calls: calls.__setitem__(slice(0, 2), [replace(calls[0], posts=()), calls[1]]),
+        "not ready",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_calls_is_found(name: str) -> None:
+    rank, change, message = FAULTS[name]
+    verify(pipelined())
+    with pytest.raises(LoweringError, match=message):
+        verify(with_calls(change, rank))
+
+
+def test_ranks_that_wait_for_each_other_are_found() -> None:
+    lowered = replace(pipelined())
+    first, second = lowered.calls
+    backward = next(i for i, call in enumerate(first) if call.action.kind == "B")
+    # Rank 0 wants the gradient of the first microbatch before it has sent the second's output that rank 1 waits for.
+    needed = replace(
+        first[0], posts=(*first[0].posts, *first[backward].receives), receives=first[backward].receives
+    )
+    moved = replace(first[backward], receives=())
+    calls = (needed, *first[1:backward], moved, *first[backward + 1 :])
+    lowered.__dict__["calls"] = (tuple(calls), second)
+    with pytest.raises(LoweringError):
+        verify(lowered)
+
+
+def test_an_update_that_does_not_wait_is_found() -> None:
+    lowered = replace(pipelined())
+    update = lowered.updates[0]
+    for node in list(update.gradients.nodes):
+        if node.op == "call_function" and node.target.__name__ == "wait_reduction":
+            update.gradients.erase_node(node)
+            break
+    with pytest.raises(LoweringError, match="does not wait for gradients of stage0"):
+        verify(lowered)
+
+
+def graph_of(*lines: str) -> fx.Graph:
+    """A small graph: ``relu x`` and the like, ``over`` for what is written over its first operand."""
+    graph = fx.Graph()
+    made = {"x": graph.placeholder("x")}
+    for line in lines:
+        name, op, *operands = line.split()
+        nodes = tuple(made[o] for o in operands)
+        if op == "start":
+            made[name] = graph.call_function(spmd.start_all_reduce, (*nodes, "data", "sum"))
+        elif op == "wait":
+            made[name] = graph.call_function(spmd.wait, nodes)
+        else:
+            made[name] = graph.call_function(getattr(aten, op.removesuffix("!")).default, nodes)
+            made[name].meta.update({"over": 0} if op.endswith("!") else {})
+    graph.output(tuple(made.values())[-1:])
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("a relu x", "b neg! a", "c relu b"), ""),
+        (("a relu x", "b neg! a", "c relu a"), "reads relu_default, which was written over"),
+        (("a relu x", "v t a", "b neg! a", "c relu v"), "reads t_default, which was written over"),
+        (("a start x", "b relu x", "c wait a"), ""),
+        (("a start x", "b relu x"), "not waited for exactly once: start_all_reduce"),
+        (("a start x", "b wait a", "c wait a"), "2 times"),
+        (("a start x", "b relu a", "c wait a"), "has not arrived"),
+        (("a relu x", "s start a", "b neg! a", "c wait s a"), "which was written over"),
+    ],
+)
+def test_a_fault_of_a_graph_is_found(lines: tuple[str, ...], message: str) -> None:
+    if not message:
+        check_graph(graph_of(*lines), "here")
+        return
+    with pytest.raises(LoweringError, match=message):
+        check_graph(graph_of(*lines), "here")
