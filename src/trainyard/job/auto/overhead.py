@@ -13,6 +13,9 @@ from trainyard.job.auto.space import Point
 def overhead_bytes(point: Point, cluster: Cluster, num_bytes: int) -> int:
     """Bytes that a rank in the middle of the pipeline holds beside tensors.
 
+    Groups that only the lowering knows are not in it: of stages that share a parameter, and an all-to-all where an op is
+    cut in another way than its operand.
+
     Parameters
     ----------
     num_bytes : most that a step takes and gives back.
