@@ -15,12 +15,12 @@ from trainyard.cli.verbs import VERBS
 INTERFACE = {
     "train": "MODEL --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
     "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --processes "
-    "--strategies --rows --dtype --statistics",
-    "plan": "MODEL --json --cluster --strategies --rows --dtype --save --statistics",
-    "simulate": "PLAN --json --model --cluster --html --trace",
+    "--strategies --rows --dtype --statistics --momentum",
+    "plan": "MODEL --json --cluster --strategies --rows --dtype --show --save --statistics --optimizer --momentum",
+    "simulate": "PLAN --json --model --cluster --html --trace --optimizer --momentum",
     "run": "PLAN --json --steps --lr --warmup-steps --optimizer --weight-decay --clip-norm --seed --on-nonfinite "
-    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model",
-    "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics",
+    "--checkpoint --checkpoint-every --resume --max-restarts --stall-s --max-checkpoint-gb --device --model --momentum",
+    "compare": "MODEL --json --cluster --strategies --rows --dtype --html --statistics --optimizer --momentum",
     "hardware": "[CLUSTER] --json --yaml --measure",
     "papers": "[NAME] --json",
     "reproduce": "[NAME] --json --files",

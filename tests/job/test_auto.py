@@ -19,6 +19,7 @@ from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probes import Probes
 from trainyard.job.auto.space import SCHEDULES, Point, Sharding
 from trainyard.job.catalog import published_strategies
+from trainyard.job.model_state import StateBytes
 from trainyard.job.plan import DoesNotFitError, Plan, PlanError, parse_plan
 from trainyard.job.planning import Infeasible, compare, load_model, make_setting, plan, simulate
 from trainyard.job.schedules import dry_run, make_schedule
@@ -29,6 +30,8 @@ from trainyard.program.model import Model
 from trainyard.program.truncate import truncate
 
 CLUSTER = "1x4xV100-32G"
+
+MIXED = StateBytes(2, 4, 12, 2)
 
 
 def small_memory(num_bytes: int, devices: int = 1) -> Cluster:
@@ -192,8 +195,8 @@ def test_stages_are_cut_by_memory_where_those_of_equal_time_do_not_fit():
     layers = LayerTable(
         tuple("0123"), tuple("abcd"), seconds, 2 * seconds, none, none, none, none, elements, elements
     )
-    assert cut_stages(layers, 2, "time").paths == ("0", "1")
-    assert list(cut_stages(layers, 2, "memory").elements) == [10_200, 10_000]
+    assert cut_stages(layers, 2, MIXED, "time").paths == ("0", "1")
+    assert list(cut_stages(layers, 2, MIXED, "memory").elements) == [10_200, 10_000]
 
 
 @pytest.mark.parametrize(("schedule", "per_rank"), SCHEDULES)
@@ -271,7 +274,7 @@ def test_estimate_agrees_with_the_simulation(gpt2_in_half, recompute):
     probes.probe([sharding])
     stages = probes.stages(sharding, recompute, 4)
     assert stages is not None
-    guess = estimate(point, stages, setting.cluster, 2)
+    guess = estimate(point, stages, setting.cluster, setting.task)
     chosen = build(setting, guess)
     lowered = lower(setting.task.program(chosen.rows_per_microbatch), chosen)
     simulated = simulate_plan(lowered, setting.cluster)

@@ -12,13 +12,13 @@ from trainyard.cli.bounds import ROWS
 from trainyard.cli.lists import between_commas
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.splitting import SplittingOptions
+from trainyard.cli.step_options import StepOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(SplittingOptions, Common):
+class Options(StepOptions, Common):
     """Rank strategies on the same model and cluster, by predicted step time."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -54,7 +54,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     cluster = parse_cluster(options.cluster)
     with screen.waiting(f"planning with {len(names)} strategies"):
         model = load_model(options.model, options.rows)
-        found = compare(model, cluster, names, options.dtype, options.statistics)
+        optimizer = options.optimizer_config()
+        found = compare(model, cluster, names, options.dtype, options.statistics, optimizer)
     contenders = ranked([contender_of(name, each) for name, each in zip(names, found, strict=True)])
     title = f"{options.model} on {cluster.name}"
     if options.html is not None:

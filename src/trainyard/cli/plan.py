@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from trainyard.cli.bounds import ROWS
 from trainyard.cli.outputs import Output, writing
 from trainyard.cli.screen import Common, Outcome, Screen
-from trainyard.cli.splitting import SplittingOptions
+from trainyard.cli.step_options import StepOptions
 
 __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(SplittingOptions, Common):
+class Options(StepOptions, Common):
     """Find a plan for a model on a cluster, and say why."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -31,6 +31,8 @@ class Options(SplittingOptions, Common):
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
+    show: Literal["plan", "routines"] = "plan"
+    """plan: what was decided and what it takes. routines: also every op that each rank runs, in order."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the plan to this file; simulate and run read it."""
 
@@ -59,6 +61,7 @@ def act(options: Options, screen: Screen) -> Outcome:
                 options.dtype,
                 lambda what, done: change(f"{what} ({done:.0%})"),
                 options.statistics,
+                optimizer=options.optimizer_config(),
             )
     except DoesNotFitError as error:
         document = {"model": options.model, "cluster": options.cluster, "fits": False, "reason": str(error)}
@@ -74,4 +77,13 @@ def act(options: Options, screen: Screen) -> Outcome:
     ]
     if found.runners_up:
         body += ["", runners_up_table(found.runners_up, found.simulation)]
-    return Outcome(planned_document(found), body, does_not_fit(found.plan, found.simulation))
+    document = dict(planned_document(found))
+    if options.show == "routines":
+        from trainyard.job.lower.lower import lower
+        from trainyard.report.routines import routines_text
+
+        program = found.task.program(found.plan.rows_per_microbatch)
+        text = routines_text(lower(program, found.plan, found.task.optimizer))
+        document |= {"routines": text}
+        body += ["", text]
+    return Outcome(document, body, does_not_fit(found.plan, found.simulation))

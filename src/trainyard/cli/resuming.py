@@ -20,7 +20,9 @@ __all__ = ["SavedRun", "saved_run", "settled"]
 _Options = TypeVar("_Options", bound=TrainingOptions)
 
 _PLANNING = ("processes", "strategies", "statistics")
-_FIXED = ("optimizer", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype")
+_FIXED = (
+    "optimizer", "momentum", "lr", "warmup_steps", "weight_decay", "clip_norm", "seed", "rows", "dtype",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tyro
 from trainyard.cli.launcher import is_silent
 from trainyard.cli.resuming import saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.training import train_and_report
+from trainyard.cli.training import optimizer_config, train_and_report
 from trainyard.cli.training_options import TrainingOptions
 
 __all__ = ["Options", "act"]
@@ -49,7 +49,8 @@ def act(options: Options, screen: Screen) -> Outcome:
         with screen.waiting("simulating the plan"):
             # A plan that was made for other machines runs here, too; this is what it takes here.
             model = load_model(spec, plan.num_rows) if model is None else model
-            task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
+            optimizer = optimizer_config(options, run)
+            task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
             if run is not None:
                 run.check(plan, task)
             simulation = simulate_task(plan, task, f"local:{plan.num_ranks}")

@@ -11,6 +11,7 @@ import tyro
 
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common, Outcome, Screen
+from trainyard.cli.step_options import OptimizerOptions
 
 if TYPE_CHECKING:
     from trainyard.job.plan import Plan
@@ -20,7 +21,7 @@ __all__ = ["Options", "act"]
 
 
 @dataclass(frozen=True)
-class Options(Common):
+class Options(OptimizerOptions, Common):
     """Predict what one step of a saved plan takes, on its cluster or on another of as many devices."""
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
@@ -47,7 +48,7 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     with screen.waiting("simulating"):
         model = None if options.model is None else load_model(options.model)
-        simulation = simulate(plan, model, options.cluster)
+        simulation = simulate(plan, model, options.cluster, options.optimizer_config())
     if options.html is not None:
         screen.keep(_page(plan, simulation), options.html)
     if options.trace is not None:

@@ -12,7 +12,7 @@ from trainyard.cli.bounds import PROCESSES, ROWS
 from trainyard.cli.launcher import agreed, is_launched, is_silent, num_launched
 from trainyard.cli.resuming import SavedRun, saved_run, settled
 from trainyard.cli.screen import Outcome, Screen
-from trainyard.cli.training import train_and_report
+from trainyard.cli.training import optimizer_config, train_and_report
 from trainyard.cli.training_options import TrainingOptions, usual
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     if not is_silent():
         try:
             before = None if run is None else _as_before(run, options, model, screen, simulates=keeps_plan)
-            found = before or _best_plan(options, model, screen)
+            found = before or _best_plan(run, options, model, screen)
         except DoesNotFitError as error:
             return Outcome({"model": options.model, "fits": False, "reason": str(error)}, failure=str(error))
         screen.say(found.plan.explain())
@@ -83,7 +83,8 @@ def _as_before(
 
     plan = run.plan
     model = load_model(options.model, options.rows) if model is None else model
-    task = Task(model, plan.dtype, plan.statistics, plan.num_rows)
+    optimizer = optimizer_config(options, run)
+    task = Task(model, plan.dtype, plan.statistics, plan.num_rows, optimizer)
     run.check(plan, task)
     if not simulates:
         return None
@@ -92,7 +93,7 @@ def _as_before(
     return Planned(plan, simulation, task, (), 0.0)
 
 
-def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned:
+def _best_plan(run: SavedRun | None, options: Options, model: Model | None, screen: Screen) -> Planned:
     """Plan for every number of processes that is in question; the fastest plan wins."""
     from trainyard.hardware import cluster_of_profile, local_profile
     from trainyard.job.plan import DoesNotFitError
@@ -115,6 +116,7 @@ def _best_plan(options: Options, model: Model | None, screen: Screen) -> Planned
                     lambda what, done: change(f"{what} ({done:.0%})"),
                     options.statistics or "batch",
                     all_devices=True,
+                    optimizer=optimizer_config(options, run),
                 )
             except DoesNotFitError:
                 if count != counts[-1] or found:

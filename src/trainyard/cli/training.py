@@ -20,6 +20,7 @@ from trainyard.cli.training_options import TrainingOptions
 from trainyard.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
+    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.plan import Plan
     from trainyard.job.run.config import Restart, StepMetrics, TrainConfig, TrainResult
     from trainyard.job.run.step.data import Data
@@ -67,6 +68,21 @@ def train_and_report(
     return Outcome(document, _body(simulation, result, command, config.steps))
 
 
+def optimizer_config(options: TrainingOptions, run: SavedRun | None) -> OptimizerConfig:
+    """How parameters are updated, by options of which none is open any more.
+
+    Parameters
+    ----------
+    run : that goes on, if one does.
+    """
+    from trainyard.job.optimizer import OptimizerConfig
+
+    names = ("lr", "warmup_steps", "momentum", "weight_decay", "clip_norm")
+    base = OptimizerConfig() if run is None else run.optimizer
+    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
+    return replace(base, name=options.optimizer or base.name, **asked)
+
+
 def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> TrainConfig:
     """Options, of which none is open any more, as the runtime takes them.
 
@@ -74,14 +90,8 @@ def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> 
     ----------
     run : that goes on, if one does.
     """
-    from trainyard.job.optimizer import OptimizerConfig
     from trainyard.job.run.config import TrainConfig
 
-    asked: dict[str, Any] = {
-        name: getattr(options, name) for name in ("lr", "warmup_steps", "weight_decay", "clip_norm")
-    }
-    base = OptimizerConfig() if run is None else run.optimizer
-    optimizer = replace(base, name=options.optimizer or base.name, **asked)
     how: dict[str, Any] = {
         name: getattr(options, name)
         for name in ("checkpoint_every", "seed", "on_nonfinite", "max_restarts", "device")
@@ -92,7 +102,7 @@ def train_config(options: TrainingOptions, model: str, run: SavedRun | None) -> 
     keep: dict[str, Any] = {} if run is None else {"keep": run.values["keep"]}
     return TrainConfig(
         options.steps or 0,
-        optimizer,
+        optimizer_config(options, run),
         folder,
         resume=options.resume,
         log=folder / "log",

@@ -23,6 +23,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "lr": 1e-3,
         "warmup_steps": 10,
         "optimizer": "adamw",
+        "momentum": 0.0,
         "weight_decay": 0.0,
         "clip_norm": 1.0,
         "seed": 0,
@@ -55,6 +56,8 @@ class TrainingOptions(Common):
     """Steps over which the rate grows."""
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
+    momentum: Annotated[float | None, usual("momentum", "X"), QUANTITY] = None
+    """Of sgd."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
     """How fast weights decay; decoupled for adamw."""
     clip_norm: Annotated[float | None, usual("clip_norm", "X"), QUANTITY] = None

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.program.program import Program
 
 
@@ -29,14 +34,15 @@ ADAM_MIXED = StateBytes(2, 2, 12, 2)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def adam_state(dtype: str, zero_stage: int = 0) -> StateBytes:
-    """What the runtime keeps with Adam: float32 gradients always, float32 parameters beside 16-bit weights.
+def state_of(dtype: str, optimizer: OptimizerConfig, zero_stage: int = 0) -> StateBytes:
+    """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit weights.
 
     With ZeRO stage 3 the 16-bit weights are made from the float32 ones whenever they are gathered.
     """
+    moments = 4 * len(optimizer.moments)
     if dtype == "float32":
-        return StateBytes(4, 4, 8, 4)
-    return StateBytes(0 if zero_stage == 3 else 2, 4, 12, 2)
+        return StateBytes(4, 4, moments, 4)
+    return StateBytes(0 if zero_stage == 3 else 2, 4, 4 + moments, 2)
 
 
 def num_trained(program: Program) -> int:
@@ -44,9 +50,13 @@ def num_trained(program: Program) -> int:
     return sum(program.nodes[i.node].meta["val"].numel() for i in program.params if i.trainable)
 
 
+Count = TypeVar("Count", float, NDArray[np.float64])
+"""A number of parameters, or one for each of several parts of a model."""
+
+
 def model_state_bytes(
-    num_params: float, state: StateBytes, *, zero_stage: int, num_ranks: int, num_frozen: float = 0
-) -> float:
+    num_params: Count, state: StateBytes, *, zero_stage: int, num_ranks: int, num_frozen: Count | float = 0.0
+) -> Count:
     """Bytes of model state on one of the data-parallel ranks (arXiv 1910.02054, figure 1).
 
     Parameters
@@ -62,5 +72,5 @@ def model_state_bytes(
     16.640625
     """
     shared = (state.optimizer, state.gradients, state.weights)
-    total = sum(size / num_ranks if stage < zero_stage else size for stage, size in enumerate(shared))
+    total = float(sum(size / num_ranks if stage < zero_stage else size for stage, size in enumerate(shared)))
     return num_params * total + num_frozen * (state.frozen / num_ranks if zero_stage == 3 else state.frozen)

@@ -14,6 +14,7 @@ import torch
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies, published_strategies
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError, Statistics, model_for
 from trainyard.job.setting import Progress, RunnerUp, apply
 from trainyard.job.simulate import Simulation
@@ -78,6 +79,7 @@ def plan(
     progress: Progress | None = None,
     statistics: Statistics = "batch",
     all_devices: bool = False,
+    optimizer: OptimizerConfig | None = None,
 ) -> Planned:
     """Make a plan and simulate it.
 
@@ -87,6 +89,7 @@ def plan(
     strategies : names of the catalog joined by ``+`` and applied left to right; ``auto`` searches.
     statistics : ``microbatch`` splits a batch into microbatches also where its rows depend on each other; see `Task`.
     all_devices : a search takes no plan that leaves devices idle, even if it is faster.
+    optimizer : how parameters are updated, which decides what is kept for each of them; by default AdamW.
 
     Raises
     ------
@@ -97,7 +100,8 @@ def plan(
         If the strategies have no plan for this model on this cluster; the message says what would help.
     """
     place = parse_cluster(cluster) if isinstance(cluster, str) else cluster
-    return plan_task(Task(model, dtype, statistics), place, strategies, progress, all_devices)
+    task = Task(model, dtype, statistics, optimizer=optimizer or OptimizerConfig())
+    return plan_task(task, place, strategies, progress, all_devices)
 
 
 def plan_task(
@@ -180,12 +184,18 @@ def _noted(plan: Plan, task: Task) -> Plan:
     return replace(plan, reasons=(*plan.reasons, *notes))
 
 
-def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | None = None) -> Simulation:
+def simulate(
+    plan: Plan,
+    model: Model | None = None,
+    cluster: Cluster | str | None = None,
+    optimizer: OptimizerConfig | None = None,
+) -> Simulation:
     """Time a plan on the cluster that it was made for, or on another of as many devices.
 
     Parameters
     ----------
     model : what the plan is of, which may be left out where that has a name.
+    optimizer : how parameters are updated; by default AdamW.
 
     Raises
     ------
@@ -193,7 +203,8 @@ def simulate(plan: Plan, model: Model | None = None, cluster: Cluster | str | No
         If the plan was made for another model, or for one in a Python file and none is given, or needs more devices.
     """
     whole = model or load_model(model_for(plan, None), plan.num_rows)
-    return simulate_task(plan, Task(whole, plan.dtype, plan.statistics, plan.num_rows), cluster)
+    updates = optimizer or OptimizerConfig()
+    return simulate_task(plan, Task(whole, plan.dtype, plan.statistics, plan.num_rows, updates), cluster)
 
 
 def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) -> Simulation:
@@ -220,12 +231,13 @@ def compare(
     strategies: Sequence[str],
     dtype: str = "float32",
     statistics: Statistics = "batch",
+    optimizer: OptimizerConfig | None = None,
 ) -> tuple[Planned | Infeasible, ...]:
     """Plan with each of several strategies; those that have no plan say why."""
     found: list[Planned | Infeasible] = []
     for name in strategies:
         try:
-            found.append(plan(model, cluster, name, dtype, statistics=statistics))
+            found.append(plan(model, cluster, name, dtype, statistics=statistics, optimizer=optimizer))
         except PlanError as error:
             found.append(Infeasible(name, str(error)))
     return tuple(found)

@@ -18,6 +18,7 @@ from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.parse import is_described_by_name
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, Statistics
 from trainyard.job.schedules import make_schedule
 from trainyard.job.tables import Floats, LayerTable, OpTable, TensorTable
@@ -54,6 +55,10 @@ class TaskLike(Protocol):
     @property
     def statistics(self) -> Statistics:
         """Of what rows that depend on each other are computed; see `Plan`."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """How parameters are updated, and so what is kept for each of them."""
 
     @property
     def num_rows(self) -> int:

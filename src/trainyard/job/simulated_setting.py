@@ -72,7 +72,9 @@ class SimulatedSetting(Setting):
             if known == decision:
                 return simulation
         program = self.task.program(plan.rows_per_microbatch)
-        simulation = _simulate(lower(program, plan), self.cluster, float(program_flops(program)))
+        simulation = _simulate(
+            lower(program, plan, self.task.optimizer), self.cluster, float(program_flops(program))
+        )
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
@@ -115,7 +117,9 @@ class SimulatedSetting(Setting):
 
     def of_model(self, model: Model) -> SimulatedSetting:
         """A setting of another model that is otherwise the same."""
-        return replace(self, task=Task(model, self.task.dtype, self.task.statistics))
+        return replace(
+            self, task=Task(model, self.task.dtype, self.task.statistics, optimizer=self.task.optimizer)
+        )
 
     def load(self) -> None:
         """Load the engine."""

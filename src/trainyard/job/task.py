@@ -9,6 +9,7 @@ import torch
 
 from trainyard.divisors import divisors
 from trainyard.job.lower.split import CoupledRowsError, split
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import PlanError, Statistics
 from trainyard.program.batch import batch_rows
 from trainyard.program.capture import capture
@@ -27,12 +28,14 @@ class Task:
     statistics : of what rows that depend on each other are computed where the batch is split into microbatches: of the
         ``batch``, which refuses to split it, or of each ``microbatch``, which trains something else. See ``Plan``.
     rows : of one step; by default those of the model's example batch.
+    optimizer : how parameters are updated, and so what is kept for each of them.
     """
 
     model: Model
     dtype: str = "float32"
     statistics: Statistics = "batch"
     rows: int | None = None
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     _programs: dict[int, Program] = field(default_factory=dict, repr=False)
 
     @cached_property

@@ -11,7 +11,9 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.signatures import place_of, signature
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.planning import plan
 from trainyard.job.simulate import simulate_plan
+from trainyard.zoo import build
 
 
 def lowered_of(cell: Cell, optimizer: OptimizerConfig | None = None) -> Lowered:
@@ -76,3 +78,10 @@ def test_messages_that_are_started_are_waited_for() -> None:
         started = [found.starts for found in does if found.starts]
         assert sorted(started) == sorted({*started})
         assert {found.waits for found in does if found.waits} >= set(started)
+
+
+def test_what_is_planned_is_what_is_trained() -> None:
+    model = build("gpt-tiny", 8)
+    adamw = plan(model, "1x1xA100-80G", "data_parallel").simulation.memory[0]
+    sgd = plan(model, "1x1xA100-80G", "data_parallel", optimizer=OptimizerConfig("sgd")).simulation.memory[0]
+    assert adamw["optimizer"] == 2 * adamw["parameters"] > sgd["optimizer"] == 0

@@ -3,7 +3,8 @@
 import pytest
 from counting import planned, small_gpt
 
-from trainyard.job.model_state import ADAM_MIXED, adam_state, model_state_bytes
+from trainyard.job.model_state import ADAM_MIXED, model_state_bytes, state_of
+from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.reproduce.zero import TABLE_1
 from trainyard.job.simulation.memory import state_bytes
 from trainyard.program import spmd
@@ -27,7 +28,7 @@ def test_formula_is_what_ranks_hold(stage: int) -> None:
     strategies = f"zero(stage={stage})" if stage else "data_parallel"
     _, lowered = planned(small_gpt(2, rows=4), strategies, "1x4xA100-80G", "bfloat16")
     held = sum(state_bytes(lowered, list(lowered.stages)).values())
-    state = adam_state("bfloat16", stage)
+    state = state_of("bfloat16", OptimizerConfig(), stage)
     formula = model_state_bytes(lowered_params(lowered), state, zero_stage=stage, num_ranks=4)
     assert held == pytest.approx(formula, rel=0.01)
 

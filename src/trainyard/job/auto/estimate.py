@@ -10,17 +10,17 @@ from typing import Literal
 import numpy as np
 
 from trainyard.cost.collectives import collective_cost
+from trainyard.cost.ops import BUFFER_OPS
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.auto.overhead import overhead_bytes
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
+from trainyard.job.model_state import StateBytes, model_state_bytes, state_of
 from trainyard.job.schedules import make_schedule, peak_awaiting_backward
+from trainyard.job.setting import TaskLike
 from trainyard.job.tables import Floats, LayerTable
 
-_MASTER_AND_MOMENTS_BYTES = 12  # float32 master, and Adam's two moments
 _GRADIENT_BYTES = 4
-# What an optimizer step reads and writes per element: master, moments and gradient read, three of them written.
-_OPTIMIZER_TRAFFIC_BYTES = 28
 
 Balance = Literal["time", "memory"]
 """What stages are to have the same of."""
@@ -50,7 +50,7 @@ class Stages:
     output_bytes: int
 
 
-def cut_stages(layers: LayerTable, num_stages: int, balance: Balance = "time") -> Stages:
+def cut_stages(layers: LayerTable, num_stages: int, state: StateBytes, balance: Balance = "time") -> Stages:
     """Cut layers into stages whose slowest is as fast as possible, or whose largest is as small as possible.
 
     Memory is counted with as many microbatches in flight as there are stages, as at the first of 1F1B.
@@ -58,8 +58,9 @@ def cut_stages(layers: LayerTable, num_stages: int, balance: Balance = "time") -
     if balance == "time":
         costs = layers.forward_s + layers.backward_s
     else:
-        trained = _GRADIENT_BYTES + _MASTER_AND_MOMENTS_BYTES
-        costs = 2 * layers.param_elements + trained * layers.trained_elements + layers.kept_bytes * num_stages
+        frozen = layers.param_elements - layers.trained_elements
+        kept = model_state_bytes(layers.trained_elements, state, zero_stage=0, num_ranks=1, num_frozen=frozen)
+        costs = kept + layers.kept_bytes * num_stages
     starts = [0, *balanced_cuts(costs.tolist(), num_stages)]
     lasts = [start - 1 for start in starts[1:]]
 
@@ -104,15 +105,16 @@ class Estimate:
     stage_paths: tuple[str, ...]
 
 
-def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) -> Estimate:
+def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> Estimate:
     """Time and memory of a point.
 
     Parameters
     ----------
     stages : of the point's sharding, recomputation and number of stages.
-    weight_bytes : of one parameter element as it is computed with.
+    task : says in which precision parameters are computed with, and how they are updated.
     """
     p = point.pipeline
+    weight_bytes = state_of(task.dtype, task.optimizer).weights
 
     def by_rank(values: Floats) -> Floats:
         summed: Floats = values.reshape(-1, p).sum(axis=0)
@@ -123,14 +125,20 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, weight_bytes: int) 
     most = float(trained.max())
     device = cluster.device(0)
     shared = point.data if point.zero_stage else 1
-    optimizer_s = most / shared * _OPTIMIZER_TRAFFIC_BYTES / device.memory_rate_bytes_per_s(most * 4 / shared)
+    updated_bytes = 4 * most / shared
+    passes = BUFFER_OPS[task.optimizer.update]
+    optimizer_s = passes * updated_bytes / device.memory_rate_bytes_per_s(updated_bytes)
     slowest = int((forward_s + backward_s).argmax())
     gathered = float(elements.max()) if point.zero_stage == 3 else most
     exposed_s = _data_s(point, most, gathered, backward_s[slowest], cluster, weight_bytes)
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
-    state = elements * weight_bytes / (point.data if point.zero_stage == 3 else 1)
-    state += trained * _GRADIENT_BYTES / (point.data if point.zero_stage >= 2 else 1)
-    state += trained * _MASTER_AND_MOMENTS_BYTES / shared
+    state = model_state_bytes(
+        trained,
+        state_of(task.dtype, task.optimizer, point.zero_stage),
+        zero_stage=point.zero_stage,
+        num_ranks=point.data,
+        num_frozen=elements - trained,
+    )
     held = in_flight(point.schedule, p, point.num_microbatches, point.stages_per_rank)
     kept = by_rank(stages.kept_bytes) * held
     working = stages.working_bytes.reshape(-1, p).max(axis=0)

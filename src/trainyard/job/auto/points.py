@@ -42,7 +42,6 @@ def estimate_all(setting: Setting, probes: Probes, capacity: int) -> Estimates:
 class _Points:
     def __init__(self, setting: Setting, probes: Probes, capacity: int) -> None:
         self.setting, self.probes, self.capacity = setting, probes, capacity
-        self.weight_bytes = 4 if setting.task.dtype == "float32" else 2
         self.coupling = None if probes.short.task.splits else probes.short.task.coupling
         self.meshes: dict[Sharding, list[tuple[int, int]]] = {}
         self.meshes_of_kind: dict[Sharding, set[tuple[int, int]]] = {}
@@ -113,7 +112,7 @@ class _Points:
                     continue
                 zero_stage = 3 if data > 1 else 0
                 point = Point(sharding, pipeline, data, count, "one_f_one_b", 1, recompute, zero_stage)
-                found = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+                found = estimate(point, stages, self.setting.cluster, self.setting.task)
                 if found.mean_memory_bytes <= self.capacity:
                     return True
         return False
@@ -138,12 +137,12 @@ class _Points:
         stages = self.probes.stages(point.sharding, point.recompute, num_stages)
         if stages is None:
             return None
-        found = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+        found = estimate(point, stages, self.setting.cluster, self.setting.task)
         if found.memory_bytes <= self.capacity or found.mean_memory_bytes > self.capacity:
             return found
         stages = self.probes.stages(point.sharding, point.recompute, num_stages, "memory")
         assert stages is not None
-        smaller = estimate(point, stages, self.setting.cluster, self.weight_bytes)
+        smaller = estimate(point, stages, self.setting.cluster, self.setting.task)
         return smaller if smaller.memory_bytes <= self.capacity else found
 
     def _left_out(self, failed: dict[Sharding, str], num_too_large: int) -> Iterator[str]:

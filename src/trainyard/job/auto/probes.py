@@ -14,6 +14,7 @@ import numpy as np
 from trainyard.job.auto.build import build_sharding, has_experts, recomputed
 from trainyard.job.auto.estimate import Balance, Stages, cut_stages
 from trainyard.job.auto.space import RECOMPUTES, Recompute, Sharding
+from trainyard.job.model_state import state_of
 from trainyard.job.setting import Setting
 from trainyard.job.tables import COLUMNS, LayerTable
 from trainyard.program.blocks import blocks
@@ -103,8 +104,11 @@ class Probes:
         key = (sharding, recompute, num_stages, balance)
         if key not in self._stages:
             costs = self.layers(sharding, recompute)
+            state = state_of(self.short.task.dtype, self.short.task.optimizer)
             fits = costs is not None and num_stages <= len(costs)
-            self._stages[key] = cut_stages(costs, num_stages, balance) if fits and costs is not None else None
+            self._stages[key] = (
+                cut_stages(costs, num_stages, state, balance) if fits and costs is not None else None
+            )
         return self._stages[key]
 
     def layers(self, sharding: Sharding, recompute: Recompute) -> LayerTable | None:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from trainyard.job.auto.trials import Trials
-from trainyard.job.model_state import adam_state, model_state_bytes
+from trainyard.job.model_state import model_state_bytes, state_of
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.setting import Setting, apply, first_plan
 from trainyard.job.tables import OpTable
@@ -69,7 +69,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
     if any(i.path in placed for i in program.params):  # experts, say
         shared *= plan.data
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
-    state = adam_state(plan.dtype, plan.zero_stage)
+    state = state_of(plan.dtype, setting.task.optimizer, plan.zero_stage)
     needed = model_state_bytes(trained / shared, state, zero_stage=plan.zero_stage, num_ranks=plan.data)
     return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 

@@ -19,7 +19,7 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
-from trainyard.job.simulation.template import Template
+from trainyard.job.simulation.template import ALONG_TENSOR, LANES, Template
 
 Ints = NDArray[np.int64]
 
@@ -124,7 +124,7 @@ class Assembly:
         for rank in range(self.plan.pipeline):
             device = builder.add_device(f"pipeline rank {rank}", sum(base[rank].values()))
             resources, links, units = {}, {}, {}
-            for lane in ("compute", "communication", "up", "down"):
+            for lane in LANES if self.plan.tensor > 1 else (name for name in LANES if name != ALONG_TENSOR):
                 kind = "compute" if lane == "compute" else "communication"
                 resources[lane] = builder.add_resource(f"rank {rank} {lane}", device, kind)  # type: ignore[arg-type]
                 if shared:
@@ -204,9 +204,10 @@ class Assembly:
         ids[compute] = self.add_work(rank, "compute", seconds[compute], label[compute], category[compute])
         builder.chain(ids[compute])
         if not compute.all():
-            ids[~compute] = self.add_work(
-                rank, "communication", seconds[~compute], label[~compute], category[~compute]
-            )
+            lane = np.concatenate([r.lane for r in rows])
+            for i in np.unique(lane[~compute]):
+                own = ~compute & (lane == i)
+                ids[own] = self.add_work(rank, LANES[i], seconds[own], label[own], category[own])
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self._add_started(rank, templates, starts, ids)
             waits = [np.array(t.dependencies, np.int64).reshape(-1, 2) for t in templates]
@@ -324,6 +325,7 @@ class Assembly:
 class _Columns:
     seconds: NDArray[np.float64]
     waits_for: Ints
+    lane: Ints
     category: Ints
     label: Ints
 
@@ -332,6 +334,7 @@ class _Columns:
         return cls(
             np.array(template.seconds),
             np.array(template.waits_for, np.int64),
+            np.array([LANES.index(name) for name in template.lane], np.int64),
             np.array([builder.category(c) for c in template.category], np.int64),
             np.array([builder.label(name) for name in template.label], np.int64),
         )

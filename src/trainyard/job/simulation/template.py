@@ -12,9 +12,14 @@ from trainyard.cost.memory import GraphMemory
 from trainyard.cost.ops import is_free
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Message, Place, Signature, Until, has_signature, signature
+from trainyard.job.plan import TENSOR
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
+
+ALONG_TENSOR = "tensor communication"
+LANES = ("compute", "communication", ALONG_TENSOR, "up", "down")
+"""What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
 
 
 class Started(NamedTuple):
@@ -45,6 +50,7 @@ class Template:
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
+    lane : of `LANES`.
     started : messages that a later action or the end of the step waits for, in order.
     dependencies : pairs of a message and the task of the compute stream that waits for it.
     kept_until_update : bytes that are let go when parameters are updated.
@@ -56,6 +62,7 @@ class Template:
     num_bytes: list[int] = field(default_factory=list)
     num_ranks: list[int] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
+    lane: list[str] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     started: list[Started] = field(default_factory=list)
     dependencies: list[tuple[int, int]] = field(default_factory=list)
@@ -69,6 +76,7 @@ class Template:
         num_bytes: int = 0,
         num_ranks: int = 1,
         waits_for: int = -1,
+        lane: str = "compute",
     ) -> int:
         """Append a task; return its index."""
         self.seconds.append(seconds)
@@ -77,6 +85,7 @@ class Template:
         self.num_bytes.append(num_bytes)
         self.num_ranks.append(num_ranks)
         self.waits_for.append(waits_for)
+        self.lane.append(lane)
         return len(self.seconds) - 1
 
     @property
@@ -223,7 +232,8 @@ class _Writer:
             self._add_compute(0.0, self._category(None))
         before = self.last_compute
         sent = self._sent(message, f"{message.about} {message.kind}")
-        task = self.template.add(self._seconds(message), message.kind, waits_for=before, **sent)
+        lane = ALONG_TENSOR if message.group == TENSOR else "communication"
+        task = self.template.add(self._seconds(message), message.kind, waits_for=before, lane=lane, **sent)
         held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
         at_once = held["message"] + held["update"]
         if does.is_waited_here:

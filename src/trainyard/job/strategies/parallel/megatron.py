@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
-from trainyard.job.model_state import adam_state, model_state_bytes, num_trained
+from trainyard.job.model_state import model_state_bytes, num_trained, state_of
 from trainyard.job.plan import TENSOR, Plan, PlanError
 from trainyard.job.remesh import microbatch_program, with_mesh
 from trainyard.job.setting import Setting, Strategy
@@ -253,7 +253,7 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
     trained = num_trained(program)
     state = model_state_bytes(
         trained / share,
-        adam_state(task.dtype),
+        state_of(task.dtype, task.optimizer),
         zero_stage=0,
         num_ranks=degrees.data,
         num_frozen=(program.num_params - trained) / share,

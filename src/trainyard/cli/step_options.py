@@ -1,0 +1,41 @@
+"""Options of the verbs that plan and simulate: what a training step is, beside its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from trainyard.cli.bounds import QUANTITY
+
+if TYPE_CHECKING:
+    from trainyard.job.optimizer import OptimizerConfig
+
+__all__ = ["OptimizerOptions", "StepOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """What the optimizer keeps in memory."""
+
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """How parameters are updated."""
+    momentum: Annotated[float, tyro.conf.arg(metavar="X"), QUANTITY] = 0.0
+    """Of sgd; above 0 it keeps a number more for each parameter."""
+
+    def optimizer_config(self) -> OptimizerConfig:
+        """As the runtime takes it."""
+        from trainyard.job.optimizer import OptimizerConfig
+
+        return OptimizerConfig(self.optimizer, momentum=self.momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(OptimizerOptions):
+    """What a step is."""
+
+    statistics: Literal["batch", "microbatch"] = "batch"
+    """batch: microbatches are made only where they train the same as the whole batch. microbatch: also where rows depend
+    on each other (batch statistics, pairs of rows, places of experts): each microbatch is computed by itself and the loss
+    is the mean of theirs, as gradient accumulation has it, which is another training."""

@@ -1,0 +1,114 @@
+"""What the ranks of a plan run, as text: their calls in order, and the ops of each routine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from trainyard.job.lower.calls import Call
+from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.segment import Segment
+from trainyard.job.lower.signatures import Place, place_of, signature
+from trainyard.program.program import tensors_of
+
+_CALLS_PER_LINE = 8
+
+
+def routines_text(lowered: Lowered) -> str:
+    """All routines of a lowered plan; ranks that differ along the axes of data and tensors only run the same."""
+    return "\n".join(_lines(lowered))
+
+
+def _lines(lowered: Lowered) -> Iterator[str]:
+    plan = lowered.plan
+    if lowered.totals is not None:
+        yield "before the first microbatch"
+        yield from _graph(lowered.totals, place_of(lowered, 0))
+    for rank, calls in enumerate(lowered.calls):
+        place = place_of(lowered, rank)
+        yield f"pipeline rank {rank}: {plan.data} x {plan.tensor} processes (data x tensor)"
+        yield from _calls(calls)
+        for stage in lowered.stages:
+            if plan.schedule.rank_of(stage.stage) == rank:
+                for kind, segment in stage.segments.items():
+                    yield f"routine {stage.stage}{kind}"
+                    yield from _graph(segment, place)
+                    yield from _sends(lowered, stage.stage, kind)
+        for name, graph in lowered.updates[rank].routines.items():
+            yield f"update: {name}"
+            yield from (f"  {_call(n)}{_does(n, place)}" for n in graph.nodes if n.op == "call_function")
+
+
+def _calls(calls: tuple[Call, ...]) -> Iterator[str]:
+    """The calls in order, wrapped."""
+    words = [str(call.action) for call in calls] + ["update"]
+    for i in range(0, len(words), _CALLS_PER_LINE):
+        yield "  " + " ".join(words[i : i + _CALLS_PER_LINE])
+
+
+def _sends(lowered: Lowered, stage: int, kind: str) -> Iterator[str]:
+    for transfer in lowered.transfers:
+        if (transfer.source, transfer.after) == (stage, kind):
+            yield f"  send {transfer.value} to stage {transfer.target}"
+
+
+def _graph(segment: Segment, place: Place) -> Iterator[str]:
+    placeholders = [n for n in segment.graph.nodes if n.op == "placeholder"]
+    for node, slot in zip(placeholders, segment.inputs, strict=True):
+        yield f"  {node.name}: {slot.kind} {slot.name} {_shapes(node)}".rstrip()
+    for node in segment.graph.nodes:
+        if node.op == "call_function":
+            made = f" -> {_shapes(node)}" if _shapes(node) else ""
+            yield f"  {node.name} = {_call(node)}{made}{_does(node, place)}  # {address(node)}"
+
+
+def address(node: fx.Node) -> str:
+    """Where an op is in the model, as a person writes it: ``blocks.3.mlp.up:addmm``."""
+    layer = node.meta.get("layer", "")
+    return f"{layer}:{_name(node.target)}" if layer else _name(node.target)
+
+
+def _call(node: fx.Node) -> str:
+    arguments = [_shown(a) for a in node.args] + [f"{k}={_shown(v)}" for k, v in node.kwargs.items()]
+    return f"{_name(node.target)}({', '.join(arguments)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        return value.name
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return repr(value)
+
+
+def _name(target: Any) -> str:
+    return (
+        target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
+    )
+
+
+def _shapes(node: fx.Node) -> str:
+    if not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
+        return ""
+    return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(node))
+
+
+def _does(node: fx.Node, place: Place) -> str:
+    """What an op does beside computing a value, and where it writes."""
+    does = signature(node, place)
+    said = []
+    if does.waits:
+        said.append(f"waits for {does.waits}")
+    if does.message is not None:
+        group = does.message.group if isinstance(does.message.group, str) else f"stages {does.message.group}"
+        said.append(f"{does.message.kind} of {does.message.num_bytes:,} bytes over {group}")
+    if does.starts:
+        said.append("runs beside what follows")
+    if "over" in node.meta:
+        said.append(f"in place of {_shown(node.args[node.meta['over']])}")
+    if "into" in node.meta:
+        said.append(f"into the gradients of {node.meta['into'][0]}")
+    return f"  ({'; '.join(said)})" if said else ""
