@@ -8,6 +8,7 @@ import pytest
 from captured import tiny
 from small_models import wide
 
+from trainyard.cost.overhead import OVERHEAD_KINDS
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.hardware.presets import DEVICES
@@ -19,7 +20,7 @@ from trainyard.job.plan import DoesNotFitError
 from trainyard.job.planning import make_setting, plan
 from trainyard.job.setting import apply
 from trainyard.job.simulate import simulate_plan
-from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
+from trainyard.job.simulation.memory import MEMORY_KINDS
 from trainyard.job.simulation.overhead import communicators
 from trainyard.job.task import Task
 from trainyard.program.model import Model
@@ -72,6 +73,8 @@ def test_the_account_is_the_timeline(eight: Lowered) -> None:
     assert tuple(found.memory[0]) == MEMORY_KINDS
     for rank in range(2):
         assert found.timeline.peak_bytes(rank) == found.peak_bytes[rank]
+        beside = (found.memory[rank][kind] for kind in OVERHEAD_KINDS)
+        assert found.tensor_bytes[rank] == found.peak_bytes[rank] - sum(beside)
 
 
 def test_a_plan_fits_to_the_last_byte(eight: Lowered) -> None:
@@ -130,6 +133,6 @@ def test_the_search_counts_what_the_simulation_counts(eight: Lowered) -> None:
     memory = simulate_plan(eight, cluster).memory[1]
     point = Point(Sharding(2, False, False, 1, 1), 2, 2, 1, "one_f_one_b", 1, "none", 0)
     comes_and_goes = sum(memory[kind] for kind in ("activations", "temporaries", "communication"))
-    beside = sum(n for kind, n in memory.items() if kind not in TENSOR_KINDS)
+    beside = sum(memory[kind] for kind in OVERHEAD_KINDS)
     # It does not know that two stages share the embedding.
     assert overhead_bytes(point, cluster, comes_and_goes) == beside - 24 * 14 * MIB

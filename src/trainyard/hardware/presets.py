@@ -64,8 +64,8 @@ _NETWORK_CHANNELS = 2
 # PyTorch packs tensors of up to 1 MiB into segments of 2 MiB, and those of up to 10 MiB into segments of 20 MiB.
 _SEGMENT_BYTES = (2 + 20) * _MIB
 # In 18 reports of memory that ran out, what is "reserved but unallocated" is 6 % of all in the median, up to a third. A
-# replay of PyTorch's allocator over steps of GPT-2, GPT-3, BERT, ResNet and VGG needs 1 to 8 % more than the step's tensors
-# at most have, in the median 3 %, and 27 % in one of 14.
+# replay of PyTorch's allocator over steps of GPT-2, GPT-3, BERT, ResNet and VGG needs 1 to 8 % more than the tensors of a
+# step have at most, in the median 3 %, and 27 % in one of 14.
 _FRAGMENTED_FRACTION = 0.05
 
 

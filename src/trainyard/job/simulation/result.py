@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
-from trainyard.job.simulation.memory import MEMORY_KINDS
+from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
 
 _GIB = 2**30
@@ -55,6 +55,11 @@ class Simulation:
     def peak_bytes(self) -> tuple[int, ...]:
         """Most memory that each rank uses."""
         return tuple(sum(kinds.values()) for kinds in self.memory)
+
+    @property
+    def tensor_bytes(self) -> tuple[int, ...]:
+        """What of it tensors have on each rank: what PyTorch counts as allocated."""
+        return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -56,7 +56,7 @@ def megatron(
     microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all if the batch is not split.
     stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
         is v times smaller (section 2.2).
-    memory_fraction : share of device memory that weights, state and activations may take.
+    memory_fraction : share of what a plan may use of a device that weights, state and activations may take.
 
     Returns
     -------
