@@ -65,12 +65,8 @@ def megatron(
 
     Examples
     --------
-    >>> from trainyard import load_model, parse_cluster
-    >>> from trainyard.job.planning import make_setting
-    >>> from trainyard.job.setting import apply
-    >>> from trainyard.job.task import Task
-    >>> setting = make_setting(Task(load_model("gpt-tiny", 8)), parse_cluster("1x4xA100-80G"))
-    >>> plan = apply((("megatron", megatron(tensor=2, pipeline=2)),), setting)
+    >>> from trainyard import load_model, plan
+    >>> plan = plan(load_model("gpt-tiny", 8), "1x4xA100-80G", "megatron(tensor=2, pipeline=2)").plan
     >>> plan.tensor, plan.pipeline, plan.data, plan.schedule.name
     (2, 2, 1, 'one_f_one_b')
     >>> str(plan.placements["tensor"]["blocks.0.attention.qkv.weight"])

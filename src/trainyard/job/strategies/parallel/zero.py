@@ -50,13 +50,8 @@ def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
 
     Examples
     --------
-    >>> from trainyard.hardware.parse import parse_cluster
-    >>> from trainyard.job.planning import make_setting
-    >>> from trainyard.job.setting import apply
-    >>> from trainyard.job.task import Task
-    >>> from trainyard.zoo.registry import build
-    >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
-    >>> plan = apply((("zero", zero(stage=3)),), setting)
+    >>> from trainyard import load_model, plan
+    >>> plan = plan(load_model("gpt-tiny"), "1x4xA100-80G", "zero(stage=3)").plan
     >>> plan.data, plan.zero_stage
     (4, 3)
     """

@@ -1,0 +1,25 @@
+"""What ranks run can be read: calls in order, each op with its address, its message and where it writes."""
+
+from trainyard import load_model, plan
+from trainyard.job.lower.lower import lower
+from trainyard.report.routines import routines_text
+
+
+def test_every_rank_and_message_is_told() -> None:
+    found = plan(
+        load_model("gpt-tiny", 4), "1x4xA100-80G", "megatron(tensor=2, pipeline=2, microbatch_rows=2)"
+    )
+    text = routines_text(lower(found.task.program(found.plan.rows_per_microbatch), found.plan))
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("pipeline rank")] == [
+        f"pipeline rank {rank}: 1 x 2 processes (data x tensor)" for rank in (0, 1)
+    ]
+    assert "  0F0 0F1 0B0 0B1 update" in lines
+    assert any(line.startswith("  send ") and line.endswith("to stage 1") for line in lines)
+    # The sum of the input's gradient is on its way while the weights' gradients are computed.
+    start = next(i for i, line in enumerate(lines) if "# blocks.0.up:start_all_reduce" in line)
+    assert "runs beside what follows" in lines[start]
+    waits = next(i for i in range(start, len(lines)) if " = wait(" in lines[i])
+    assert any("= mm(" in line and "# blocks.0.up:mm" in line for line in lines[start:waits])
+    assert text.count("sum_over_stages(") == 2
+    assert "update: parameters" in lines
