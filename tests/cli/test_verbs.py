@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from trainyard.cli import main as cli
 from trainyard.cli.screen import plain
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.plan import load_plan
 from trainyard.report.comparison_page import comparison_page
@@ -54,8 +57,9 @@ def test_plan_is_saved_as_it_is_printed(saved):
 def small_cluster(tmp_path):
     """The path of a cluster whose devices have 100 kB."""
     path = tmp_path / "small.yaml"
-    text = parse_cluster("1x2xT4").to_yaml()
-    path.write_text(re.sub(r"(?m)^  memory_bytes: .*$", "  memory_bytes: 100000", text))
+    (node,) = parse_cluster("1x2xT4").nodes
+    small = tuple(replace(d, memory_bytes=100_000, overhead=NO_OVERHEAD) for d in node.devices)
+    path.write_text(Cluster("small", (replace(node, devices=small),)).to_yaml())
     return str(path)
 
 

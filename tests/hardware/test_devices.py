@@ -85,6 +85,14 @@ def test_bad_devices_are_refused() -> None:
         replace(device, memory_bytes=0)
     with pytest.raises(HardwareError, match="max_matmul_fraction"):
         replace(device.efficiency, max_matmul_fraction=1.5)
+    with pytest.raises(HardwareError, match=r"driver_bytes of 'T4' is .*allowed: less than its memory_bytes"):
+        replace(device, memory_bytes=2**30)
+    with pytest.raises(HardwareError, match="channels is -1"):
+        replace(device.overhead, channels=-1)
+    with pytest.raises(HardwareError, match="fragmented_fraction is 1"):
+        replace(device.overhead, fragmented_fraction=1)
+    with pytest.raises(HardwareError, match="overhead of device 'T4', field 'rate': no such field"):
+        DeviceSpec.from_dict({**device.to_dict(), "overhead": {"rate": 1}})
     with pytest.raises(HardwareError, match="device 'half', field 'efficiency' is missing"):
         DeviceSpec.from_dict({"name": "half"})
 
@@ -120,3 +128,11 @@ def test_every_device_of_a_node_reaches_every_other_and_the_network(name: str, n
             assert bool(route) == (i != j)
             assert not any("network" in topology.links[link].name for link in route)
     assert nics
+
+
+def test_a_description_without_overhead_offers_all_memory() -> None:
+    plain = device_named("A100-80G").to_dict()
+    assert DeviceSpec.from_dict(plain) == device_named("A100-80G")
+    assert 0 < DeviceSpec.from_dict(plain).usable_bytes < plain["memory_bytes"]
+    del plain["overhead"]
+    assert DeviceSpec.from_dict(plain).usable_bytes == plain["memory_bytes"]

@@ -11,6 +11,7 @@ import pytest
 from small_models import batch_norm, count_layers, wide
 
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.estimate import cut_stages, estimate, in_flight
 from trainyard.job.auto.forked import map_forked
@@ -34,12 +35,10 @@ MIXED = StateBytes(2, 4, 12, 2)
 
 
 def small_memory(num_bytes: int, devices: int = 1) -> Cluster:
-    """Devices with so little memory."""
-    cluster = parse_cluster(f"1x{devices}xT4")
-    node = cluster.nodes[0]
-    return Cluster(
-        "small", (replace(node, devices=tuple(replace(d, memory_bytes=num_bytes) for d in node.devices)),)
-    )
+    """Devices with so little memory, all of it for tensors."""
+    (node,) = parse_cluster(f"1x{devices}xT4").nodes
+    small = tuple(replace(d, memory_bytes=num_bytes, overhead=NO_OVERHEAD) for d in node.devices)
+    return Cluster("small", (replace(node, devices=small),))
 
 
 def layers_by_stage(task: Task, chosen: Plan) -> list[int]:
@@ -227,7 +226,7 @@ def test_frozen_parameters_have_no_optimizer_state():
     model = wide(16)
     model.module.requires_grad_(False)
     model.module[-2].requires_grad_(True)
-    setting = make_setting(Task(model), parse_cluster("1x1xT4"))
+    setting = make_setting(Task(model), small_memory(2**40))
     estimates = estimate_all(setting, Probes(setting), 2**40)
     layer_bytes = 4 * (256 * 256 + 256)
     assert min(e.memory_bytes for e in estimates.points) < 10 * layer_bytes

@@ -13,6 +13,7 @@ from torch import nn
 from trainyard.cost.ops import OpSeconds, is_free
 from trainyard.hardware.cluster import Cluster, Node
 from trainyard.hardware.errors import HardwareError
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan
@@ -184,11 +185,11 @@ def test_recomputing_costs_time_and_saves_memory():
 
 def test_a_plan_that_does_not_fit_says_what_is_short():
     cluster = parse_cluster("1x8xA100-80G")
-    small = tuple(replace(d, memory_bytes=10**6) for d in cluster.nodes[0].devices)
+    small = tuple(replace(d, memory_bytes=10**6, overhead=NO_OVERHEAD) for d in cluster.nodes[0].devices)
     cluster = Cluster("small", (replace(cluster.nodes[0], devices=small),))
     found = simulate_plan(lowered_of(tiny("gpt", 16), cluster), cluster)
     assert not found.fits
-    assert found.shortage_bytes[0] == found.peak_bytes[0] - 960_000
+    assert found.shortage_bytes[0] == found.peak_bytes[0] - 10**6
     assert "does not fit: a device needs" in found.explain()
     assert simulate_plan(lowered_of(tiny("gpt", 16)), CLUSTER).fits
 

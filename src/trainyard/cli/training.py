@@ -196,7 +196,7 @@ def _body(simulation: Simulation, result: TrainResult, command: str, steps: int)
         ("step time", seconds_text(simulation.step_s), seconds_text(measured["step_s"])),
         (
             "peak memory of a process",
-            bytes_text(max(simulation.peak_bytes)),
+            bytes_text(max(simulation.tensor_bytes)),  # what is measured on a GPU, too
             bytes_text(measured["peak_memory_bytes"]) + "*",
         ),
         (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -88,6 +89,11 @@ class Timeline:
         np.add.at(total, group, changes[some])
         levels = np.concatenate((np.full(1, base, np.int64), base + np.cumsum(total)))
         return np.concatenate((np.zeros(1), time_s[some][first])), levels
+
+    def with_more_memory(self, num_bytes: Sequence[int]) -> Timeline:
+        """The same with more bytes occupied on each device all the time."""
+        base = self.graph.device_base_bytes + np.array(num_bytes, np.int64)
+        return replace(self, graph=replace(self.graph, device_base_bytes=base))
 
     def peak_bytes(self, device: int) -> int:
         """Most memory in use on a device at any time, in bytes."""

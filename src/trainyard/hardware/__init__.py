@@ -6,6 +6,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.fabric import NON_BLOCKING, Fabric
 from trainyard.hardware.interconnects import INTERCONNECTS, Interconnect, interconnect_named
 from trainyard.hardware.local import cluster_of_profile, local_cluster, local_profile
+from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.hardware.parse import parse_cluster
 from trainyard.hardware.presets import DEVICES, NODE_PRESETS, device_named, node_topology
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
@@ -19,6 +20,7 @@ __all__ = [
     "NETWORK",
     "NODE_PRESETS",
     "NON_BLOCKING",
+    "NO_OVERHEAD",
     "Cluster",
     "CollectiveSample",
     "DeviceSpec",
@@ -30,6 +32,7 @@ __all__ = [
     "Link",
     "MachineProfile",
     "MatmulSample",
+    "MemoryOverhead",
     "MemorySample",
     "Node",
     "NodeTopology",

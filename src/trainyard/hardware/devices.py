@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trainyard.hardware.errors import HardwareError, unknown_name
+from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.reading import Section, raised_as
 
 __all__ = ["DTYPES", "DeviceSpec", "Efficiency"]
@@ -60,7 +61,7 @@ class DeviceSpec:
     name
         Name of the model, e.g. ``"A100-80G"``.
     memory_bytes
-        Memory of the device.
+        Nominal memory of the device; `usable_bytes` is what a plan may use of it.
     peak_flops_per_s
         Peak rate by dtype name (see `DTYPES`), dense, without structured sparsity. A dtype that the device
         has no units for has the rate of the format in which it is computed instead.
@@ -77,6 +78,8 @@ class DeviceSpec:
         meeting.
     host_bandwidth_bytes_per_s
         Reached bandwidth between device and host memory, one direction.
+    overhead
+        What its memory holds beside tensors. Nothing, where a description does not say it.
     """
 
     name: str
@@ -88,6 +91,7 @@ class DeviceSpec:
     source: str
     collective_launch_s: float = 20e-6
     host_bandwidth_bytes_per_s: float = 12e9
+    overhead: MemoryOverhead = NO_OVERHEAD
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -104,6 +108,11 @@ class DeviceSpec:
                 raise HardwareError(
                     f"{name} of {self.name!r} is {getattr(self, name)}; allowed: more than zero"
                 )
+        if self.overhead.driver_bytes >= self.memory_bytes:
+            raise HardwareError(
+                f"driver_bytes of {self.name!r} is {self.overhead.driver_bytes}; allowed: less than its memory_bytes, "
+                f"{self.memory_bytes}"
+            )
         if min(peaks.values()) <= 0:
             raise HardwareError(f"peaks of {self.name!r} are {peaks}; allowed: more than zero")
         # float8 falls back to bfloat16 or float16, those and tf32 to float32: every key is then safe to
@@ -172,6 +181,14 @@ class DeviceSpec:
         return ceiling * flops / (flops + half_flops)
 
     @property
+    def usable_bytes(self) -> int:
+        """What a plan may use of the memory: all that the driver leaves.
+
+        What the framework, the communication library and the allocator hold is part of what a plan uses.
+        """
+        return self.memory_bytes - self.overhead.driver_bytes
+
+    @property
     def reference_peak_flops_per_s(self) -> float:
         """Peak at which `Efficiency.half_matmul_flops` is stated: the faster of float16 and bfloat16."""
         return max(self.peak_flops_per_s["float16"], self.peak_flops_per_s["bfloat16"])
@@ -212,6 +229,7 @@ class DeviceSpec:
             "source": self.source,
             "collective_launch_s": self.collective_launch_s,
             "host_bandwidth_bytes_per_s": self.host_bandwidth_bytes_per_s,
+            "overhead": dict(vars(self.overhead)),
         }
 
     @classmethod
@@ -242,6 +260,7 @@ class DeviceSpec:
             efficiency.what, peaks.what = f"efficiency of {name!r}", f"peak_flops_per_s of {name!r}"
             efficiency.refuse_unknown(_EFFICIENCY)
             optional = {field: given.number(field, 0.0) for field in _OPTIONAL if field in given}
+            overhead = _overhead(given) if "overhead" in given else NO_OVERHEAD
             return cls(
                 name=name,
                 memory_bytes=int(given.positive("memory_bytes")),
@@ -250,10 +269,21 @@ class DeviceSpec:
                 launch_s=given.number("launch_s", 0.0),
                 efficiency=Efficiency(**{field: efficiency.number(field, 0.0) for field in _EFFICIENCY}),
                 source=given.text("source"),
+                overhead=overhead,
                 **optional,
             )
 
 
+def _overhead(given: Section) -> MemoryOverhead:
+    read = given.section("overhead")
+    read.what = given.what.replace("device", "overhead of device", 1)
+    read.refuse_unknown(_OVERHEAD)
+    numbers = {name: read.number(name, 0.0) for name in read}
+    fraction = numbers.pop("fragmented_fraction", 0.0)
+    return MemoryOverhead(**{name: int(n) for name, n in numbers.items()}, fragmented_fraction=fraction)
+
+
 _EFFICIENCY = tuple(each.name for each in fields(Efficiency))
+_OVERHEAD = tuple(each.name for each in fields(MemoryOverhead))
 _FIELDS = tuple(each.name for each in fields(DeviceSpec) if each.init)
 _OPTIONAL = ("collective_launch_s", "host_bandwidth_bytes_per_s")

@@ -2,7 +2,8 @@
 
 Peaks are of the datasheets, dense. The reached fraction of memory bandwidth is measured in [1]_ and [2]_ up
 to T4 and V100. The ceiling of matrix products is 0.74 on V100 [3]_. Everything marked *assumed* in a source
-is a round number, not a measurement; measure the machine and write a YAML file where it matters.
+is a round number, not a measurement; measure the machine and write a YAML file where it matters. What memory holds
+beside tensors is in `_HELD`; TPUs have none there, since PyTorch does not say it for them.
 
 References
 ----------
@@ -22,6 +23,7 @@ from trainyard.hardware.devices import DeviceSpec, Efficiency
 from trainyard.hardware.errors import HardwareError, unknown_name
 from trainyard.hardware.interconnects import INTERCONNECTS, Interconnect
 from trainyard.hardware.nodes import cube_mesh_node, pcie_node, switched_node, torus_node
+from trainyard.hardware.overhead import NO_OVERHEAD, MemoryOverhead
 from trainyard.hardware.topology import NodeTopology
 
 __all__ = ["DEVICES", "NODE_PRESETS", "NodePreset", "device_named", "node_topology"]
@@ -32,6 +34,55 @@ _GIB = 2**30
 # Assumed for all devices: it sets the sizes at which half of a ceiling is reached.
 _MATMUL_RAMP_S = 4e-6
 _MEMORY_RAMP_S = 2e-6
+
+_MIB = 2**20
+# Collectives and sends among the GPUs of one node, as NCCL 2.19 to 2.29 logs them: by NVLinks, or PCIe.
+_PCIE_CHANNELS, _NVLINK2_CHANNELS, _NVLINK3_CHANNELS, _NVLINK5_CHANNELS = (2, 2), (12, 16), (24, 32), (32, 32)
+# GiB that PyTorch says a GPU has ("has a total capacity of"), the least that is often reported; GiB that a process has
+# beside what PyTorch's allocator holds, the usual with CUDA 11.8 and later; MiB of cuBLAS's workspace, which is larger
+# from Hopper on; channels.
+_HELD = {
+    "K80": (11.17, 0.30, 8.125, _PCIE_CHANNELS),  # context assumed
+    "P100": (15.89, 0.30, 8.125, _PCIE_CHANNELS),  # context assumed
+    "V100-16G": (15.77, 0.38, 8.125, _NVLINK2_CHANNELS),
+    "V100-32G": (31.73, 0.38, 8.125, _NVLINK2_CHANNELS),
+    "T4": (14.56, 0.12, 8.125, _PCIE_CHANNELS),
+    "A100-40G": (39.38, 0.51, 8.125, _NVLINK3_CHANNELS),
+    "A100-80G": (79.14, 0.51, 8.125, _NVLINK3_CHANNELS),
+    "H100": (79.10, 0.51, 32.0, _NVLINK3_CHANNELS),
+    "H200": (139.72, 0.51, 32.0, _NVLINK3_CHANNELS),
+    "B200": (178.35, 0.51, 32.0, _NVLINK5_CHANNELS),  # context assumed
+    "L4": (22.03, 0.33, 8.125, _PCIE_CHANNELS),
+    "RTX4090": (23.52, 0.33, 8.125, _PCIE_CHANNELS),
+}
+# A channel has NCCL's default buffers (4 MiB for its protocol Simple, 4.7 for LL128, 0.5 for LL) on the side that
+# receives and little on the side that sends, in units of 2 MiB: 10, 2 and 2. An all-to-all of 8 H100 takes 3.28 GB for
+# 7 peers on 32 channels each: 14 MiB a channel (NVIDIA/nccl issue 1685).
+_CHANNEL_BYTES = 14 * _MIB
+# Of a communicator across nodes, to each peer and for each GPU of a node.
+_NETWORK_CHANNELS = 2
+# PyTorch packs tensors of up to 1 MiB into segments of 2 MiB, and those of up to 10 MiB into segments of 20 MiB.
+_SEGMENT_BYTES = (2 + 20) * _MIB
+# In 18 reports of memory that ran out, what is "reserved but unallocated" is 6 % of all in the median, up to a third. A
+# replay of PyTorch's allocator over steps of GPT-2, GPT-3, BERT, ResNet and VGG needs 1 to 8 % more than the tensors of a
+# step have at most, in the median 3 %, and 27 % in one of 14.
+_FRAGMENTED_FRACTION = 0.05
+
+
+def _overhead(name: str, memory_bytes: int) -> MemoryOverhead:
+    if name not in _HELD:
+        return NO_OVERHEAD
+    reported_gib, context_gib, workspace_mib, (channels, peer_channels) = _HELD[name]
+    return MemoryOverhead(
+        driver_bytes=memory_bytes - int(reported_gib * _GIB),
+        context_bytes=int(context_gib * _GIB) + int(workspace_mib * _MIB),
+        channels=channels,
+        peer_channels=peer_channels,
+        network_channels=_NETWORK_CHANNELS,
+        channel_bytes=_CHANNEL_BYTES,
+        segment_bytes=_SEGMENT_BYTES,
+        fragmented_fraction=_FRAGMENTED_FRACTION,
+    )
 
 
 def _device(
@@ -53,15 +104,17 @@ def _device(
         matmul, fastest * matmul * _MATMUL_RAMP_S, memory, bandwidth * memory * _MEMORY_RAMP_S
     )
     host = INTERCONNECTS[pcie]
+    memory_bytes = int(memory_gib * _GIB)
     return DeviceSpec(
         name=name,
-        memory_bytes=int(memory_gib * _GIB),
+        memory_bytes=memory_bytes,
         peak_flops_per_s=peaks,
         memory_bandwidth_bytes_per_s=bandwidth,
         launch_s=launch_s,
         efficiency=efficiency,
         source=source,
         host_bandwidth_bytes_per_s=host.nominal_bytes_per_s * host.efficiency,
+        overhead=_overhead(name, memory_bytes),
     )
 
 

@@ -218,10 +218,6 @@ class Setting(ABC):
         """
 
     @abstractmethod
-    def usable_bytes(self, device: DeviceSpec) -> int:
-        """What a plan may use of a device's memory."""
-
-    @abstractmethod
     def of_model(self, model: Model) -> Setting:
         """A setting of another model that is otherwise the same, such as of one with fewer of its blocks."""
 

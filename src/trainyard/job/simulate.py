@@ -27,6 +27,7 @@ from trainyard.job.simulation.memory import (
     totals_memory,
     transfer_bytes,
 )
+from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
 from trainyard.job.simulation.prices import Prices
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
@@ -194,17 +195,18 @@ def _result(assembly: Assembly, timeline: Timeline, model_flops: float) -> Simul
     for rank, kind, size, num_ranks in assembly.sent:
         num_bytes[rank][kind] = num_bytes[rank].get(kind, 0) + size
         sent_bytes[rank] += int(_RING_SHARE.get(kind, _once)(num_ranks) * size)
-    per_rank = plan.data * plan.tensor
-    limits = tuple(
-        min(d.memory_bytes for d in cluster.devices[rank * per_rank : (rank + 1) * per_rank])
-        for rank in range(plan.pipeline)
-    )
+    smallest = [smallest_device(plan, cluster, pipeline) for pipeline in range(plan.pipeline)]
+    used = _peaks_by_kind(assembly, timeline)
+    held = [
+        overhead_by_kind(assembly.lowered, cluster, rank, tensors)
+        for rank, tensors in zip(smallest, used, strict=True)
+    ]
     return Simulation(
         plan,
         step_s,
-        timeline,
-        _peaks_by_kind(assembly, timeline),
-        limits,
+        timeline.with_more_memory([sum(kinds.values()) for kinds in held]),
+        tuple({**tensors, **beside} for tensors, beside in zip(used, held, strict=True)),
+        tuple(cluster.devices[rank].usable_bytes for rank in smallest),
         breakdown,
         exposed,
         tuple(num_bytes),

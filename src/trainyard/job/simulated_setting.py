@@ -23,7 +23,6 @@ from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.plan import DATA, Plan
 from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulate import Simulation, simulate_plan
-from trainyard.job.simulation.result import usable_bytes
 from trainyard.job.simulation.traces import measured_ops
 from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
@@ -115,10 +114,6 @@ class SimulatedSetting(Setting):
             ranks = tuple(range(0, stride * size, stride))
             self._collective_s[key] = collective_cost(self.cluster, kind, ranks, node_bytes(whole)).seconds
         return self._collective_s[key]
-
-    def usable_bytes(self, device: DeviceSpec) -> int:
-        """What a plan may use of a device's memory."""
-        return usable_bytes(device.memory_bytes)
 
     def of_model(self, model: Model) -> SimulatedSetting:
         """A setting of another model that is otherwise the same."""

@@ -12,7 +12,7 @@ from trainyard.cost.ops import Sources
 from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
 from trainyard.job.setting import RunnerUp
-from trainyard.job.simulation.result import Simulation, usable_bytes
+from trainyard.job.simulation.result import Simulation
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
@@ -95,7 +95,7 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
         )
         where = "per device" if len(order) == 1 else f"on pipeline rank {rank}"
         short = simulation.shortage_bytes[rank]
-        missing = f" DOES NOT FIT: {bytes_text(short)} are missing to keep some free" if short else ""
+        missing = f" DOES NOT FIT: {bytes_text(short)} are missing" if short else ""
         facts.append((f"memory {where}", f"{used}: {made_of}{missing}"))
     if len(order) > _SHOWN_RANKS:
         facts.append(("", f"and {len(order) - _SHOWN_RANKS} pipeline ranks that use less"))
@@ -119,7 +119,7 @@ def runners_up_table(candidates: Sequence[RunnerUp], best: Simulation) -> Table:
     best
         Of the chosen plan.
     """
-    limit_bytes = usable_bytes(min(best.memory_limit_bytes))
+    limit_bytes = min(best.memory_limit_bytes)
     rows = [
         (
             each.name,

@@ -139,11 +139,12 @@ def device_table(devices: Sequence[DeviceSpec]) -> Table:
         (
             device.name,
             bytes_text(device.memory_bytes),
+            bytes_text(device.usable_bytes),
             rate_text(device.reference_peak_flops_per_s, "flop"),
             rate_text(device.peak("float32"), "flop"),
             rate_text(device.memory_bandwidth_bytes_per_s, "B"),
         )
         for device in devices
     ]
-    columns = ("device", "memory", "peak, 16 bit", "peak, float32", "memory stream")
+    columns = ("device", "memory", "for plans", "peak, 16 bit", "peak, float32", "memory stream")
     return make_table("known devices; a cluster is NODESxDEVICESxNAME, such as 4x8xA100-80G", columns, rows)

@@ -6,6 +6,7 @@ import pytest
 from captured import tiny
 from counting import collectives, planned, small_gpt
 
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.planning import make_setting
@@ -66,7 +67,8 @@ def test_tensor_parallel_fills_the_node_before_the_pipeline_grows() -> None:
     cluster = parse_cluster("2x4xA100-80G")
     chosen = []
     for kib in (4096, 1100, 600, 320):
-        devices = tuple(replace(d, memory_bytes=kib * 1024) for d in cluster.nodes[0].devices)
+        small = {"memory_bytes": kib * 1024, "overhead": NO_OVERHEAD}
+        devices = tuple(replace(d, **small) for d in cluster.nodes[0].devices)
         nodes = (replace(cluster.nodes[0], devices=devices),) * 2
         plan = apply(parse_strategies("megatron"), make_setting(task, replace(cluster, nodes=nodes)))
         chosen.append((plan.tensor, plan.pipeline, plan.data))

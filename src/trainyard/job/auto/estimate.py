@@ -12,6 +12,7 @@ import numpy as np
 from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import BUFFER_OPS
 from trainyard.hardware.cluster import Cluster
+from trainyard.job.auto.overhead import overhead_bytes
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
 from trainyard.job.model_state import StateBytes, model_state_bytes, state_of
@@ -144,6 +145,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     if point.zero_stage == 3:
         working = working + 2 * stages.widest_elements.reshape(-1, p).max(axis=0) * weight_bytes
     used = state + kept + working
+    used = used + overhead_bytes(point, cluster, int((kept + working).max()))
     step_s = pipeline_s + exposed_s + optimizer_s
     return Estimate(point, step_s, int(used.max()), int(used.mean()), stages.paths)
 

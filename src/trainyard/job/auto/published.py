@@ -71,7 +71,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
     state = state_of(plan.dtype, setting.task.optimizer, plan.zero_stage)
     needed = model_state_bytes(trained / shared, state, zero_stage=plan.zero_stage, num_ranks=plan.data)
-    return needed <= max(map(setting.usable_bytes, setting.cluster.devices))
+    return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 
 
 def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:

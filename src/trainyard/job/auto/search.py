@@ -25,8 +25,6 @@ from trainyard.job.sizes import size_text
 _MAX_SIMULATED_OPS = 24_000
 _MAX_SIMULATED = 8
 _MIN_SIMULATED = 3
-# The estimate leaves out fragmentation and what the framework itself holds.
-_USABLE_MEMORY = 0.92
 
 
 def search(setting: Setting) -> Plan:
@@ -39,7 +37,7 @@ def search(setting: Setting) -> Plan:
     PlanError
         If the batch cannot be divided over the cluster's devices.
     """
-    capacity = int(setting.cluster.device(0).memory_bytes * _USABLE_MEMORY)
+    capacity = _capacity_bytes(setting)
     estimates = estimate_all(setting, Probes(setting), capacity)
     if not estimates.points:
         raise PlanError(_divides_nowhere(setting, estimates))
@@ -67,9 +65,13 @@ def search(setting: Setting) -> Plan:
     return replace(best.plan, made_by=(), reasons=reasons)
 
 
+def _capacity_bytes(setting: Setting) -> int:
+    return min(device.usable_bytes for device in setting.cluster.devices)
+
+
 def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials) -> None:
     """Lower and simulate the best by estimate, until none of the others can be expected to be better."""
-    usable = setting.usable_bytes(setting.cluster.device(0))
+    capacity = _capacity_bytes(setting)
     for i, candidate in enumerate(fitting):
         best, count = trials.best, len(trials.found)
         if best is not None:
@@ -81,7 +83,7 @@ def _simulate(setting: Setting, fitting: Sequence[Estimate], trials: Trials) -> 
         elif count >= _MAX_SIMULATED:
             _try(setting, min(fitting[i:], key=lambda e: e.memory_bytes), trials)
             break
-        if candidate.memory_bytes * trials.memory_ratio <= usable:
+        if candidate.memory_bytes * trials.memory_ratio <= capacity:
             setting.progress(f"simulating {candidate.point}", 0.6 + 0.3 * min(1.0, i / _MAX_SIMULATED))
             _try(setting, candidate, trials)
 
@@ -147,7 +149,7 @@ def _nothing_fits(setting: Setting, estimates: Sequence[Estimate], trials: Trial
             f"least: {smallest.simulation.shortage} Or use more devices, devices with more memory, or fewer rows"
         )
     least = min(estimates, key=lambda e: e.memory_bytes)
-    capacity = cluster.device(0).memory_bytes * _USABLE_MEMORY
+    capacity = _capacity_bytes(setting)
     return DoesNotFitError(
         f"{name} does not fit on {cluster.name}: the plan with the least memory ({least.point}) needs "
         f"{size_text(least.memory_bytes)} on a device, of which {size_text(capacity)} can be used. Use about "

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memory, total_bytes
+from trainyard.cost.overhead import OVERHEAD_KINDS
 from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.lower import Lowered, StageProgram
@@ -19,7 +20,10 @@ from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
 from trainyard.program.program import size_bytes, tensor_of
 
-MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
+TENSOR_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
+"""What tensors are for."""
+
+MEMORY_KINDS = (*TENSOR_KINDS, *OVERHEAD_KINDS)
 """What memory is used for."""
 
 _ORDER: tuple[Kind, ...] = ("F", "I", "W", "B")

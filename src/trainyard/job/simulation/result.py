@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
 from trainyard.job.plan import Plan
-from trainyard.job.simulation.memory import MEMORY_KINDS
+from trainyard.job.simulation.memory import MEMORY_KINDS, TENSOR_KINDS
 from trainyard.job.sizes import size_text
-
-RESERVED_MEMORY = 0.04
-"""Share of a device's memory that a plan leaves free, for what the framework itself holds and for fragmentation."""
 
 _GIB = 2**30
 
@@ -27,7 +24,7 @@ class Simulation:
     step_s : seconds of a step.
     timeline : every task; device ``i`` is pipeline rank ``i``.
     memory : bytes by kind (`MEMORY_KINDS`) at the moment when a rank uses most.
-    memory_limit_bytes : memory of the rank's smallest device.
+    memory_limit_bytes : what the rank may use of its smallest device (`DeviceSpec.usable_bytes`).
     breakdown : mean seconds per rank by what a rank does: ``forward``, ``backward``, ``recompute``,
         ``weight_gradient``, ``optimizer``, ``communication`` (that computation does not hide) and ``bubble``;
         they add up to ``step_s``.
@@ -60,17 +57,20 @@ class Simulation:
         return tuple(sum(kinds.values()) for kinds in self.memory)
 
     @property
+    def tensor_bytes(self) -> tuple[int, ...]:
+        """What of it tensors have on each rank: what PyTorch counts as allocated."""
+        return tuple(sum(kinds[kind] for kind in TENSOR_KINDS) for kinds in self.memory)
+
+    @property
     def peak_memory_bytes(self) -> int:
         """Most memory that any rank uses."""
         return max(self.peak_bytes)
 
     @property
     def shortage_bytes(self) -> tuple[int, ...]:
-        """What each rank's memory is short of, with `RESERVED_MEMORY` kept free; 0 where it suffices."""
-        return tuple(
-            max(0, used - usable_bytes(limit))
-            for used, limit in zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
-        )
+        """What each rank's memory is short of; 0 where it suffices."""
+        pairs = zip(self.peak_bytes, self.memory_limit_bytes, strict=True)
+        return tuple(max(0, used - limit) for used, limit in pairs)
 
     @property
     def fits(self) -> bool:
@@ -89,8 +89,8 @@ class Simulation:
         limit = self.memory_limit_bytes[rank]
         where = f"a device of pipeline rank {rank}" if len(self.memory) > 1 else "a device"
         return (
-            f"{where} needs {size_text(self.peak_bytes[rank])}, and a plan may use {size_text(usable_bytes(limit))} of "
-            f"its {size_text(limit)}: {size_text(short)} are missing. Most is for {most}. {_REMEDIES[most]}"
+            f"{where} needs {size_text(self.peak_bytes[rank])}, and a plan may use {size_text(limit)} of its memory: "
+            f"{size_text(short)} are missing. Most is for {most}. {_REMEDIES[most]}"
         )
 
     @property
@@ -121,11 +121,6 @@ class Simulation:
         return "\n".join(parts)
 
 
-def usable_bytes(memory_bytes: int) -> int:
-    """What a plan may use of a device's memory."""
-    return int(memory_bytes * (1 - RESERVED_MEMORY))
-
-
 _REMEDIES = {
     "parameters": "Cut the model further (tensor, pipeline, or ZeRO stage 3).",
     "gradients": "Cut the model further, or share gradients (ZeRO stage 2).",
@@ -133,6 +128,9 @@ _REMEDIES = {
     "activations": "Recompute, take smaller microbatches, or another schedule.",
     "temporaries": "Take smaller microbatches, or cut the ops (tensor).",
     "communication": "Take smaller buckets or fewer microbatches in flight.",
+    "context": "Take devices with more memory.",
+    "communication buffers": "Let fewer groups communicate: fewer axes, or expert parallelism of fewer ranks.",
+    "fragmentation": "Take smaller microbatches.",
 }
 
 

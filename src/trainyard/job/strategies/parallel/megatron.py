@@ -56,7 +56,7 @@ def megatron(
     microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all if the batch is not split.
     stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
         is v times smaller (section 2.2).
-    memory_fraction : share of device memory that weights, state and activations may take.
+    memory_fraction : share of what a plan may use of a device that weights, state and activations may take.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def _degrees(
     if asked[0] is not None and asked[1] is not None:
         return max(fits, key=lambda d: d.data)
     fits.sort(key=lambda d: (d.tensor * d.pipeline, -d.tensor, -d.data))
-    room = memory_fraction * min(device.memory_bytes for device in setting.cluster.devices)
+    room = memory_fraction * min(device.usable_bytes for device in setting.cluster.devices)
     needs = [(_device_bytes(setting, d, microbatch_rows), d) for d in fits]
     for need, degrees in needs:
         if need <= room:

@@ -1,0 +1,89 @@
+"""What a plan's ranks hold in memory beside tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from torch import fx
+
+from trainyard.cost.overhead import (
+    OVERHEAD_KINDS,
+    Communicator,
+    communication_buffer_bytes,
+    fragmentation_bytes,
+)
+from trainyard.hardware.cluster import Cluster
+from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.signatures import EVERYONE, Message, has_signature, place_of, signature
+from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan
+
+_WITHIN_A_STEP = ("activations", "temporaries", "communication")
+
+MessageGroup = str | tuple[int, ...]
+
+
+def smallest_device(plan: Plan, cluster: Cluster, pipeline: int) -> int:
+    """The first of the ranks that stand for a pipeline rank on whose device a plan may use least."""
+    per_rank = plan.data * plan.tensor
+    ranks = range(pipeline * per_rank, (pipeline + 1) * per_rank)
+    return min(ranks, key=lambda rank: cluster.devices[rank].usable_bytes)
+
+
+def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
+    """The groups in which a rank of a plan communicates, each with its own communicator in a process."""
+    plan = lowered.plan
+    at = plan.coordinate(rank)
+    pipeline = at[PIPELINE]
+    kinds: dict[MessageGroup, set[str]] = {}
+    for message in _messages(lowered, pipeline):
+        kinds.setdefault(message.group, set()).add(message.kind)
+    found = [Communicator(_members(plan, group, at), frozenset(names)) for group, names in kinds.items()]
+    rank_of = plan.schedule.rank_of
+    pairs = {(rank_of(t.source), rank_of(t.target)) for t in lowered.transfers}
+    for pair in sorted(p for p in pairs if p[0] != p[1] and pipeline in p):
+        ranks = tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pair)
+        found.append(Communicator(ranks, frozenset({"send"})))
+    return tuple(c for c in found if len(c.ranks) > 1)
+
+
+def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
+    # The last microbatch sends all that any of them sends.
+    place = replace(place_of(lowered, pipeline), is_last=True)
+    stages = (s for s in lowered.stages if lowered.plan.schedule.rank_of(s.stage) == pipeline)
+    graphs: list[fx.Graph] = [segment.graph for s in stages for segment in s.segments.values()]
+    if lowered.totals is not None:
+        graphs.append(lowered.totals.graph)
+    nodes = (node for graph in graphs for node in graph.nodes)
+    for node in (*nodes, *lowered.updates[pipeline].nodes):
+        message = signature(node, place).message if has_signature(node) else None
+        if message is not None:
+            yield message
+
+
+def _members(plan: Plan, group: MessageGroup, at: Mapping[str, int]) -> tuple[int, ...]:
+    if group == EVERYONE:
+        return tuple(range(plan.num_ranks))
+    if isinstance(group, tuple):
+        pipelines = sorted({plan.schedule.rank_of(stage) for stage in group})
+        return tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pipelines)
+    size = plan.data if group == DATA else plan.tensor
+    return tuple(plan.rank_at(**{**at, group: index}) for index in range(size))
+
+
+def overhead_by_kind(
+    lowered: Lowered, cluster: Cluster, rank: int, used: Mapping[str, int]
+) -> dict[str, int]:
+    """Bytes that a rank of a plan holds beside tensors, by kind.
+
+    Parameters
+    ----------
+    used : bytes of tensors by kind when it uses most.
+    """
+    overhead = cluster.devices[rank].overhead
+    held = (
+        overhead.context_bytes,
+        communication_buffer_bytes(cluster, rank, communicators(lowered, rank)),
+        fragmentation_bytes(overhead, sum(used[kind] for kind in _WITHIN_A_STEP)),
+    )
+    return dict(zip(OVERHEAD_KINDS, held, strict=True))
