@@ -1,8 +1,17 @@
 """What ranks run can be read: calls in order, each op with its address, its message and where it writes."""
 
+import re
+
 from trainyard import load_model, plan
 from trainyard.job.lower.lower import lower
+from trainyard.job.planning import Planned
 from trainyard.report.routines import routines_text
+
+
+def planned() -> Planned:
+    return plan(
+        load_model("gpt-tiny", 4), "1x4xA100-80G", "megatron(tensor=2, pipeline=2, microbatch_rows=2)"
+    )
 
 
 def test_every_rank_and_message_is_told() -> None:
@@ -23,3 +32,14 @@ def test_every_rank_and_message_is_told() -> None:
     assert any("= mm(" in line and "# blocks.0.up:mm" in line for line in lines[start:waits])
     assert text.count("sum_over_stages(") == 2
     assert "update: parameters" in lines
+
+
+def test_a_timeline_names_ops_as_the_routines_do() -> None:
+    found = planned()
+    text = routines_text(lower(found.task.program(found.plan.rows_per_microbatch), found.plan))
+    labels = [name for name in found.simulation.timeline.graph.labels if re.match(r"\d[FB] blocks", name)]
+    assert len(labels) > 5
+    for label in labels:
+        action, _, ops = label.partition(" ")
+        routine = text.partition(f"routine {action}\n")[2].partition("\nroutine")[0]
+        assert all(f"# {op}\n" in routine for op in ops.split(" .. "))

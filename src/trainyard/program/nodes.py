@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 
 
@@ -56,3 +57,16 @@ def remove_dead(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.op == "call_function" and not node.users and not node.is_impure(impure_random=False):
             graph.erase_node(node)
+
+
+def address(node: fx.Node) -> str:
+    """Where an op is in the model, as a person writes it: ``blocks.3.mlp.up:addmm``."""
+    layer = node.meta.get("layer", "")
+    return f"{layer}:{op_name(node.target)}" if layer else op_name(node.target)
+
+
+def op_name(target: Any) -> str:
+    """The name of an op without its namespace and overload."""
+    return (
+        target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
+    )

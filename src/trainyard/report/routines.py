@@ -12,6 +12,7 @@ from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Place, place_of, signature
+from trainyard.program.nodes import address, op_name
 from trainyard.program.program import tensors_of
 
 _CALLS_PER_LINE = 8
@@ -65,15 +66,9 @@ def _graph(segment: Segment, place: Place) -> Iterator[str]:
             yield f"  {node.name} = {_call(node)}{made}{_does(node, place)}  # {address(node)}"
 
 
-def address(node: fx.Node) -> str:
-    """Where an op is in the model, as a person writes it: ``blocks.3.mlp.up:addmm``."""
-    layer = node.meta.get("layer", "")
-    return f"{layer}:{_name(node.target)}" if layer else _name(node.target)
-
-
 def _call(node: fx.Node) -> str:
     arguments = [_shown(a) for a in node.args] + [f"{k}={_shown(v)}" for k, v in node.kwargs.items()]
-    return f"{_name(node.target)}({', '.join(arguments)})"
+    return f"{op_name(node.target)}({', '.join(arguments)})"
 
 
 def _shown(value: Any) -> str:
@@ -82,12 +77,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_shown, value))}]"
     return repr(value)
-
-
-def _name(target: Any) -> str:
-    return (
-        target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
-    )
 
 
 def _shapes(node: fx.Node) -> str:

@@ -16,6 +16,7 @@ from trainyard.job.plan import TENSOR
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
+from trainyard.program.nodes import address
 
 ALONG_TENSOR = "tensor communication"
 LANES = ("compute", "communication", ALONG_TENSOR, "up", "down")
@@ -136,7 +137,9 @@ class _Writer:
         self.chunk: dict[str, float] = {}
         self.chunk_start = 0
         self.level = work.memory.before_bytes
-        self.name = f"stage {work.segment.stage} {work.segment.kind}"
+        # The origin of tasks: stage, kind of action, and the addresses of their ops.
+        self.name = f"{work.segment.stage}{work.segment.kind}"
+        self.chunk_ops: list[fx.Node] = []
         self.last_compute = -1
         # Messages of this action that are on their way, and those that the next task waits for: task and held bytes.
         self.under_way: dict[str, tuple[int, int]] = {}
@@ -148,7 +151,7 @@ class _Writer:
             if has_signature(node):
                 self._signed(i, node, signature(node, self.place))
             elif node in self.work.op_s:
-                self._compute(self._category(node), self.work.op_s[node])
+                self._compute(node, self.work.op_s[node])
         self._flush(len(nodes))
         if self.waited_for or self.last_compute < 0:
             self._add_compute(0.0, self._category(None))
@@ -170,14 +173,19 @@ class _Writer:
         kind = self.work.segment.kind
         return {"F": "forward", "W": "weight_gradient"}.get(kind, "backward")
 
-    def _compute(self, category: str, seconds: float) -> None:
+    def _compute(self, node: fx.Node, seconds: float) -> None:
+        category = self._category(node)
+        self.chunk_ops.append(node)
         self.chunk[category] = self.chunk.get(category, 0.0) + seconds
 
     def _flush(self, end: int) -> None:
         """Close the tasks of the nodes up to ``end``; what they hold at most, they hold together."""
         if not self.chunk:
             return
-        tasks = [self._add_compute(seconds, name) for name, seconds in self.chunk.items()]
+        ends = dict.fromkeys(map(address, (self.chunk_ops[0], self.chunk_ops[-1])))
+        label = f"{self.name} {' .. '.join(ends)}"
+        tasks = [self._add_compute(seconds, name, label=label) for name, seconds in self.chunk.items()]
+        self.chunk_ops = []
         self._use_memory(tasks[0], tasks[-1], self.chunk_start, end)
         self.chunk = {}
         self.chunk_start = end
@@ -202,13 +210,13 @@ class _Writer:
             self._flush(index)
         for what, num_elements, element_bytes in does.passes:
             seconds = self.prices.buffer_op_s(what, self.work.pipeline, num_elements, element_bytes)
-            self._compute(self._category(node), seconds)
+            self._compute(node, seconds)
         if does.message is None:
             return
         if does.starts and not self._is_waited_for_at_once(node):
-            self._start(index, does, does.message)
+            self._start(index, node, does, does.message)
         else:
-            self._block(index, does.message)
+            self._block(index, node, does.message)
 
     def _is_waited_for_at_once(self, node: fx.Node) -> bool:
         """Whether nothing is computed between the start of a message and the wait for it."""
@@ -217,21 +225,21 @@ class _Writer:
             following = following.next
         return following.target is spmd.wait and following.args[0] is node
 
-    def _block(self, index: int, message: Message) -> None:
+    def _block(self, index: int, node: fx.Node, message: Message) -> None:
         """A message on the critical path."""
         self._flush(index)
-        sent = self._sent(message, f"{self.name} {message.kind}")
+        sent = self._sent(node, message)
         task = self._add_compute(self._seconds(message), message.kind, **sent)
         self._use_memory(task, task, self.chunk_start, index + 1)
         self.chunk_start = index + 1
 
-    def _start(self, index: int, does: Signature, message: Message) -> None:
+    def _start(self, index: int, node: fx.Node, does: Signature, message: Message) -> None:
         """A message beside what is computed after it."""
         self._flush(index + 1)
         if self.last_compute < 0:
             self._add_compute(0.0, self._category(None))
         before = self.last_compute
-        sent = self._sent(message, f"{message.about} {message.kind}")
+        sent = self._sent(node, message)
         lane = ALONG_TENSOR if message.group == TENSOR else "communication"
         task = self.template.add(self._seconds(message), message.kind, waits_for=before, lane=lane, **sent)
         held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
@@ -251,6 +259,7 @@ class _Writer:
     def _seconds(self, message: Message) -> float:
         return self.prices.message_s(message, self.work.pipeline)
 
-    def _sent(self, message: Message, label: str) -> dict[str, Any]:
+    def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:
         size = self.prices.group_size(message)
-        return {"label": label, "num_bytes": message.num_bytes, "num_ranks": size}
+        origin = address(node) if node.meta["layer"] else f"{message.about}:{message.kind}"
+        return {"label": f"{self.name} {origin}", "num_bytes": message.num_bytes, "num_ranks": size}
