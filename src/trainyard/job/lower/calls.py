@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trainyard.job.schedule import Action, Kind, Schedule
@@ -48,12 +48,15 @@ class Call:
         sender sends them.
     receives : deliveries that have to be there before the graph runs.
     sends : deliveries that leave when it has run. To a stage of the same rank the value is only handed over.
+    arrived : deliveries of earlier calls to other ranks that have arrived once ``receives`` are there: what is received
+        was sent after them. The rank need not hold their values any longer.
     """
 
     action: Action
     posts: tuple[Delivery, ...]
     receives: tuple[Delivery, ...]
     sends: tuple[Delivery, ...]
+    arrived: tuple[Delivery, ...] = ()
 
 
 def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple[Call, ...], ...]:
@@ -94,4 +97,29 @@ def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple
             )
         return tuple(found)
 
-    return tuple(calls(rank, actions) for rank, actions in enumerate(schedule.actions))
+    found = [calls(rank, actions) for rank, actions in enumerate(schedule.actions)]
+    return tuple(_with_arrived(rank, found, schedule, transfers) for rank in range(len(found)))
+
+
+def _with_arrived(
+    rank: int, found: Sequence[tuple[Call, ...]], schedule: Schedule, transfers: Sequence[Transfer]
+) -> tuple[Call, ...]:
+    """The calls of a rank, which know from what they receive what their peers have received before."""
+    sent_by = {d: i for calls in found for i, call in enumerate(calls) for d in call.sends}
+    taken_by = {d: i for calls in found for i, call in enumerate(calls) for d in call.receives}
+    # What each peer was sent and has not answered.
+    held: dict[int, list[Delivery]] = {}
+    calls = []
+    for call in found[rank]:
+        arrived: list[Delivery] = []
+        for received in call.receives:
+            peer, answered = schedule.rank_of(transfers[received.transfer].source), sent_by[received]
+            known = [d for d in held.get(peer, ()) if taken_by[d] <= answered]
+            arrived += known
+            held[peer] = [d for d in held.get(peer, ()) if d not in known]
+        for sent in call.sends:
+            peer = schedule.rank_of(transfers[sent.transfer].target)
+            if peer != rank:
+                held.setdefault(peer, []).append(sent)
+        calls.append(replace(call, arrived=tuple(arrived)))
+    return tuple(calls)

@@ -123,9 +123,9 @@ class Place:
         """The bucket that an op names."""
         return self.buckets[str(node.args[0])]
 
-    def staged_bytes(self, bucket: Bucket) -> int:
-        """What the library copies aside of gradients that it reduces and scatters."""
-        return 4 * bucket.num_elements if self.library == "gloo" else 0
+    def staged(self, num_bytes: int) -> Held:
+        """What the library copies aside of what it gathers, or reduces and scatters, until that has arrived."""
+        return Held(num_bytes if self.library == "gloo" else 0, "message")
 
 
 def place_of(lowered: Lowered, rank: int, library: Library = "nccl") -> Place:
@@ -171,29 +171,31 @@ def _start_all_reduce(node: fx.Node, place: Place) -> Signature:
 
 def _start_all_gather(node: fx.Node, place: Place) -> Signature:
     _, made = _given_and_made(node)
-    return _start_collective(node, "all_gather", made)
+    return _start_collective(node, "all_gather", made, held=[place.staged(made)])
 
 
 def _start_reduce_scatter(node: fx.Node, place: Place) -> Signature:
     given, _ = _given_and_made(node)
     copied = 0 if spmd.is_in_place(node) else given
-    return _start_collective(node, "reduce_scatter", given, _copies(node, copied), copied)
+    held = [Held(copied, "wait"), place.staged(given)]
+    return _start_collective(node, "reduce_scatter", given, _copies(node, copied), held)
 
 
 def _start_all_to_all(node: fx.Node, place: Place) -> Signature:
     given, _ = _given_and_made(node)
     if spmd.reads_operand(node):
         whole = given * place.size(str(node.args[1]))
-        return replace(_start_collective(node, "all_gather", whole), result_bytes=whole)
-    return _start_collective(node, "all_to_all", given, _copies(node, given), given)
+        gather = _start_collective(node, "all_gather", whole, held=[place.staged(whole)])
+        return replace(gather, result_bytes=whole)
+    return _start_collective(node, "all_to_all", given, _copies(node, given), [Held(given, "wait")])
 
 
 def _start_collective(
-    node: fx.Node, kind: str, num_bytes: int, copies: tuple[PassOver, ...] = (), held_bytes: int = 0
+    node: fx.Node, kind: str, num_bytes: int, copies: tuple[PassOver, ...] = (), held: Sequence[Held] = ()
 ) -> Signature:
-    held = (Held(held_bytes, "wait"),) if held_bytes else ()
     message = Message(kind, str(node.args[1]), num_bytes, node.name)
-    return Signature(copies, message, node.name, held=held, is_waited_here=True)
+    taken = tuple(h for h in held if h.num_bytes)
+    return Signature(copies, message, node.name, held=taken, is_waited_here=True)
 
 
 def _wait(node: fx.Node, place: Place) -> Signature:
@@ -211,9 +213,9 @@ def _gather_params(node: fx.Node, place: Place) -> Signature:
     bucket = place.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
     passes = (PassOver("copy", bucket.share, bucket.element_bytes),) if converted else ()
-    staged = whole if place.library == "gloo" else 0
     message = Message("all_gather", DATA, whole, bucket.name)
-    return Signature(passes, message, scratch_bytes=converted + staged, result_bytes=whole)
+    scratch = converted + place.staged(whole).num_bytes
+    return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
 
 
 def _accumulate_grads(node: fx.Node, place: Place) -> Signature:
@@ -221,7 +223,7 @@ def _accumulate_grads(node: fx.Node, place: Place) -> Signature:
     if bucket.gradients_shared:
         passes = (PassOver("accumulate", bucket.share), PassOver("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
-        held = (Held(flat_and_part, "wait"), Held(place.staged_bytes(bucket), "message"))
+        held = (Held(flat_and_part, "wait"), place.staged(4 * bucket.num_elements))
         message = Message("reduce_scatter", DATA, 4 * bucket.num_elements, bucket.name)
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = PassOver("copy" if place.is_first else "accumulate", sum(bucket.sizes))
@@ -241,7 +243,7 @@ def _start_reduction(node: fx.Node, place: Place) -> Signature:
         message, held = Message("all_reduce", DATA, num_bytes, bucket.name), ()
         return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
     message = Message("reduce_scatter", DATA, num_bytes, bucket.name)
-    parts = (Held(4 * bucket.share, "update"), Held(place.staged_bytes(bucket), "message"))
+    parts = (Held(4 * bucket.share, "update"), place.staged(num_bytes))
     return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
 
 

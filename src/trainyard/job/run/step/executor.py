@@ -101,7 +101,7 @@ class Executor:
             self.compute_totals = self._runnable(lowered.totals.graph_module)
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
-        self.sending: list[tuple[dist.Work, torch.Tensor]] = []
+        self.sending: dict[Delivery, tuple[dist.Work, torch.Tensor]] = {}
         self.receiving: dict[Delivery, tuple[dist.Work, torch.Tensor]] = {}
         self.whole = {i.path for i in lowered.program.inputs if i.whole}
         self.not_kept = {
@@ -213,6 +213,7 @@ class Executor:
             self._post_receive(delivery)
         for delivery in call.receives:
             self._receive(delivery)
+        self._let_go(call)
         action = call.action
         self.microbatch = action.microbatch
         rows = self.plan.rows_per_microbatch
@@ -221,7 +222,6 @@ class Executor:
         # Where the batch was split the position of its rows is part of the graph.
         rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
         self._compute(action, part, rng)
-        self.sending = [(work, value) for work, value in self.sending if not work.is_completed()]
         for delivery in call.sends:
             self._send(delivery)
         for name in self.not_kept[action.stage, action.kind]:
@@ -296,8 +296,16 @@ class Executor:
         peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
         work = dist.isend(value, peer, group=group, tag=self._tag(delivery))
         assert work is not None
-        self.sending.append((work, value))
+        self.sending[delivery] = work, value
         self.mesh.sent_bytes += value.numel() * value.element_size()
+
+    def _let_go(self, call: Call) -> None:
+        """Let go of what has been sent. Gloo says that only of what is waited for, which here takes no time."""
+        for delivery in call.arrived:
+            if delivery in self.sending:
+                self.sending.pop(delivery)[0].wait()
+        for delivery in [d for d, (work, _) in self.sending.items() if work.is_completed()]:
+            del self.sending[delivery]
 
     def _tag(self, delivery: Delivery) -> int:
         return delivery.transfer * self.plan.num_microbatches + delivery.microbatch
@@ -306,7 +314,7 @@ class Executor:
 
     def wait_sends(self) -> None:
         """Until all that this rank sent has left."""
-        for work, _ in self.sending:
+        for work, _ in self.sending.values():
             work.wait()
         self.sending.clear()
 
