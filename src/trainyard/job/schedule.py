@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, cast, get_args
 
 from trainyard.reading import shown
@@ -94,7 +95,7 @@ def parse_action(text: str) -> Action:
     return Action(cast(Kind, kind), int(stage), int(microbatch))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """The actions of every pipeline rank, in the order in which the rank runs them.
 
@@ -155,10 +156,15 @@ class Schedule:
         ValueError
             When no rank has an action of that stage.
         """
-        for rank, actions in enumerate(self.actions):
-            if any(action.stage == stage for action in actions):
-                return rank
-        raise ValueError(f"no rank runs stage {stage}; schedule {self.name} has {self.num_stages} stages")
+        if stage not in self._rank_of:
+            raise ValueError(f"no rank runs stage {stage}; schedule {self.name} has {self.num_stages} stages")
+        return self._rank_of[stage]
+
+    @cached_property
+    def _rank_of(self) -> dict[int, int]:
+        # The first that has an action of a stage, where several do.
+        of_ranks = reversed(list(enumerate(self.actions)))
+        return {action.stage: rank for rank, actions in of_ranks for action in actions}
 
     def to_text(self) -> str:
         """Write as text: a header, then a line of actions per rank; `parse_schedule` reads it back."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trainyard.job.schedule import Action, Kind, Schedule
@@ -98,28 +99,39 @@ def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple
         return tuple(found)
 
     found = [calls(rank, actions) for rank, actions in enumerate(schedule.actions)]
-    return tuple(_with_arrived(rank, found, schedule, transfers) for rank in range(len(found)))
+    sent_by = {d: i for rank_calls in found for i, call in enumerate(rank_calls) for d in call.sends}
+    taken_by = {d: i for rank_calls in found for i, call in enumerate(rank_calls) for d in call.receives}
+    return tuple(
+        _with_arrived(rank, own, schedule, transfers, sent_by, taken_by) for rank, own in enumerate(found)
+    )
 
 
 def _with_arrived(
-    rank: int, found: Sequence[tuple[Call, ...]], schedule: Schedule, transfers: Sequence[Transfer]
+    rank: int,
+    own: Sequence[Call],
+    schedule: Schedule,
+    transfers: Sequence[Transfer],
+    sent_by: Mapping[Delivery, int],
+    taken_by: Mapping[Delivery, int],
 ) -> tuple[Call, ...]:
-    """The calls of a rank, which know from what they receive what their peers have received before."""
-    sent_by = {d: i for calls in found for i, call in enumerate(calls) for d in call.sends}
-    taken_by = {d: i for calls in found for i, call in enumerate(calls) for d in call.receives}
-    # What each peer was sent and has not answered.
-    held: dict[int, list[Delivery]] = {}
+    """The calls of a rank, which know from what they receive what their peers have received before.
+
+    Parameters
+    ----------
+    sent_by, taken_by : the place of the call that sends and of the one that receives, in the list of its rank.
+    """
+    # What each peer was sent and has not answered: first what it takes first.
+    held: dict[int, list[tuple[int, Delivery]]] = {}
     calls = []
-    for call in found[rank]:
+    for call in own:
         arrived: list[Delivery] = []
         for received in call.receives:
-            peer, answered = schedule.rank_of(transfers[received.transfer].source), sent_by[received]
-            known = [d for d in held.get(peer, ()) if taken_by[d] <= answered]
-            arrived += known
-            held[peer] = [d for d in held.get(peer, ()) if d not in known]
+            known = held.get(schedule.rank_of(transfers[received.transfer].source), [])
+            while known and known[0][0] <= sent_by[received]:
+                arrived.append(heappop(known)[1])
         for sent in call.sends:
             peer = schedule.rank_of(transfers[sent.transfer].target)
             if peer != rank:
-                held.setdefault(peer, []).append(sent)
+                heappush(held.setdefault(peer, []), (taken_by[sent], sent))
         calls.append(replace(call, arrived=tuple(arrived)))
     return tuple(calls)
