@@ -85,7 +85,11 @@ FAULTS: dict[str, tuple[int, Callable[[list[Call]], None], str]] = {
     "nothing is sent": (0, lambda calls: without(calls, 0, "sends"), "does not receive what rank 0 sends"),
     "nothing is posted": (1, lambda calls: without(calls, 0, "posts"), "not ready to receive"),
     "nothing is received": (1, lambda calls: without(calls, 0, "receives"), "is not there"),
-    "a call runs twice": (1, lambda calls: calls.insert(1, replace(calls[0], posts=())), "not the actions of the schedule"),
+    "a call runs twice": (
+        1,
+        lambda calls: calls.insert(1, replace(calls[0], posts=())),
+        "not the actions of the schedule",
+    ),
     "let go of early": (
         0,
         lambda calls: calls.__setitem__(1, replace(calls[1], arrived=calls[0].sends)),
