@@ -85,6 +85,16 @@ FAULTS: dict[str, tuple[int, Callable[[list[Call]], None], str]] = {
     "nothing is sent": (0, lambda calls: without(calls, 0, "sends"), "does not receive what rank 0 sends"),
     "nothing is posted": (1, lambda calls: without(calls, 0, "posts"), "not ready to receive"),
     "nothing is received": (1, lambda calls: without(calls, 0, "receives"), "is not there"),
+    "a call runs twice": (
+        1,
+        lambda calls: calls.insert(1, replace(calls[0], posts=())),
+        "not the actions of the schedule",
+    ),
+    "let go of early": (
+        0,
+        lambda calls: calls.__setitem__(1, replace(calls[1], arrived=calls[0].sends)),
+        "may not have arrived",
+    ),
     "posted late": (
         1,
         lambda calls: calls.__setitem__(slice(0, 2), [replace(calls[0], posts=()), calls[1]]),
@@ -124,6 +134,120 @@ def test_an_update_that_does_not_wait_is_found() -> None:
             update.gradients.erase_node(node)
             break
     with pytest.raises(LoweringError, match="does not wait for gradients of stage0"):
+        verify(lowered)
+
+
+@cache
+def shared_and_short() -> Lowered:
+    """Two stages of one rank that share a table, in 16 bits, in two data-parallel copies of two tensor-parallel ranks."""
+    return lowered_of(
+        Cell(
+            "gpt-tiny",
+            data=2,
+            tensor=2,
+            schedule="breadth_first",
+            per_rank=2,
+            microbatches=2,
+            dtype="bfloat16",
+        )
+    )
+
+
+UPDATES: dict[str, tuple[str, Callable[[fx.Graph, fx.Node], None], str]] = {
+    "a sum is left out": ("add_grads", fx.Graph.erase_node, "copies a part of a sum"),
+    "a copy is left out": ("copy_grads", fx.Graph.erase_node, "is of a part of a sum"),
+    "nothing is updated": (
+        "update_parameters",
+        lambda graph, node: drop(graph, node),
+        "are not updated once",
+    ),
+    "the norm lacks a bucket": (
+        "squared_norm",
+        lambda _, node: setattr(node, "args", (node.args[0][1:], node.args[1][1:])),
+        "not of all gradients",
+    ),
+    "copies count twice": (
+        "squared_norm",
+        lambda _, node: setattr(node, "args", (node.args[0], (1,) * len(node.args[0]))),
+        "does not count every gradient once",
+    ),
+    "weights stay old": ("convert_weights", fx.Graph.erase_node, "weights are not made once"),
+    "a reduction before its sum": (
+        "start_reduction",
+        lambda graph, node: first_of(graph, "add_grads").prepend(node),
+        "is of a part of a sum",
+    ),
+    "a loss is forgotten": (
+        "start_losses",
+        lambda _, node: setattr(node, "args", (node.args[0][1:],)),
+        "not all losses",
+    ),
+    "the norm after its use": (
+        "squared_norm",
+        lambda graph, node: next(iter(node.users)).append(node),
+        "not made before",
+    ),
+}
+
+
+def first_of(graph: fx.Graph, op: str) -> fx.Node:
+    return next(n for n in graph.nodes if n.op == "call_function" and n.target.__name__ == op)
+
+
+def drop(graph: fx.Graph, node: fx.Node) -> None:
+    node.replace_all_uses_with(node.all_input_nodes[0])
+    graph.erase_node(node)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_fault_of_the_update_is_found(name: str) -> None:
+    op, change, message = UPDATES[name]
+    lowered = replace(shared_and_short())
+    verify(lowered)
+    graphs = lowered.updates[0].routines.values()
+    graph = next(g for g in graphs if any(n.name.startswith(op) for n in g.nodes))
+    change(graph, first_of(graph, op))
+    with pytest.raises(LoweringError, match=message):
+        verify(lowered)
+
+
+def all_nodes(lowered: Lowered, target: object) -> list[fx.Node]:
+    graphs = [segment.graph for stage in lowered.stages for segment in stage.segments.values()]
+    return [n for graph in graphs for n in graph.nodes if n.target is target]
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "message"),
+    [
+        (spmd.accumulate_grads, lambda n: n.graph.erase_node(n), "not every bucket is given its gradients"),
+        (spmd.accumulate_grads, lambda n: n.append(n.graph.node_copy(n, lambda x: x)), "not every bucket"),
+        (
+            spmd.accumulate_grads,
+            lambda n: setattr(n, "args", (n.args[0], n.args[1][1:])),
+            "gradients are not those",
+        ),
+        (
+            spmd.start_all_reduce,
+            lambda n: setattr(n, "args", (n.args[0], "data", n.args[2])),
+            r"along data \(1 ranks\)",
+        ),
+        (spmd.start_all_reduce, lambda n: drop(n.graph, n), "which starts nothing"),
+    ],
+)
+def test_a_fault_of_what_a_routine_does_beside_computing_is_found(
+    target: object, change: Callable[[fx.Node], None], message: str
+) -> None:
+    lowered = lowered_of(Cell("gpt-tiny", tensor=2))
+    change(all_nodes(lowered, target)[0])
+    with pytest.raises(LoweringError, match=message):
+        verify(lowered)
+
+
+def test_a_transfer_of_another_type_is_found() -> None:
+    lowered = replace(pipelined())
+    first, *others = lowered.transfers
+    object.__setattr__(lowered, "transfers", (replace(first, dtype="float16"), *others))
+    with pytest.raises(LoweringError, match=r"and received by stage \d as float16"):
         verify(lowered)
 
 

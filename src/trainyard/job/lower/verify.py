@@ -17,11 +17,12 @@ from trainyard.job.lower.calls import Call, Delivery
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import EVERYONE, Place, place_of, signature
+from trainyard.job.lower.verify_update import LoweringError, check_update
+from trainyard.job.plan import DATA, Plan
 from trainyard.program import spmd
+from trainyard.program.program import tensor_of
 
-
-class LoweringError(RuntimeError):
-    """What the ranks would run is wrong: a fault of the lowering, not of the plan. Nothing has run yet."""
+__all__ = ["LoweringError", "check_graph", "verify"]
 
 
 def verify(lowered: Lowered) -> None:
@@ -34,10 +35,19 @@ def verify(lowered: Lowered) -> None:
     """
     for segment in _segments(lowered):
         check_graph(segment.graph, f"stage {segment.stage} {segment.kind}")
+        _check_collectives(segment, lowered.plan)
     for rank, calls in enumerate(lowered.calls):
         _check_values(lowered, rank, calls)
         _check_subjects(lowered, rank, calls)
+        for name, graph in lowered.updates[rank].routines.items():
+            check_graph(graph, f"rank {rank}, update {name}")
+        check_update(lowered, rank)
+    _check_gradients(lowered)
     _check_deliveries(lowered)
+    for rank, calls in enumerate(lowered.calls):
+        _check_actions(lowered, rank, calls)
+    _check_arrived(lowered)
+    _check_transfers(lowered)
     _check_joint_messages(lowered)
     _check_progress(lowered)
 
@@ -82,7 +92,10 @@ def check_graph(graph: fx.Graph, where: str) -> None:
         if node.target in spmd.STARTS.values():
             starts[node] = 0
         elif node.target is spmd.wait:
-            starts[node.all_input_nodes[0]] += 1
+            start = node.all_input_nodes[0]
+            if start not in starts:
+                raise LoweringError(f"{where}: {node.name} waits for {start.name}, which starts nothing")
+            starts[start] += 1
     wrong = [f"{start.name} ({count} times)" for start, count in starts.items() if count != 1]
     if wrong:
         raise LoweringError(f"{where}: not waited for exactly once: {', '.join(wrong)}")
@@ -127,6 +140,107 @@ def _check_values(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
         raise LoweringError(
             f"rank {rank}: {name} of stage {stage}, microbatch {microbatch}, is never let go of"
         )
+
+
+def _check_actions(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
+    """The calls are the actions of the schedule, and each takes and gives each of its transfers once."""
+    transfers, rank_of = lowered.transfers, lowered.plan.schedule.rank_of
+    actions = lowered.plan.schedule.actions[rank]
+    if tuple(call.action for call in calls) != tuple(actions):
+        raise LoweringError(f"rank {rank}: its calls are not the actions of the schedule, in their order")
+    for call in calls:
+        at = (call.action.stage, call.action.kind)
+        given = [i for i, t in enumerate(transfers) if (t.source, t.after) == at]
+        taken = [
+            i
+            for i, t in enumerate(transfers)
+            if (t.target, t.before) == at and rank_of(t.source) != rank_of(t.target)
+        ]
+        for wanted, found in ((given, call.sends), (taken, call.receives)):
+            if sorted(found) != [Delivery(i, call.action.microbatch) for i in wanted]:
+                raise LoweringError(
+                    f"rank {rank}, {call.action}: does not send and receive each of its values once"
+                )
+
+
+def _check_collectives(segment: Segment, plan: Plan) -> None:
+    """A collective has peers, and makes of its operand what so many of them make."""
+    for node in segment.graph.nodes:
+        if node.target not in spmd.STARTS.values():
+            continue
+        axis, size = node.args[1], plan.data if node.args[1] == DATA else plan.tensor
+        shape = list(tensor_of(node.all_input_nodes[0]).shape)
+        if node.target is spmd.start_all_gather:
+            shape[node.args[2]] *= size
+        elif node.target is spmd.start_reduce_scatter:
+            shape[node.args[2]] /= size
+        elif node.target is spmd.start_all_to_all:
+            shape[node.args[2]] *= size
+            shape[node.args[4]] /= size
+        if size == 1 or shape != list(tensor_of(node).shape):
+            raise LoweringError(
+                f"stage {segment.stage} {segment.kind}: {node.name} along {axis} ({size} ranks) does not make "
+                f"{list(tensor_of(node).shape)}"
+            )
+
+
+def _check_gradients(lowered: Lowered) -> None:
+    """Every bucket is given one gradient for each parameter, in its shape, by one routine; and is taken apart so."""
+    for stage in lowered.stages:
+        buckets = {b.name: b for b in (*stage.buckets, *stage.frozen)}
+        given: Counter[str] = Counter()
+        for segment in stage.segments.values():
+            for node in segment.graph.nodes:
+                where = f"stage {stage.stage} {segment.kind}: {node.name}"
+                if node.target in (spmd.accumulate_grads, spmd.gather_params):
+                    name = str(node.args[0])
+                    if name not in buckets:
+                        raise LoweringError(f"{where} is of {name}, which the stage has not")
+                    shapes = list(buckets[name].shapes)
+                if node.target is spmd.accumulate_grads:
+                    given[name] += 1
+                    if [tuple(tensor_of(grad).shape) for grad in node.args[1]] != shapes:
+                        raise LoweringError(f"{where}: gradients are not those of {name}")
+                elif node.target is spmd.gather_params:
+                    for part in node.users:
+                        index = part.args[1]
+                        if index >= len(shapes) or tuple(tensor_of(part).shape) != shapes[index]:
+                            raise LoweringError(f"{where}: {part.name} is no parameter of {name}")
+        if given != Counter(b.name for b in stage.buckets):
+            raise LoweringError(f"stage {stage.stage}: not every bucket is given its gradients once")
+
+
+def _check_arrived(lowered: Lowered) -> None:
+    """What a rank lets go of was sent before, and taken by its receiver before that sent what the rank receives."""
+    sent = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.sends}
+    taken = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.receives}
+    rank_of = lowered.plan.schedule.rank_of
+    for rank, calls in enumerate(lowered.calls):
+        let_go: set[Delivery] = set()
+        for i, call in enumerate(calls):
+            answers = [(rank_of(lowered.transfers[d.transfer].source), sent[d]) for d in call.receives]
+            for delivery in call.arrived:
+                transfer = lowered.transfers[delivery.transfer]
+                answered = [at for peer, at in answers if peer == rank_of(transfer.target)]
+                is_own = rank_of(transfer.source) == rank and delivery not in let_go and sent[delivery] < i
+                if not is_own or taken.get(delivery, len(sent)) > max(answered, default=-1):
+                    raise LoweringError(f"rank {rank}, {call.action}: {transfer.value} may not have arrived")
+                let_go.add(delivery)
+
+
+def _check_transfers(lowered: Lowered) -> None:
+    """What is sent has the shape and the type for which the other stage receives it."""
+    for transfer in lowered.transfers:
+        source = lowered.stages[transfer.source].segments[transfer.after]
+        (output,) = (n for n in source.graph.nodes if n.op == "output")
+        made = dict(zip(source.outputs, output.args[0], strict=True))
+        value = tensor_of(made[transfer.value])
+        dtype = str(value.dtype).removeprefix("torch.")
+        if (tuple(value.shape), dtype) != (transfer.shape, transfer.dtype):
+            raise LoweringError(
+                f"{transfer.value} is sent by stage {transfer.source} as {dtype} {list(value.shape)} and received "
+                f"by stage {transfer.target} as {transfer.dtype} {list(transfer.shape)}"
+            )
 
 
 def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
