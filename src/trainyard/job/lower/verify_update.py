@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from trainyard.job.lower import ops
-from trainyard.job.lower.buckets import Bucket, is_sharded
+from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.plan import Plan
 
@@ -52,7 +52,7 @@ class _Gradients:
         self.stages = {name: frozenset({b.stage}) for name, b in buckets.items()}
         # The last gradients of an action are on their way when it ends, except where they are shared by stages.
         alone = {name for name, b in buckets.items() if b.reduced and len(b.stages) == 1}
-        self.sharded = {name for name, b in buckets.items() if is_sharded(plan, b)}
+        self.sharded = {name for name, b in buckets.items() if b.gradients_shared}
         self.started = alone - self.sharded
         self.reduced: set[str] = set()
         self.once: list[Any] = []
