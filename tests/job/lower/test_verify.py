@@ -51,7 +51,7 @@ def cells(draw: st.DrawFn) -> Cell:
     )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cell=cells())
 def test_every_plan_that_is_drawn_fits_together(cell: Cell) -> None:
     try:
