@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,8 +99,9 @@ def _shapes(node: fx.Node) -> str:
 
 def _does(node: fx.Node, place: Place) -> str:
     """What an op does beside computing a value, and where it writes."""
-    does = signature(node, place)
-    said = []
+    does, said = signature(node, place), []
+    if does != (last := signature(node, replace(place, is_last=True))):
+        does, said = last, ["of the last microbatch"]
     if does.waits:
         said.append(f"waits for {does.waits}")
     if does.message is not None:
