@@ -11,7 +11,7 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
-from trainyard.job.lower.signatures import place_of
+from trainyard.job.lower.signatures import rank_context
 from trainyard.job.planning import make_setting
 from trainyard.job.setting import apply
 from trainyard.job.simulation.memory import stage_memory
@@ -37,6 +37,6 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)
     lowered = lower(program, replace(plan, recompute=again))
-    left = stage_memory(lowered, lowered.stages[0], place_of(lowered, 0)).actions["F"].kept
+    left = stage_memory(lowered, lowered.stages[0], rank_context(lowered, 0)).actions["F"].kept
     layers = layer_table(lowered.program, lambda node: 0.0, again)
     assert layers.kept_bytes.sum() == left > 0

@@ -2,9 +2,16 @@
 
 import re
 
+import torch
+from torch import nn
+
 from trainyard import load_model, plan
 from trainyard.job.lower.lower import lower
+from trainyard.job.plan import Plan
 from trainyard.job.planning import Planned
+from trainyard.job.schedules import make_schedule
+from trainyard.job.task import Task
+from trainyard.program.model import Model
 from trainyard.report.routines import routines_text
 
 
@@ -43,3 +50,13 @@ def test_a_timeline_names_ops_as_the_routines_do() -> None:
         action, _, ops = label.partition(" ")
         routine = text.partition(f"routine {action}\n")[2].partition("\nroutine")[0]
         assert all(f"# {op}\n" in routine for op in ops.split(" .. "))
+
+
+def test_the_reduction_that_the_update_waits_for_is_said_to_start_with_the_last_microbatch() -> None:
+    model = Model("line", nn.Linear(4, 4), lambda m, b: m(b["x"]).square().mean(), {"x": torch.ones(8, 4)})
+    program = Task(model).program(4)
+    lowered = lower(program, Plan("line", program.fingerprint, "c", 8, 2, 1, make_schedule("gpipe", 1, 2)))
+    text = routines_text(lowered)
+    (given,) = (line for line in text.splitlines() if "= accumulate_grads(" in line)
+    assert "(of the last microbatch; all_reduce of 80 bytes over data; runs beside what follows)" in given
+    assert "wait_reduction('stage0.bucket0')  (waits for gradients of stage0.bucket0)" in text

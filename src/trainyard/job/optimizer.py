@@ -35,6 +35,10 @@ class OptimizerConfig:
             raise ValueError(f"unknown optimizer {self.name!r}; the known ones are adamw and sgd")
         if self.lr < 0 or self.clip_norm < 0 or self.warmup_steps < 0:
             raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
+        if self.momentum and self.name != "sgd":
+            raise ValueError(
+                f"momentum {self.momentum} is of sgd, not of {self.name}; leave it out, or take sgd"
+            )
 
     @property
     def update(self) -> Literal["adamw", "sgd", "sgd_momentum"]:

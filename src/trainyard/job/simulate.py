@@ -14,7 +14,7 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.lower import Lowered, StageProgram
-from trainyard.job.lower.signatures import Library, Place, place_of
+from trainyard.job.lower.signatures import Library, RankContext, rank_context
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly, MemoryColumns
 from trainyard.job.simulation.memory import (
@@ -86,16 +86,16 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     assembly.add_ranks([state_bytes(lowered, own) for own in stages])
     # The processors of this machine send over gloo.
     library: Library = "nccl" if cluster.profile is None else "gloo"
-    places = [place_of(lowered, rank, library) for rank in range(plan.pipeline)]
+    contexts = [rank_context(lowered, rank, library) for rank in range(plan.pipeline)]
     memory = {
-        s.stage: stage_memory(lowered, s, place)
-        for place, own in zip(places, stages, strict=True)
+        s.stage: stage_memory(lowered, s, context)
+        for context, own in zip(contexts, stages, strict=True)
         for s in own
     }
     for rank, own in enumerate(stages):
-        _add_rank(assembly, prices, rank, own, memory, places[rank])
+        _add_rank(assembly, prices, rank, own, memory, contexts[rank])
     assembly.add_transfers(_send_seconds(lowered, prices), memory)
-    add_updates(assembly, prices, places)
+    add_updates(assembly, prices, contexts)
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
@@ -107,7 +107,7 @@ def _add_rank(
     rank: int,
     stages: list[StageProgram],
     memory: Mapping[int, StageMemory],
-    place: Place,
+    context: RankContext,
 ) -> None:
     """Make the templates of a rank's actions, and add the actions."""
     actions = prices.plan.schedule.actions[rank]
@@ -115,7 +115,7 @@ def _add_rank(
         (s.stage, kind): Work(
             segment,
             rank,
-            place,
+            context,
             op_seconds_of(segment, rank, prices),
             memory[s.stage].actions[kind].graph,
         )
@@ -136,17 +136,19 @@ def _add_rank(
             known[key] = make_template(works[what], prices, key[2], key[3])
             _between_actions(known[key], memory[action.stage].actions[action.kind])
         templates.append(known[key])
-    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank, place))
+    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank, context))
 
 
-def _totals_template(lowered: Lowered, prices: Prices, rank: int, place: Place) -> Template | None:
+def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankContext) -> Template | None:
     """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
     segment = lowered.totals
     if segment is None:
         return None
-    memory = totals_memory(segment, place)
+    memory = totals_memory(segment, context)
     op_s = op_seconds_of(segment, rank, prices)
-    template = make_template(Work(segment, rank, place, op_s, memory), prices, is_first=False, is_last=False)
+    template = make_template(
+        Work(segment, rank, context, op_s, memory), prices, is_first=False, is_last=False
+    )
     template.label = ["totals of the batch"] * len(template.label)
     left = int(memory.after_bytes[-1])
     template.effects.append(Effect(template.last_compute, "temporaries", 0, -left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx
 from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
-from trainyard.job.lower.signatures import Place, place_of, signature
+from trainyard.job.lower.signatures import RankContext, rank_context, signature
 from trainyard.program.nodes import address, op_name
 from trainyard.program.program import tensors_of
 
@@ -27,20 +28,20 @@ def _lines(lowered: Lowered) -> Iterator[str]:
     plan = lowered.plan
     if lowered.totals is not None:
         yield "before the first microbatch"
-        yield from _graph(lowered.totals, place_of(lowered, 0))
+        yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
-        place = place_of(lowered, rank)
+        context = rank_context(lowered, rank)
         yield f"pipeline rank {rank}: {plan.data} x {plan.tensor} processes (data x tensor)"
         yield from _calls(calls)
         for stage in lowered.stages:
             if plan.schedule.rank_of(stage.stage) == rank:
                 for kind, segment in stage.segments.items():
                     yield f"routine {stage.stage}{kind}"
-                    yield from _graph(segment, place)
+                    yield from _graph(segment, context)
                     yield from _sends(lowered, stage.stage, kind)
         for name, graph in lowered.updates[rank].routines.items():
             yield f"update: {name}"
-            yield from (f"  {_call(n)}{_does(n, place)}" for n in graph.nodes if n.op == "call_function")
+            yield from (f"  {_call(n)}{_does(n, context)}" for n in graph.nodes if n.op == "call_function")
 
 
 def _calls(calls: tuple[Call, ...]) -> Iterator[str]:
@@ -56,14 +57,14 @@ def _sends(lowered: Lowered, stage: int, kind: str) -> Iterator[str]:
             yield f"  send {transfer.value} to stage {transfer.target}"
 
 
-def _graph(segment: Segment, place: Place) -> Iterator[str]:
+def _graph(segment: Segment, context: RankContext) -> Iterator[str]:
     placeholders = [n for n in segment.graph.nodes if n.op == "placeholder"]
     for node, slot in zip(placeholders, segment.inputs, strict=True):
         yield f"  {node.name}: {slot.kind} {slot.name} {_shapes(node)}".rstrip()
     for node in segment.graph.nodes:
         if node.op == "call_function":
             made = f" -> {_shapes(node)}" if _shapes(node) else ""
-            yield f"  {node.name} = {_call(node)}{made}{_does(node, place)}  # {address(node)}"
+            yield f"  {node.name} = {_call(node)}{made}{_does(node, context)}  # {address(node)}"
 
 
 def _call(node: fx.Node) -> str:
@@ -85,10 +86,11 @@ def _shapes(node: fx.Node) -> str:
     return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(node))
 
 
-def _does(node: fx.Node, place: Place) -> str:
+def _does(node: fx.Node, context: RankContext) -> str:
     """What an op does beside computing a value, and where it writes."""
-    does = signature(node, place)
-    said = []
+    does, said = signature(node, context), []
+    if does != (last := signature(node, replace(context, is_last=True))):
+        does, said = last, ["of the last microbatch"]
     if does.waits:
         said.append(f"waits for {does.waits}")
     if does.message is not None:

@@ -6,7 +6,7 @@ import torch
 from one_step import summed
 
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.lower.signatures import place_of
+from trainyard.job.lower.signatures import rank_context
 from trainyard.job.plan import Plan
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_plain_pytorch_and_not_of_the_step_before() -> No
 def test_they_take_no_memory_beside_the_buckets() -> None:
     given = lowered()
     (stage,) = given.stages
-    memory = stage_memory(given, stage, place_of(given, 0)).actions["B"].graph
+    memory = stage_memory(given, stage, rank_context(given, 0)).actions["B"].graph
     in_place = [node for node in stage.segments["B"].graph.nodes if "into" in node.meta]
     taken = {
         node: sum(storage.num_bytes for storage in memory.storages[node])

@@ -8,7 +8,7 @@ import pytest
 from exactness import Cell, _plan_of, task_of
 
 from trainyard.job.lower.lower import lower
-from trainyard.job.lower.signatures import place_of, signature
+from trainyard.job.lower.signatures import rank_context, signature
 from trainyard.program import spmd
 
 
@@ -16,7 +16,7 @@ from trainyard.program import spmd
 def test_gloo_copies_what_it_gathers_and_what_it_reduces_and_scatters(style: str) -> None:
     plan = _plan_of(cell := Cell("gpt-tiny", tensor=2, tensor_style=style))
     lowered = lower(task_of(cell.model, cell.rows, cell.dtype).program(cell.rows), plan)
-    gloo = place_of(lowered, 0, "gloo")
+    gloo = rank_context(lowered, 0, "gloo")
     nodes = [n for s in lowered.stages[0].segments.values() for n in s.graph.nodes]
     starts = [n for n in nodes if n.target in spmd.STARTS.values()]
     copied = {n: signature(n, gloo).working_bytes for n in starts}

@@ -9,7 +9,7 @@ from exactness import Cell, make_plan, task_of
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.lower.signatures import place_of, signature
+from trainyard.job.lower.signatures import rank_context, signature
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.planning import plan
 from trainyard.job.simulate import simulate_plan
@@ -71,10 +71,10 @@ def test_moments_of_the_optimizer_take_memory(optimizer: OptimizerConfig, number
 def test_messages_that_are_started_are_waited_for() -> None:
     lowered = lowered_of(Cell("gpt-tiny", data=2, pipeline=2, zero=1, microbatches=2))
     for rank in (0, 1):
-        place = replace(place_of(lowered, rank), is_last=True)
+        context = replace(rank_context(lowered, rank), is_last=True)
         segments = [s for stage in lowered.stages for s in stage.segments.values()]
         own = [n for s in segments if s.stage == rank for n in s.graph.nodes]
-        does = [signature(n, place) for n in (*own, *lowered.updates[rank].nodes)]
+        does = [signature(n, context) for n in (*own, *lowered.updates[rank].nodes)]
         started = [found.starts for found in does if found.starts]
         assert sorted(started) == sorted({*started})
         assert {found.waits for found in does if found.waits} >= set(started)
@@ -85,3 +85,8 @@ def test_what_is_planned_is_what_is_trained() -> None:
     adamw = plan(model, "1x1xA100-80G", "data_parallel").simulation.memory[0]
     sgd = plan(model, "1x1xA100-80G", "data_parallel", optimizer=OptimizerConfig("sgd")).simulation.memory[0]
     assert adamw["optimizer"] == 2 * adamw["parameters"] > sgd["optimizer"] == 0
+
+
+def test_momentum_of_adamw_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"momentum 0\.9 is of sgd, not of adamw"):
+        OptimizerConfig(momentum=0.9)

@@ -98,8 +98,8 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where ops run, for which their signatures hold.
+class RankContext:
+    """The pipeline rank that runs ops, for which their signatures hold.
 
     Attributes
     ----------
@@ -128,21 +128,21 @@ class Place:
         return Held(num_bytes if self.library == "gloo" else 0, "message")
 
 
-def place_of(lowered: Lowered, rank: int, library: Library = "nccl") -> Place:
+def rank_context(lowered: Lowered, rank: int, library: Library = "nccl") -> RankContext:
     """A pipeline rank of a plan."""
     plan = lowered.plan
     stages = [s for s in lowered.stages if plan.schedule.rank_of(s.stage) == rank]
     buckets = {b.name: b for s in stages for b in (*s.buckets, *s.frozen)}
-    return Place(plan, buckets, lowered.optimizer, library)
+    return RankContext(plan, buckets, lowered.optimizer, library)
 
 
 NOTHING = Signature()
 
 
-def signature(node: fx.Node, place: Place) -> Signature:
-    """What an op does at a place; nothing for ops that only compute."""
+def signature(node: fx.Node, context: RankContext) -> Signature:
+    """What an op does on a rank; nothing for ops that only compute."""
     known = _SIGNATURES.get(node.target)
-    return NOTHING if known is None else known(node, place)
+    return NOTHING if known is None else known(node, context)
 
 
 def has_signature(node: fx.Node) -> bool:
@@ -164,28 +164,28 @@ def _copies(node: fx.Node, num_bytes: int) -> tuple[PassOver, ...]:
     return (PassOver("copy", num_bytes // width, width),) if num_bytes else ()
 
 
-def _start_all_reduce(node: fx.Node, place: Place) -> Signature:
+def _start_all_reduce(node: fx.Node, context: RankContext) -> Signature:
     given, _ = _given_and_made(node)
     return _start_collective(node, "all_reduce", given, _copies(node, given))
 
 
-def _start_all_gather(node: fx.Node, place: Place) -> Signature:
+def _start_all_gather(node: fx.Node, context: RankContext) -> Signature:
     _, made = _given_and_made(node)
-    return _start_collective(node, "all_gather", made, held=[place.staged(made)])
+    return _start_collective(node, "all_gather", made, held=[context.staged(made)])
 
 
-def _start_reduce_scatter(node: fx.Node, place: Place) -> Signature:
+def _start_reduce_scatter(node: fx.Node, context: RankContext) -> Signature:
     given, _ = _given_and_made(node)
     copied = 0 if spmd.is_in_place(node) else given
-    held = [Held(copied, "wait"), place.staged(given)]
+    held = [Held(copied, "wait"), context.staged(given)]
     return _start_collective(node, "reduce_scatter", given, _copies(node, copied), held)
 
 
-def _start_all_to_all(node: fx.Node, place: Place) -> Signature:
+def _start_all_to_all(node: fx.Node, context: RankContext) -> Signature:
     given, _ = _given_and_made(node)
     if spmd.reads_operand(node):
-        whole = given * place.size(str(node.args[1]))
-        gather = _start_collective(node, "all_gather", whole, held=[place.staged(whole)])
+        whole = given * context.size(str(node.args[1]))
+        gather = _start_collective(node, "all_gather", whole, held=[context.staged(whole)])
         return replace(gather, result_bytes=whole)
     return _start_collective(node, "all_to_all", given, _copies(node, given), [Held(given, "wait")])
 
@@ -198,7 +198,7 @@ def _start_collective(
     return Signature(copies, message, node.name, held=taken, is_waited_here=True)
 
 
-def _wait(node: fx.Node, place: Place) -> Signature:
+def _wait(node: fx.Node, context: RankContext) -> Signature:
     """What arrived is put in order by a copy, unless it lies as it should."""
     start = node.all_input_nodes[0]
     _, made = _given_and_made(start)
@@ -209,88 +209,88 @@ def _wait(node: fx.Node, place: Place) -> Signature:
 # Gradients and parameters of a bucket.
 
 
-def _gather_params(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _gather_params(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
     passes = (PassOver("copy", bucket.share, bucket.element_bytes),) if converted else ()
     message = Message("all_gather", DATA, whole, bucket.name)
-    scratch = converted + place.staged(whole).num_bytes
+    scratch = converted + context.staged(whole).num_bytes
     return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
 
 
-def _accumulate_grads(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     if bucket.gradients_shared:
         passes = (PassOver("accumulate", bucket.share), PassOver("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
-        held = (Held(flat_and_part, "wait"), place.staged(4 * bucket.num_elements))
+        held = (Held(flat_and_part, "wait"), context.staged(4 * bucket.num_elements))
         message = Message("reduce_scatter", DATA, 4 * bucket.num_elements, bucket.name)
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
-    added = PassOver("copy" if place.is_first else "accumulate", sum(bucket.sizes))
-    converted = 0 if place.plan.dtype == "float32" else 4 * sum(bucket.sizes)
-    if not (place.is_last and bucket.reduced and len(bucket.stages) == 1):
+    added = PassOver("copy" if context.is_first else "accumulate", sum(bucket.sizes))
+    converted = 0 if context.plan.dtype == "float32" else 4 * sum(bucket.sizes)
+    if not (context.is_last and bucket.reduced and len(bucket.stages) == 1):
         return Signature((added,), scratch_bytes=converted)
-    return replace(_start_reduction(node, place), passes=(added,), scratch_bytes=converted)
+    return replace(_start_reduction(node, context), passes=(added,), scratch_bytes=converted)
 
 
 _PARTS = "parts of gradients"
 
 
-def _start_reduction(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _start_reduction(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
     if bucket.num_shards == 1:
         message, held = Message("all_reduce", DATA, num_bytes, bucket.name), ()
         return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
     message = Message("reduce_scatter", DATA, num_bytes, bucket.name)
-    parts = (Held(4 * bucket.share, "update"), place.staged(num_bytes))
+    parts = (Held(4 * bucket.share, "update"), context.staged(num_bytes))
     return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
 
 
 # The end of a step.
 
 
-def _waits(subject: str) -> Callable[[fx.Node, Place], Signature]:
-    return lambda node, place: Signature(waits=subject.format(*node.args))
+def _waits(subject: str) -> Callable[[fx.Node, RankContext], Signature]:
+    return lambda node, context: Signature(waits=subject.format(*node.args))
 
 
-def _between_buckets(what: BufferOp) -> Callable[[fx.Node, Place], Signature]:
-    return lambda node, place: Signature((PassOver(what, place.bucket(node).num_elements),))
+def _between_buckets(what: BufferOp) -> Callable[[fx.Node, RankContext], Signature]:
+    return lambda node, context: Signature((PassOver(what, context.bucket(node).num_elements),))
 
 
-def _start_losses(node: fx.Node, place: Place) -> Signature:
-    return Signature(message=_to_everyone(place, 8 * len(_names(node)), "losses"), starts="losses")
+def _start_losses(node: fx.Node, context: RankContext) -> Signature:
+    return Signature(message=_to_everyone(context, 8 * len(_names(node)), "losses"), starts="losses")
 
 
-def _sum_over_ranks(node: fx.Node, place: Place) -> Signature:
-    return Signature(message=_to_everyone(place, 8, "gradient norm"))
+def _sum_over_ranks(node: fx.Node, context: RankContext) -> Signature:
+    return Signature(message=_to_everyone(context, 8, "gradient norm"))
 
 
-def _to_everyone(place: Place, num_bytes: int, about: str) -> Message | None:
-    return Message("all_reduce", EVERYONE, num_bytes, about) if place.plan.num_ranks > 1 else None
+def _to_everyone(context: RankContext, num_bytes: int, about: str) -> Message | None:
+    return Message("all_reduce", EVERYONE, num_bytes, about) if context.plan.num_ranks > 1 else None
 
 
-def _sum_over_stages(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _sum_over_stages(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
     return Signature(message=Message("all_reduce", bucket.stages, num_bytes, ", ".join(bucket.paths)))
 
 
-def _squared_norm(node: fx.Node, place: Place) -> Signature:
-    return Signature((PassOver("norm", _num_elements(node, place)),))
+def _squared_norm(node: fx.Node, context: RankContext) -> Signature:
+    return Signature((PassOver("norm", _num_elements(node, context)),))
 
 
-def _update_parameters(node: fx.Node, place: Place) -> Signature:
-    return Signature((PassOver(place.optimizer.update, _num_elements(node, place)),), frees=UPDATE)
+def _update_parameters(node: fx.Node, context: RankContext) -> Signature:
+    return Signature((PassOver(context.optimizer.update, _num_elements(node, context)),), frees=UPDATE)
 
 
-def _convert_weights(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     return Signature((PassOver("copy", bucket.num_elements, bucket.element_bytes),))
 
 
-def _start_weights(node: fx.Node, place: Place) -> Signature:
-    bucket = place.bucket(node)
+def _start_weights(node: fx.Node, context: RankContext) -> Signature:
+    bucket = context.bucket(node)
     copied = PassOver("copy", bucket.share, bucket.element_bytes)
     message = Message("all_gather", DATA, bucket.num_elements * bucket.element_bytes, bucket.name)
     held = (Held(bucket.share * bucket.element_bytes, "wait"),)
@@ -303,12 +303,12 @@ def _names(node: fx.Node) -> Sequence[Any]:
     return names
 
 
-def _num_elements(node: fx.Node, place: Place) -> int:
+def _num_elements(node: fx.Node, context: RankContext) -> int:
     """Of the parts of all buckets that an op names."""
-    return sum(place.buckets[str(name)].share for name in _names(node))
+    return sum(context.buckets[str(name)].share for name in _names(node))
 
 
-_SIGNATURES: dict[Any, Callable[[fx.Node, Place], Signature]] = {
+_SIGNATURES: dict[Any, Callable[[fx.Node, RankContext], Signature]] = {
     spmd.start_all_reduce: _start_all_reduce,
     spmd.start_all_gather: _start_all_gather,
     spmd.start_reduce_scatter: _start_reduce_scatter,

@@ -16,7 +16,7 @@ from trainyard.cost.ops import is_view
 from trainyard.job.lower.calls import Call, Delivery
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
-from trainyard.job.lower.signatures import EVERYONE, Place, place_of, signature
+from trainyard.job.lower.signatures import EVERYONE, RankContext, rank_context, signature
 from trainyard.job.lower.verify_update import LoweringError, check_update
 from trainyard.job.plan import DATA, Plan
 from trainyard.program import spmd
@@ -245,18 +245,18 @@ def _check_transfers(lowered: Lowered) -> None:
 
 def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
     """What actions and the update start is waited for at the end of the step, once it was started."""
-    place = place_of(lowered, rank)
+    context = rank_context(lowered, rank)
     stages = {s.stage: s for s in lowered.stages}
-    places = {(call.action.stage, call.action.kind): replace(place, is_last=True) for call in calls}
+    contexts = {(call.action.stage, call.action.kind): replace(context, is_last=True) for call in calls}
     started = {
         subject
-        for (stage, kind), last in places.items()
+        for (stage, kind), last in contexts.items()
         for subject in _started(stages[stage].segments[kind].graph, last)
     }
     if any(call.sends for call in calls):
         started.add("sends")
     for node in lowered.updates[rank].nodes:
-        does = signature(node, place)
+        does = signature(node, context)
         if does.waits and does.waits in started:
             started.remove(does.waits)
         elif does.waits.startswith(("gradients", "weights", "losses")):
@@ -269,10 +269,10 @@ def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> Non
         raise LoweringError(f"rank {rank}: the update does not wait for {', '.join(sorted(started))}")
 
 
-def _started(graph: fx.Graph, place: Place) -> Iterator[str]:
+def _started(graph: fx.Graph, context: RankContext) -> Iterator[str]:
     """What a graph starts and leaves to others to wait for."""
     for node in graph.nodes:
-        does = signature(node, place)
+        does = signature(node, context)
         if does.starts and not does.is_waited_here:
             yield does.starts
 
@@ -308,9 +308,9 @@ def _check_joint_messages(lowered: Lowered) -> None:
     found: dict[tuple[int, ...], dict[int, list[tuple[str, int, str]]]] = {}
     schedule = lowered.plan.schedule
     for rank in range(lowered.plan.pipeline):
-        place = place_of(lowered, rank)
+        context = rank_context(lowered, rank)
         for node in lowered.updates[rank].nodes:
-            message = signature(node, place).message
+            message = signature(node, context).message
             if message is None or (isinstance(message.group, str) and message.group != EVERYONE):
                 continue
             everyone = range(lowered.plan.pipeline)
@@ -334,7 +334,7 @@ def _check_progress(lowered: Lowered) -> None:
                 arrived.update(calls[position[rank]].sends)
                 position[rank] += 1
                 moved = True
-    places = enumerate(zip(lowered.calls, position, strict=True))
-    stuck = [f"{rank} at {calls[i].action}" for rank, (calls, i) in places if i < len(calls)]
+    ranks = enumerate(zip(lowered.calls, position, strict=True))
+    stuck = [f"{rank} at {calls[i].action}" for rank, (calls, i) in ranks if i < len(calls)]
     if stuck:
         raise LoweringError(f"ranks wait for each other for ever: {', '.join(stuck)}")

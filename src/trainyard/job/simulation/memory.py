@@ -15,7 +15,7 @@ from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.lower import Lowered, StageProgram
 from trainyard.job.lower.segment import Segment
-from trainyard.job.lower.signatures import Place, has_signature, signature
+from trainyard.job.lower.signatures import RankContext, has_signature, signature
 from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
 from trainyard.program.program import size_bytes, tensor_of
@@ -109,23 +109,23 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
     return found
 
 
-def totals_memory(segment: Segment, place: Place) -> GraphMemory:
+def totals_memory(segment: Segment, context: RankContext) -> GraphMemory:
     """Memory of what is computed of the whole batch before the first microbatch."""
     placeholders = (n for n in segment.graph.nodes if n.op == "placeholder")
-    known = working_bytes(segment.graph, place)
+    known = working_bytes(segment.graph, context)
     return graph_memory(segment.graph, dict.fromkeys(placeholders, _NOT_OWNED), known)
 
 
-def stage_memory(lowered: Lowered, stage: StageProgram, place: Place) -> StageMemory:
+def stage_memory(lowered: Lowered, stage: StageProgram, context: RankContext) -> StageMemory:
     """Memory of every action of a stage."""
-    return _Stage(lowered, stage, place).run()
+    return _Stage(lowered, stage, context).run()
 
 
 class _Stage:
     """Follows the values of one microbatch through the segments of a stage, as the executor does."""
 
-    def __init__(self, lowered: Lowered, stage: StageProgram, place: Place) -> None:
-        self.lowered, self.stage, self.place = lowered, stage, place
+    def __init__(self, lowered: Lowered, stage: StageProgram, context: RankContext) -> None:
+        self.lowered, self.stage, self.context = lowered, stage, context
         rank_of = lowered.plan.schedule.rank_of
         self.neighbours = {s.stage for s in lowered.stages if rank_of(s.stage) == rank_of(stage.stage)}
         self.borrowed: dict[str, int] = {}
@@ -155,7 +155,7 @@ class _Stage:
         for node, slot in zip(inputs, segment.inputs, strict=True):
             if slot.kind == "value":
                 inputs[node] = stand_ins.get(taken[slot.name], taken[slot.name])
-        memory = graph_memory(graph, inputs, working_bytes(graph, self.place))
+        memory = graph_memory(graph, inputs, working_bytes(graph, self.context))
         made = _storages_made(segment, memory, {v: k for k, v in stand_ins.items()})
         self.values |= {name: made[name] for name in self.stage.kept[kind]}
         self.known |= made
@@ -212,9 +212,9 @@ class _Stage:
         return {target: sum(found.values()) for target, found in sent.items()}
 
 
-def working_bytes(graph: fx.Graph, place: Place) -> dict[fx.Node, WorkingBytes]:
+def working_bytes(graph: fx.Graph, context: RankContext) -> dict[fx.Node, WorkingBytes]:
     """Memory of a graph's ops beside their operands and results, by their signatures."""
-    does = {n: signature(n, place) for n in graph.nodes if has_signature(n)}
+    does = {n: signature(n, context) for n in graph.nodes if has_signature(n)}
     return {node: WorkingBytes(found.working_bytes, found.result_bytes) for node, found in does.items()}
 
 

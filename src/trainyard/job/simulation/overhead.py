@@ -15,7 +15,7 @@ from trainyard.cost.overhead import (
 )
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.lower.lower import Lowered
-from trainyard.job.lower.signatures import EVERYONE, Message, has_signature, place_of, signature
+from trainyard.job.lower.signatures import EVERYONE, Message, has_signature, rank_context, signature
 from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan
 
 _WITHIN_A_STEP = ("activations", "temporaries", "communication")
@@ -49,14 +49,14 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
 
 def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
     # The last microbatch sends all that any of them sends.
-    place = replace(place_of(lowered, pipeline), is_last=True)
+    context = replace(rank_context(lowered, pipeline), is_last=True)
     stages = (s for s in lowered.stages if lowered.plan.schedule.rank_of(s.stage) == pipeline)
     graphs: list[fx.Graph] = [segment.graph for s in stages for segment in s.segments.values()]
     if lowered.totals is not None:
         graphs.append(lowered.totals.graph)
     nodes = (node for graph in graphs for node in graph.nodes)
     for node in (*nodes, *lowered.updates[pipeline].nodes):
-        message = signature(node, place).message if has_signature(node) else None
+        message = signature(node, context).message if has_signature(node) else None
         if message is not None:
             yield message
 

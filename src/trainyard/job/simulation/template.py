@@ -11,7 +11,7 @@ from torch import fx
 from trainyard.cost.memory import GraphMemory
 from trainyard.cost.ops import is_free
 from trainyard.job.lower.segment import Segment
-from trainyard.job.lower.signatures import Message, Place, Signature, Until, has_signature, signature
+from trainyard.job.lower.signatures import Message, RankContext, Signature, Until, has_signature, signature
 from trainyard.job.plan import TENSOR
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
@@ -107,7 +107,7 @@ class Work:
 
     segment: Segment
     pipeline: int
-    place: Place
+    context: RankContext
     op_s: Mapping[fx.Node, float]
     memory: GraphMemory
 
@@ -132,7 +132,7 @@ class _Writer:
 
     def __init__(self, work: Work, prices: Prices, is_first: bool, is_last: bool) -> None:
         self.work, self.prices = work, prices
-        self.place = replace(work.place, is_first=is_first, is_last=is_last)
+        self.context = replace(work.context, is_first=is_first, is_last=is_last)
         self.template = Template()
         self.chunk: dict[str, float] = {}
         self.chunk_start = 0
@@ -149,7 +149,7 @@ class _Writer:
         nodes = list(self.work.segment.graph.nodes)
         for i, node in enumerate(nodes):
             if has_signature(node):
-                self._signed(i, node, signature(node, self.place))
+                self._signed(i, node, signature(node, self.context))
             elif node in self.work.op_s:
                 self._compute(node, self.work.op_s[node])
         self._flush(len(nodes))

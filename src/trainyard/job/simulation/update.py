@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from trainyard.job.lower.signatures import Message, Place, Signature, signature
+from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Group, Prices
 
 
-def add_updates(assembly: Assembly, prices: Prices, places: Sequence[Place]) -> None:
-    """Add them after the last action of every pipeline rank; ``places`` are where these run."""
+def add_updates(assembly: Assembly, prices: Prices, contexts: Sequence[RankContext]) -> None:
+    """Add them after the last action of every pipeline rank; ``contexts`` are those of the ranks."""
     together: dict[tuple[Group, str], list[tuple[int, int]]] = {}
-    for rank, place in enumerate(places):
+    for rank, context in enumerate(contexts):
         for node in assembly.lowered.updates[rank].nodes:
-            _add(assembly, prices, rank, node, signature(node, place), together)
+            _add(assembly, prices, rank, node, signature(node, context), together)
     # Ranks that send to each other begin when the last of them is ready.
     for tasks in together.values():
         for ready, _ in tasks:
