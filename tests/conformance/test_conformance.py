@@ -6,6 +6,7 @@ import re
 import pytest
 from cases import CASES, MODELS, ROWS, Case, params, plan_of, task
 
+from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.job.catalog import CATALOG, parse_strategies
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.verify import verify
@@ -104,7 +105,7 @@ def test_memory_that_does_not_suffice_is_refused() -> None:
     from trainyard.hardware.parse import parse_cluster
 
     cluster = parse_cluster("1x2xA100-80G")
-    small = tuple(replace(d, memory_bytes=2**17) for d in cluster.nodes[0].devices)
+    small = tuple(replace(d, memory_bytes=2**17, overhead=NO_OVERHEAD) for d in cluster.nodes[0].devices)
     tight = replace(cluster, nodes=(replace(cluster.nodes[0], devices=small),))
     with pytest.raises(PlanError, match="does not fit"):
         apply(parse_strategies("megatron"), make_setting(task("gpt-tiny"), tight))

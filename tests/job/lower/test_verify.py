@@ -34,7 +34,7 @@ SCHEDULES = (("gpipe", 1), ("one_f_one_b", 1), ("interleaved", 2), ("zero_bubble
 def cells(draw: st.DrawFn) -> Cell:
     schedule, per_rank = draw(st.sampled_from(SCHEDULES))
     return Cell(
-        draw(st.sampled_from(("gpt-tiny", "moe-tiny"))),
+        "gpt-tiny",
         data=draw(st.sampled_from((1, 2, 4))),
         tensor=draw(st.sampled_from((1, 2, 4))),
         pipeline=draw(st.sampled_from((1, 2))),
@@ -43,7 +43,7 @@ def cells(draw: st.DrawFn) -> Cell:
         microbatches=draw(st.sampled_from((1, 2, 4))),
         zero=draw(st.integers(0, 3)),
         tensor_style=draw(st.sampled_from([s for s in STYLES if s])),
-        data_style=draw(st.sampled_from(("", "experts", "embedding rows"))),
+        data_style=draw(st.sampled_from(("", "embedding rows"))),
         recompute=draw(st.booleans()),
         rows=16,
         dtype=draw(st.sampled_from(("float32", "bfloat16"))),
