@@ -72,9 +72,10 @@ TABLES = (
         "milliseconds",
         "simulated step of 6 layers less that of 2 on a DGX A100, without the optimizer",
         _layer_times,
-        tolerance=0.1,
+        tolerance=0.13,
         caveat="a reduce-scatter and an all-gather take longer than an all-reduce, which the paper finds as well and "
-        "ours overstates; ours recomputes only what the backward pass needs, not a layer's last product",
+        "ours overstates; ours recomputes only what the backward pass needs, not a layer's last product, and hides "
+        "sums of the gradients of inputs behind the gradients of weights",
         is_slow=True,
     ),
 )
