@@ -32,7 +32,7 @@ from trainyard.job.plan import DATA, Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
-from trainyard.program.capture import capture
+from trainyard.job.task import Task
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
 from trainyard.zoo.common import next_token_loss, token_batch
@@ -73,7 +73,7 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
     """A step of Trainyard's."""
     chosen = model()
     microbatches = MICROBATCHES if pipeline > 1 else 1
-    program = capture(chosen, ROWS // microbatches)
+    program = Task(chosen).program(ROWS // microbatches)
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
     half = next(n.name for n in forward if n.meta["layer"].startswith(f"blocks.{CONFIG.layers // 2}"))
     batch_rows = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
