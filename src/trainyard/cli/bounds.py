@@ -9,8 +9,8 @@ from trainyard.reading import shown
 from trainyard.reading.limits import LARGEST_NUMBER, LEAST_PERIOD_S, LONGEST_S, MOST_ROWS, MOST_STEPS
 
 __all__ = [
-    "COUNT", "DURATION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT", "PROCESSES", "QUANTITY", "ROWS", "SEED",
-    "SEEDS", "STALL", "STEPS", "Bounds", "check_bounds",
+    "COUNT", "DURATION", "FRACTION", "JOBS", "LOAD", "PERIOD", "PERIOD_OR_NEVER", "PORT", "PROCESSES", "QUANTITY", "ROWS",
+    "SEED", "SEEDS", "STALL", "STEPS", "Bounds", "check_bounds",
 ]  # fmt: skip
 
 
@@ -45,6 +45,7 @@ COUNT = Bounds(0, 1_000_000)
 PROCESSES = Bounds(1, 256)
 SEED = Bounds(0, 2**63 - 1)
 QUANTITY = Bounds(0.0, LARGEST_NUMBER)
+FRACTION = Bounds(0.0, 1.0)
 DURATION = Bounds(0.0, LONGEST_S)
 PERIOD = Bounds(LEAST_PERIOD_S, LONGEST_S)
 PERIOD_OR_NEVER = Bounds(LEAST_PERIOD_S, LONGEST_S, or_never=True)

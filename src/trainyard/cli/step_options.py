@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from trainyard.cli.bounds import QUANTITY
+from trainyard.cli.bounds import FRACTION
 
 if TYPE_CHECKING:
     from trainyard.job.optimizer import OptimizerConfig
@@ -21,7 +21,7 @@ class OptimizerOptions:
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """How parameters are updated."""
-    momentum: Annotated[float, tyro.conf.arg(metavar="X"), QUANTITY] = 0.0
+    momentum: Annotated[float, tyro.conf.arg(metavar="X"), FRACTION] = 0.0
     """Of sgd; above 0 it keeps a number more for each parameter."""
 
     def optimizer_config(self) -> OptimizerConfig:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from trainyard.cli.bounds import COUNT, QUANTITY, SEED, STALL, STEPS
+from trainyard.cli.bounds import COUNT, FRACTION, QUANTITY, SEED, STALL, STEPS
 from trainyard.cli.outputs import Output
 from trainyard.cli.screen import Common
 
@@ -56,7 +56,7 @@ class TrainingOptions(Common):
     """Steps over which the rate grows."""
     optimizer: Annotated[Literal["adamw", "sgd"] | None, usual("optimizer", "{adamw,sgd}")] = None
     """How parameters are updated."""
-    momentum: Annotated[float | None, usual("momentum", "X"), QUANTITY] = None
+    momentum: Annotated[float | None, usual("momentum", "X"), FRACTION] = None
     """Of sgd."""
     weight_decay: Annotated[float | None, usual("weight_decay", "X"), QUANTITY] = None
     """How fast weights decay; decoupled for adamw."""

@@ -146,7 +146,7 @@ def is_view(node: fx.Node) -> bool:
     if node.target is spmd.wait:
         return spmd.stays_where_it_arrives(node)
     # Rows of a contiguous tensor are contiguous where they lie.
-    return node.target is spmd.take_part and node.args[2:4] == (0, 1)
+    return node.target is spmd.take_part and spmd.is_in_place(node)
 
 
 def op_bytes(node: fx.Node) -> int:

@@ -35,6 +35,8 @@ class OptimizerConfig:
             raise ValueError(f"unknown optimizer {self.name!r}; the known ones are adamw and sgd")
         if self.lr < 0 or self.clip_norm < 0 or self.warmup_steps < 0:
             raise ValueError("lr, clip_norm and warmup_steps cannot be negative")
+        if not 0.0 <= self.momentum <= 1.0:
+            raise ValueError(f"momentum is from 0 to 1, got {self.momentum:g}")
         if self.momentum and self.name != "sgd":
             raise ValueError(
                 f"momentum {self.momentum} is of sgd, not of {self.name}; leave it out, or take sgd"

@@ -187,8 +187,12 @@ def bind(graph_module: fx.GraphModule, rank: object) -> fx.GraphModule:
 
 
 def is_in_place(node: fx.Node) -> bool:
-    """Whether the parts of a collective lie one after the other, so that no copy is made before or after it."""
-    return node.args[2:4] == (0, 1)
+    """Whether the parts of a tensor that is cut or put together lie one after the other, so that nothing is copied."""
+    source, dim, blocks = node.args[0], node.args[2], node.args[3]
+    assert isinstance(source, fx.Node)
+    assert isinstance(dim, int)
+    before: tuple[int, ...] = tuple(source.meta["val"].shape[:dim])
+    return bool(blocks == 1) and all(size == 1 for size in before)
 
 
 def reads_operand(start: fx.Node) -> bool:
