@@ -70,10 +70,9 @@ class TaskTimer:
         check_reals("duration_s", durations)
         check_reals("release_s", releases)
         priorities = column("priority", priority, count, np.int64)
+        # Read-only as those of a graph: for others the loop would be compiled once more.
         for values in (durations, releases, priorities):
-            values.setflags(
-                write=False
-            )  # as those of a graph: for others the loop would be compiled once more
+            values.setflags(write=False)
         work = self._work._replace(duration_s=durations, release_s=releases, priority=priorities)
         state, num_done = new_run(self.graph, work)
         check_all_ended(self.graph, state, num_done)

@@ -30,7 +30,7 @@ Until = Literal["message", "wait", "update"]
 Library = Literal["gloo", "nccl"]
 
 
-class PassOver(NamedTuple):
+class BufferPass(NamedTuple):
     """One pass over a flat buffer, on the compute stream."""
 
     what: BufferOp
@@ -80,7 +80,7 @@ class Signature:
     most_in_flight : of what it starts. One more waits for the oldest. 0: any number.
     """
 
-    passes: tuple[PassOver, ...] = ()
+    passes: tuple[BufferPass, ...] = ()
     message: Message | None = None
     starts: str = ""
     waits: str = ""
@@ -159,9 +159,9 @@ def _given_and_made(node: fx.Node) -> tuple[int, int]:
     return size_bytes(tensor_of(source)), size_bytes(tensor_of(node))
 
 
-def _copies(node: fx.Node, num_bytes: int) -> tuple[PassOver, ...]:
+def _copies(node: fx.Node, num_bytes: int) -> tuple[BufferPass, ...]:
     width = tensor_of(node).element_size()
-    return (PassOver("copy", num_bytes // width, width),) if num_bytes else ()
+    return (BufferPass("copy", num_bytes // width, width),) if num_bytes else ()
 
 
 def _start_all_reduce(node: fx.Node, context: RankContext) -> Signature:
@@ -191,7 +191,7 @@ def _start_all_to_all(node: fx.Node, context: RankContext) -> Signature:
 
 
 def _start_collective(
-    node: fx.Node, kind: str, num_bytes: int, copies: tuple[PassOver, ...] = (), held: Sequence[Held] = ()
+    node: fx.Node, kind: str, num_bytes: int, copies: tuple[BufferPass, ...] = (), held: Sequence[Held] = ()
 ) -> Signature:
     message = Message(kind, str(node.args[1]), num_bytes, node.name)
     taken = tuple(h for h in held if h.num_bytes)
@@ -212,7 +212,7 @@ def _wait(node: fx.Node, context: RankContext) -> Signature:
 def _gather_params(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
-    passes = (PassOver("copy", bucket.share, bucket.element_bytes),) if converted else ()
+    passes = (BufferPass("copy", bucket.share, bucket.element_bytes),) if converted else ()
     message = Message("all_gather", DATA, whole, bucket.name)
     scratch = converted + context.staged(whole).num_bytes
     return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
@@ -221,12 +221,12 @@ def _gather_params(node: fx.Node, context: RankContext) -> Signature:
 def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     if bucket.gradients_shared:
-        passes = (PassOver("accumulate", bucket.share), PassOver("clone", sum(bucket.sizes)))
+        passes = (BufferPass("accumulate", bucket.share), BufferPass("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
         held = (Held(flat_and_part, "wait"), context.staged(4 * bucket.num_elements))
         message = Message("reduce_scatter", DATA, 4 * bucket.num_elements, bucket.name)
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
-    added = PassOver("copy" if context.is_first else "accumulate", sum(bucket.sizes))
+    added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     converted = 0 if context.plan.dtype == "float32" else 4 * sum(bucket.sizes)
     if not (context.is_last and bucket.reduced and len(bucket.stages) == 1):
         return Signature((added,), scratch_bytes=converted)
@@ -255,7 +255,7 @@ def _waits(subject: str) -> Callable[[fx.Node, RankContext], Signature]:
 
 
 def _between_buckets(what: BufferOp) -> Callable[[fx.Node, RankContext], Signature]:
-    return lambda node, context: Signature((PassOver(what, context.bucket(node).num_elements),))
+    return lambda node, context: Signature((BufferPass(what, context.bucket(node).num_elements),))
 
 
 def _start_losses(node: fx.Node, context: RankContext) -> Signature:
@@ -277,21 +277,21 @@ def _sum_over_stages(node: fx.Node, context: RankContext) -> Signature:
 
 
 def _squared_norm(node: fx.Node, context: RankContext) -> Signature:
-    return Signature((PassOver("norm", _num_elements(node, context)),))
+    return Signature((BufferPass("norm", _num_elements(node, context)),))
 
 
 def _update_parameters(node: fx.Node, context: RankContext) -> Signature:
-    return Signature((PassOver(context.optimizer.update, _num_elements(node, context)),), frees=UPDATE)
+    return Signature((BufferPass(context.optimizer.update, _num_elements(node, context)),), frees=UPDATE)
 
 
 def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
-    return Signature((PassOver("copy", bucket.num_elements, bucket.element_bytes),))
+    return Signature((BufferPass("copy", bucket.num_elements, bucket.element_bytes),))
 
 
 def _start_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
-    copied = PassOver("copy", bucket.share, bucket.element_bytes)
+    copied = BufferPass("copy", bucket.share, bucket.element_bytes)
     message = Message("all_gather", DATA, bucket.num_elements * bucket.element_bytes, bucket.name)
     held = (Held(bucket.share * bucket.element_bytes, "wait"),)
     return Signature((copied,), message, f"weights of {bucket.name}", held=held)
