@@ -21,6 +21,7 @@ from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
@@ -110,14 +111,14 @@ def make_plan(cell: Cell, program: Program) -> Plan:
     """The cell's plan."""
     num_stages = cell.pipeline * cell.per_rank
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
-    starts = tuple(forward[len(forward) * i // num_stages].name for i in range(1, num_stages))
+    starts = tuple(address(forward[len(forward) * i // num_stages]) for i in range(1, num_stages))
     placements: dict[str, Mapping[str, Placement]] = {}
     if cell.data > 1:
         batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
         placements[DATA] = {**batch, **_styled(cell.data_style, program)}
     if cell.tensor > 1:
         placements[TENSOR] = _styled(cell.tensor_style, program)
-    again = frozenset(n.name for n in forward if n.target is not torch.ops.aten.add.Tensor)
+    again = frozenset(address(n) for n in forward if n.target is not torch.ops.aten.add.Tensor)
     return Plan(
         cell.model,
         program.fingerprint,
@@ -148,7 +149,7 @@ def _styled(style: str, program: Program) -> dict[str, Placement]:
                 break
     if style == "sequence":
         # Between the tensor-parallel parts, positions are shared out (arXiv 2205.05198).
-        found |= {n.name: Shard(1) for n in program.graph.nodes if _in_residual_stream(n)}
+        found |= {address(n): Shard(1) for n in program.graph.nodes if _in_residual_stream(n)}
     return found
 
 

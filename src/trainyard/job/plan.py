@@ -19,6 +19,7 @@ from trainyard.hardware.parse import cluster_from_dict
 from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
+from trainyard.program.patterns import in_words
 from trainyard.program.placement import Placement, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_ROWS
@@ -62,11 +63,12 @@ class Plan:
     data, tensor : sizes of the mesh axes beside the pipeline's. Ranks are numbered with ``tensor`` innermost, then
         ``data``, then ``pipeline``.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
-    stage_starts : name of the first forward op of every stage but the first, in program order.
-    placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, or by node
-        name. Gradients lie as their parameters do.
-    recompute : forward nodes that are computed again in the backward pass instead of kept; what sharding makes of
-        such a tensor (a gathered or summed copy) is made again with it.
+    stage_starts : address of the first forward op of every stage but the first, in program order (see
+        `trainyard.program.addresses`).
+    placements : by mesh axis, the placements that are not left to propagation: by parameter or input path, by the
+        address of an op, or by a pattern of either. Gradients lie as their parameters do.
+    recompute : addresses and patterns of forward ops that are computed again in the backward pass instead of kept;
+        what sharding makes of such a tensor (a gathered or summed copy) is made again with it.
     zero_stage : what the data-parallel ranks share instead of each keeping: 0 nothing, 1 optimizer state, 2 and
         gradients, 3 and parameters (ZeRO, arXiv 1910.02054).
     bucket_bytes : gradients and parameters travel in buckets of about this size.
@@ -188,7 +190,7 @@ class Plan:
             )
         parts.append(_MEANING[self.statistics])
         if self.recompute:
-            parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
+            parts.append(f"Recomputed in the backward pass: {in_words(self.recompute, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
     def to_text(self) -> str:

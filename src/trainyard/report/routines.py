@@ -13,7 +13,8 @@ from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
-from trainyard.program.nodes import address, op_name
+from trainyard.program.addresses import address
+from trainyard.program.nodes import op_name
 from trainyard.program.program import tensors_of
 
 _CALLS_PER_LINE = 8

@@ -14,6 +14,7 @@ from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import TextData
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.placement import Shard, parse_placement
 from trainyard.program.program import Program
 from trainyard.zoo.registry import build
@@ -55,7 +56,7 @@ def plan(
         placements[TENSOR] = {
             path: parse_placement(text) for path in paths for part, text in _MEGATRON.items() if part in path
         }
-    again = {n.name for n in forward if n.target is torch.ops.aten.gelu.default} if recompute else ()
+    again = {address(n) for n in forward if n.target is torch.ops.aten.gelu.default} if recompute else ()
     return Plan(
         "gpt-tiny",
         captured.fingerprint,
@@ -64,7 +65,7 @@ def plan(
         data,
         tensor,
         make_schedule(schedule, pipeline, microbatches, per_rank),
-        tuple(forward[len(forward) * i // stages].name for i in range(1, stages)),
+        tuple(address(forward[len(forward) * i // stages]) for i in range(1, stages)),
         placements,
         frozenset(again),
         zero,

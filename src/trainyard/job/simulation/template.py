@@ -16,7 +16,7 @@ from trainyard.job.plan import TENSOR
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
-from trainyard.program.nodes import address
+from trainyard.program.addresses import address
 
 ALONG_TENSOR = "tensor communication"
 LANES = ("compute", "communication", ALONG_TENSOR, "up", "down")
@@ -261,5 +261,5 @@ class _Writer:
 
     def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:
         size = self.prices.group_size(message)
-        origin = address(node) if node.meta["layer"] else f"{message.about}:{message.kind}"
+        origin = address(node) if "address" in node.meta else f"{message.about}:{message.kind}"
         return {"label": f"{self.name} {origin}", "num_bytes": message.num_bytes, "num_ranks": size}
