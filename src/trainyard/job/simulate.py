@@ -52,7 +52,7 @@ def simulate_plan(
     cluster : rank ``r`` of the plan runs on its device ``r``.
     op_seconds : how long ops take; by default the roofline.
     flops_per_microbatch : of the whole program of a microbatch, `program_flops` of what was lowered; by default
-        those of one rank times the data- and tensor-parallel ranks, which counts what they repeat.
+        those of one rank times the ranks of its mesh, which counts what they repeat.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def simulate_plan(
     assembly = assemble(lowered, cluster, op_seconds)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
-        flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
+        flops_per_microbatch = float(program_flops(lowered.program)) * plan.mesh.num_ranks
     result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
     return replace(result, sources=op_seconds.sources())
 
