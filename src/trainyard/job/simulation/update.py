@@ -9,7 +9,7 @@ from torch import fx
 from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import Effect
-from trainyard.job.simulation.prices import Prices, Ranks
+from trainyard.job.simulation.prices import Prices, Ranks, Seconds
 
 
 def add_updates(assembly: Assembly, prices: Prices, contexts: Sequence[RankContext]) -> None:
@@ -37,7 +37,7 @@ def _add(
     label = str(node.target.__name__).replace("_", " ")  # type: ignore[union-attr]
     for what, num_elements, element_bytes in does.passes:
         seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
-        assembly.then(rank, seconds, label, "optimizer")
+        assembly.then(rank, Seconds(seconds), label, "optimizer")
     if does.frees:
         assembly.free(rank, does.frees)
     if does.message is not None:
