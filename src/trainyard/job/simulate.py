@@ -28,7 +28,7 @@ from trainyard.job.simulation.memory import (
     transfer_bytes,
 )
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
-from trainyard.job.simulation.prices import Prices
+from trainyard.job.simulation.prices import Prices, Seconds
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
 from trainyard.job.simulation.update import add_updates
@@ -52,7 +52,7 @@ def simulate_plan(
     cluster : rank ``r`` of the plan runs on its device ``r``.
     op_seconds : how long ops take; by default the roofline.
     flops_per_microbatch : of the whole program of a microbatch, `program_flops` of what was lowered; by default
-        those of one rank times the data- and tensor-parallel ranks, which counts what they repeat.
+        those of one rank times the ranks of its mesh, which counts what they repeat.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def simulate_plan(
     assembly = assemble(lowered, cluster, op_seconds)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
-        flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
+        flops_per_microbatch = float(program_flops(lowered.program)) * plan.mesh.num_ranks
     result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
     return replace(result, sources=op_seconds.sources())
 
@@ -169,13 +169,13 @@ def _between_actions(template: Template, memory: ActionMemory) -> None:
     ]
 
 
-def _send_seconds(lowered: Lowered, prices: Prices) -> dict[Transfer, float]:
+def _send_seconds(lowered: Lowered, prices: Prices) -> dict[Transfer, Seconds]:
     schedule = lowered.plan.schedule
-    found: dict[Transfer, float] = {}
+    found: dict[Transfer, Seconds] = {}
     for transfer in lowered.transfers:
         source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
         same = source == target
-        found[transfer] = 0.0 if same else prices.send_s(source, target, transfer_bytes(transfer))
+        found[transfer] = Seconds(0.0) if same else prices.send_s(source, target, transfer_bytes(transfer))
     return found
 
 

@@ -16,7 +16,7 @@ start_losses = unbound("start_losses")
 wait_losses = unbound("wait_losses")
 
 # Of gradients: those of the other buckets of one rank are added to a bucket's, or become the same; a bucket's are summed
-# over the stages that share its parameters; the data-parallel ranks sum them, and may keep a part each.
+# over the stages that share its parameters; the ranks with terms of them sum them, and may keep a part each.
 add_grads = unbound("add_grads")
 copy_grads = unbound("copy_grads")
 sum_over_stages = unbound("sum_over_stages")

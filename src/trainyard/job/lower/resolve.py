@@ -3,50 +3,82 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import fx
 
 from trainyard.job.plan import Plan, PlanError
 from trainyard.program.addresses import AddressError
 from trainyard.program.patterns import is_like
-from trainyard.program.placement import Placement
 from trainyard.program.program import Program
 from trainyard.reading import shown
 
+_Said = TypeVar("_Said")
+
 
 def resolve(program: Program, plan: Plan) -> Plan:
-    """The plan for one program: no patterns, and in ``recompute`` and ``stage_starts`` names of the program's nodes.
+    """The plan for one program: no patterns, and in ``tensors`` and ``start`` names of the program's nodes.
 
     Raises
     ------
     PlanError
-        If it names what the program does not have, or recomputes or starts stages with what is no forward op.
+        If it names what the program does not have, recomputes or starts stages with what is no forward op, or says two
+        things of one tensor.
     """
-    again = [
-        _forward_op(program, node, "recomputes") for node in _named(program, plan.recompute, "recompute")
-    ]
-    starts = []
-    for start in plan.stage_starts:
-        found = _named(program, (start,), "stage_starts")
-        if len(found) > 1:
-            raise PlanError(
-                f"stage start {shown(start)} stands for {len(found)} ops; write the address of one, such as "
-                f"{found[0].meta['address']}"
-            )
-        starts.append(_forward_op(program, found[0], "starts a stage with"))
+
+    def tensors(name: str) -> list[str]:
+        return [_forward_op(program, node, "recomputes").name for node in _ops(program, name, "tensors")]
+
+    fates = _spread({name: {"": fate} for name, fate in plan.tensors.items()}, tensors, "tensors")
     return replace(
         plan,
-        recompute=frozenset(node.name for node in again),
-        stage_starts=tuple(node.name for node in starts),
-        placements={axis: _placements(program, axis, wanted) for axis, wanted in plan.placements.items()},
+        tensors={name: fate[""] for name, fate in fates.items()},
+        stages=tuple(replace(s, start=_start(program, s.start) if s.start else "") for s in plan.stages),
+        placements=_spread(plan.placements, lambda name: _tensors(program, name), "placements"),
     )
 
 
-def _named(program: Program, names: frozenset[str] | tuple[str, ...], part: str) -> list[fx.Node]:
+def _spread(
+    said: Mapping[str, Mapping[str, _Said]], find: Callable[[str], Iterable[str]], part: str
+) -> dict[str, dict[str, _Said]]:
+    """What is said of each that is named; what is said of it by its own name comes before all patterns.
+
+    Raises
+    ------
+    PlanError
+        If two patterns say different things.
+    """
+    found: dict[str, dict[str, _Said]] = {}
+    origin: dict[tuple[str, str], str] = {}
+    for pattern in sorted(said, key=lambda name: "*" in name):
+        for name in find(pattern):
+            own = found.setdefault(name, {})
+            for key, value in said[pattern].items():
+                first = origin.setdefault((name, key), pattern)
+                if own.setdefault(key, value) != value and "*" in first:
+                    where = f" on axis {key!r}" if key else ""
+                    raise PlanError(
+                        f"{part} of the plan: {name} is to be {own[key]} as {first} has it, and {value} as {pattern} has "
+                        f"it{where}; leave one of them out, or say it of {name} by its name"
+                    )
+    return found
+
+
+def _start(program: Program, name: str) -> str:
+    found = _ops(program, name, "stages")
+    if len(found) > 1:
+        raise PlanError(
+            f"stages of the plan: {shown(name)} stands for {len(found)} ops; write the address of one with which the "
+            f"stage starts, such as {found[0].meta['address']}"
+        )
+    return _forward_op(program, found[0], "starts a stage with").name
+
+
+def _ops(program: Program, name: str, part: str) -> tuple[fx.Node, ...]:
     try:
-        return [node for name in sorted(names) for node in program.addresses.find(name)]
+        return program.addresses.find(name)
     except AddressError as error:
         raise PlanError(f"{part} of the plan for {program.name}: {error}") from error
 
@@ -60,34 +92,16 @@ def _forward_op(program: Program, node: fx.Node, does: str) -> fx.Node:
     return node
 
 
-def _placements(program: Program, axis: str, wanted: Mapping[str, Placement]) -> dict[str, Placement]:
-    """Placements by the path of an input or the address of an op; one that is named comes before all patterns."""
-    exact = {name: placement for name, placement in wanted.items() if "*" not in name}
-    found: dict[str, Placement] = {}
-    origin: dict[str, str] = {}
-    for pattern, placement in wanted.items():
-        for name in _tensors(program, axis, pattern):
-            if name in exact:
-                continue
-            if found.setdefault(name, placement) != placement:
-                raise PlanError(
-                    f"placements on axis {axis!r}: {name} is to be {found[name]} as {origin[name]} has it, and "
-                    f"{placement} as {pattern} has it; leave one of them out, or place {name} by its name"
-                )
-            origin.setdefault(name, pattern)
-    return found | exact
-
-
-def _tensors(program: Program, axis: str, name: str) -> list[str]:
+def _tensors(program: Program, name: str) -> list[str]:
     """The inputs, by path, and the ops, by address, that a name or pattern of a placement stands for."""
     paths = [entry.path for entry in program.inputs if is_like(name, entry.path)]
     # That nothing may be said of a gradient is told where placements are checked.
     if paths or name.startswith("grad:"):
         return paths or [name]
-    try:
-        return [str(node.meta["address"]) for node in program.addresses.find(name)]
-    except AddressError as error:
+    if ":" not in name:
         known = [entry.path for entry in program.inputs]
-        close = difflib.get_close_matches(name, known)
-        what = f"{shown(name)} is no input of {program.name}; there are {', '.join(close)}"
-        raise PlanError(f"placements on axis {axis!r}: {what if close else error}") from error
+        close = ", ".join(difflib.get_close_matches(name, known) or known[:3])
+        raise PlanError(
+            f"placements of the plan: {shown(name)} is no input of {program.name}; there are {close}"
+        )
+    return [str(node.meta["address"]) for node in _ops(program, name, "placements")]

@@ -94,7 +94,7 @@ def _sum_shared(graph: fx.Graph, plan: Plan, same: Sequence[Bucket]) -> None:
 def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
     graph = fx.Graph()
     names = tuple(b.name for b in buckets)
-    holders = tuple(b.num_copies * (plan.data if b.reduced and b.num_shards == 1 else 1) for b in buckets)
+    holders = tuple(b.num_holders for b in buckets)
     every_rank_has_all = plan.pipeline == 1 and all(count == plan.num_ranks for count in holders)
     norm = _call(graph, ops.squared_norm, names, (1,) * len(names) if every_rank_has_all else holders)
     if plan.num_ranks > 1 and not every_rank_has_all:

@@ -1,11 +1,11 @@
 """The task graph of a step: one device per pipeline rank, its actions in schedule order, then the optimizer.
 
-Data- and tensor-parallel peers do the same at the same time, so one rank stands for them.
+The ranks of a mesh do the same at the same time, so one stands for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,8 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
-from trainyard.job.simulation.template import ALONG_TENSOR, LANES, Template
+from trainyard.job.simulation.prices import Seconds
+from trainyard.job.simulation.template import Template, lanes_of
 
 Ints = NDArray[np.int64]
 
@@ -106,6 +107,9 @@ class Assembly:
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
+        # What messages of a pipeline rank share: its links inside of nodes, and those between nodes, out and in.
+        self.links: list[tuple[int, int, int]] = []
+        self.lane_names = lanes_of(self.plan)
         # The place of the call before which each delivery is posted.
         self.posted = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.posts}
         self.position = {a: i for actions in self.plan.schedule.actions for i, a in enumerate(actions)}
@@ -118,13 +122,13 @@ class Assembly:
         num_cores = self.cluster.num_cores
         shared = num_cores is not None
         # A representative has the share of the cores that its peers leave it.
-        cores = (num_cores or 0) / (self.plan.data * self.plan.tensor)
+        cores = (num_cores or 0) / self.plan.mesh.num_ranks
         machine = builder.add_link("cores", cores * _UNITS_PER_S) if shared else -1
         threads = max(1, (num_cores or 1) // self.plan.num_ranks)
         for rank in range(self.plan.pipeline):
             device = builder.add_device(f"pipeline rank {rank}", sum(base[rank].values()))
             resources, links, units = {}, {}, {}
-            for lane in LANES if self.plan.tensor > 1 else (name for name in LANES if name != ALONG_TENSOR):
+            for lane in self.lane_names:
                 kind = "compute" if lane == "compute" else "communication"
                 resources[lane] = builder.add_resource(f"rank {rank} {lane}", device, kind)  # type: ignore[arg-type]
                 if shared:
@@ -134,17 +138,35 @@ class Assembly:
                     own = builder.add_link(f"rank {rank} {lane}", width * _UNITS_PER_S)
                     links[lane], units[lane] = (own, machine), width * _UNITS_PER_S
             self.lanes.append(Lanes(resources, links, units))
+            names = (f"rank {rank} {where}" for where in ("inside nodes", "out of nodes", "into nodes"))
+            within, out, into = (builder.add_link(name, _UNITS_PER_S) for name in names)
+            self.links.append((within, out, into))
 
     def add_work(
-        self, rank: int, lane: str, seconds: NDArray[np.float64], label: Ints | int, category: Ints | int
+        self,
+        rank: int,
+        lane: str,
+        seconds: NDArray[np.float64],
+        label: Ints | int,
+        category: Ints | int,
+        moving_s: NDArray[np.float64] | float = 0.0,
+        links: Ints | None = None,
     ) -> Ints:
-        """Tasks on one lane of a rank; on shared cores they are flows of core-seconds."""
+        """Tasks on one lane of a rank; on shared cores they are flows of core-seconds.
+
+        Parameters
+        ----------
+        moving_s : of the seconds those in which a task fills its ``links``, two for each task, -1 for none.
+        """
         communicates = np.isin(category, [self.builder.category(name) for name in _COMMUNICATION])
         self.work_s[rank] += float(np.where(communicates, 0.0, seconds).sum())
         lanes = self.lanes[rank]
         resources = np.full(len(seconds), lanes.resources[lane])
         if lane not in lanes.links:
-            return self.builder.add_tasks(seconds, resources=resources, label=label, category=category)
+            moving = {} if links is None else {"num_bytes": moving_s * _UNITS_PER_S, "links": links}
+            return self.builder.add_tasks(
+                seconds - moving_s, resources=resources, label=label, category=category, **moving
+            )
         links = np.tile(np.array(lanes.links[lane]), (len(seconds), 1))
         # A task that moves nothing may name no links.
         links[seconds <= 0] = -1
@@ -157,13 +179,24 @@ class Assembly:
             category=category,
         )
 
-    def add_one(self, rank: int, lane: str, seconds: float, label: str, category: str) -> int:
+    def crossed(self, rank: int, moving_s: NDArray[np.float64], between_nodes: NDArray[np.bool_]) -> Ints:
+        """The links that messages of a rank cross: shape (messages, 2), -1 for none."""
+        within, out, into = self.links[rank]
+        found = np.where(between_nodes[:, None], (out, into), (within, -1))
+        found[moving_s <= 0] = -1
+        return found
+
+    def add_one(self, rank: int, lane: str, seconds: Seconds, label: str, category: str) -> int:
         """One task."""
         builder = self.builder
-        ids = self.add_work(rank, lane, np.array([seconds]), builder.label(label), builder.category(category))
+        whole, moving = np.array([seconds.whole]), np.array([seconds.moving])
+        links = self.crossed(rank, moving, np.array([seconds.is_between_nodes]))
+        ids = self.add_work(
+            rank, lane, whole, builder.label(label), builder.category(category), moving, links
+        )
         return int(ids[0])
 
-    def then(self, rank: int, seconds: float, label: str, category: str) -> int:
+    def then(self, rank: int, seconds: Seconds, label: str, category: str) -> int:
         """One more task at the end of a rank's compute stream."""
         task = self.add_one(rank, "compute", seconds, label, category)
         self.builder.add_dependencies(self.tail[rank], task)
@@ -174,7 +207,9 @@ class Assembly:
         """Let a rank's compute stream wait for what was started, and let go of what was held until then."""
         tasks = self.under_way[rank].get(subject, UnderWay()).tasks
         if tasks:
-            self.builder.add_dependencies(tasks, self.then(rank, 0.0, f"wait for {subject}", "other"))
+            self.builder.add_dependencies(
+                tasks, self.then(rank, Seconds(0.0), f"wait for {subject}", "other")
+            )
             self.free(rank, subject)
 
     def free(self, rank: int, subject: str) -> None:
@@ -192,22 +227,29 @@ class Assembly:
         templates = templates if before is None else [before, *templates]
         sizes = np.array([len(t.seconds) for t in templates], np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-        columns = {id(t): _Columns.of(t, builder) for t in templates}
+        columns = {id(t): _Columns.of(t, builder, self.lane_names) for t in templates}
         rows = [columns[id(t)] for t in templates]
         seconds = np.concatenate([r.seconds for r in rows])
         waits_for = np.concatenate([r.waits_for for r in rows])
         offset = np.repeat(starts[:-1], sizes)
         category = np.concatenate([r.category for r in rows])
         label = np.concatenate([r.label for r in rows])
+        moving = np.concatenate([r.moving_s for r in rows])
+        links = self.crossed(rank, moving, np.concatenate([r.between_nodes for r in rows]))
         compute = waits_for < 0
         ids = np.zeros(len(seconds), np.int64)
-        ids[compute] = self.add_work(rank, "compute", seconds[compute], label[compute], category[compute])
+
+        def add(lane: str, own: NDArray[np.bool_]) -> None:
+            ids[own] = self.add_work(
+                rank, lane, seconds[own], label[own], category[own], moving[own], links[own]
+            )
+
+        add("compute", compute)
         builder.chain(ids[compute])
         if not compute.all():
             lane = np.concatenate([r.lane for r in rows])
             for i in np.unique(lane[~compute]):
-                own = ~compute & (lane == i)
-                ids[own] = self.add_work(rank, LANES[i], seconds[own], label[own], category[own])
+                add(self.lane_names[i], ~compute & (lane == i))
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self._add_started(rank, templates, starts, ids)
             waits = [np.array(t.dependencies, np.int64).reshape(-1, 2) for t in templates]
@@ -260,7 +302,7 @@ class Assembly:
                 if num_bytes:
                     self.sent.append((rank, category, num_bytes * len(places), num_ranks))
 
-    def add_transfers(self, send_s: Mapping[Transfer, float], memory: Mapping[int, StageMemory]) -> None:
+    def add_transfers(self, send_s: Mapping[Transfer, Seconds], memory: Mapping[int, StageMemory]) -> None:
         """Sends between ranks, the order they impose between actions, and what is held for them."""
         schedule = self.plan.schedule
         held_by: dict[tuple[int, Kind, int], Ints] = {}
@@ -285,10 +327,18 @@ class Assembly:
             held = memory[stage].actions[kind].sent.get(target_stage, 0)
             self.memory.add(tasks, schedule.rank_of(stage), Effect(0, "communication", 0, -held))
 
-    def _send(self, transfer: Transfer, source: int, target: int, seconds: float, made: Ints) -> Ints:
+    def _send(self, transfer: Transfer, source: int, target: int, seconds: Seconds, made: Ints) -> Ints:
         lane = "up" if target > source else "down"
         label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
-        tasks = self.add_work(source, lane, np.full(len(made), seconds), label, category)
+        if seconds.moving <= 0:
+            crossed = (-1, -1)
+        elif seconds.is_between_nodes:
+            crossed = (self.links[source][1], self.links[target][2])
+        else:
+            crossed = (self.links[source][0], -1)
+        links = np.tile(crossed, (len(made), 1))
+        whole, moving = (np.full(len(made), each_s) for each_s in (seconds.whole, seconds.moving))
+        tasks = self.add_work(source, lane, whole, label, category, moving, links)
         self.builder.add_dependencies(made, tasks)
         self.start(source, "sends", tasks.tolist())
         self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
@@ -324,17 +374,21 @@ class Assembly:
 @dataclass(frozen=True)
 class _Columns:
     seconds: NDArray[np.float64]
+    moving_s: NDArray[np.float64]
+    between_nodes: NDArray[np.bool_]
     waits_for: Ints
     lane: Ints
     category: Ints
     label: Ints
 
     @classmethod
-    def of(cls, template: Template, builder: TaskGraphBuilder) -> _Columns:
+    def of(cls, template: Template, builder: TaskGraphBuilder, lanes: Sequence[str]) -> _Columns:
         return cls(
             np.array(template.seconds),
+            np.array(template.moving_s),
+            np.array(template.between_nodes, np.bool_),
             np.array(template.waits_for, np.int64),
-            np.array([LANES.index(name) for name in template.lane], np.int64),
+            np.array([lanes.index(name) for name in template.lane], np.int64),
             np.array([builder.category(c) for c in template.category], np.int64),
             np.array([builder.label(name) for name in template.label], np.int64),
         )

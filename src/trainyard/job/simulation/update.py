@@ -9,12 +9,12 @@ from torch import fx
 from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import Effect
-from trainyard.job.simulation.prices import Group, Prices
+from trainyard.job.simulation.prices import Prices, Ranks, Seconds
 
 
 def add_updates(assembly: Assembly, prices: Prices, contexts: Sequence[RankContext]) -> None:
     """Add them after the last action of every pipeline rank; ``contexts`` are those of the ranks."""
-    together: dict[tuple[Group, str], list[tuple[int, int]]] = {}
+    together: dict[tuple[Ranks, str], list[tuple[int, int]]] = {}
     for rank, context in enumerate(contexts):
         for node in assembly.lowered.updates[rank].nodes:
             _add(assembly, prices, rank, node, signature(node, context), together)
@@ -30,22 +30,21 @@ def _add(
     rank: int,
     node: fx.Node,
     does: Signature,
-    together: dict[tuple[Group, str], list[tuple[int, int]]],
+    together: dict[tuple[Ranks, str], list[tuple[int, int]]],
 ) -> None:
     if does.waits:
         assembly.wait(rank, does.waits)
     label = str(node.target.__name__).replace("_", " ")  # type: ignore[union-attr]
     for what, num_elements, element_bytes in does.passes:
         seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
-        assembly.then(rank, seconds, label, "optimizer")
+        assembly.then(rank, Seconds(seconds), label, "optimizer")
     if does.frees:
         assembly.free(rank, does.frees)
     if does.message is not None:
         ready = assembly.tail[rank]
         task = _send(assembly, prices, rank, does, does.message)
-        group = prices.pipeline_ranks(does.message)
-        if group is not None:
-            together.setdefault((group, does.message.about), []).append((ready, task))
+        if pipelines := does.message.group.pipelines(prices.plan):
+            together.setdefault((pipelines, does.message.about), []).append((ready, task))
 
 
 def _send(assembly: Assembly, prices: Prices, rank: int, does: Signature, message: Message) -> int:

@@ -17,7 +17,7 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
-from trainyard.job.plan import DATA, PIPELINE, TENSOR
+from trainyard.job.plan import PIPELINE
 from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
@@ -67,7 +67,8 @@ class Executor:
         plan = lowered.plan
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(p.stages for p in lowered.params.values() if len(p.stages) > 1 and p.trainable)
-        self.mesh = Mesh(plan, rank, shared, lowered.transfers)
+        summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
+        self.mesh = Mesh(plan, rank, summed_over, shared, lowered.transfers)
         mine = set(plan.schedule.stages_of(self.mesh.index(PIPELINE)))
         self.stages = [s for s in lowered.stages if s.stage in mine]
         self.calls = lowered.calls[self.mesh.index(PIPELINE)]
@@ -345,7 +346,7 @@ class Executor:
     def _weight(self, placements: Mapping[str, Placement]) -> float:
         """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""
         weight = 1.0
-        for axis in (DATA, TENSOR):
+        for axis in self.plan.mesh.axes:
             placement = placements.get(axis)
             if not (isinstance(placement, Partial) and placement.reduction == "sum"):
                 weight /= self.mesh.size(axis)

@@ -77,8 +77,8 @@ def sublinear(*, segments: int | None = None, budget_bytes: float | None = None)
             f"{len(kept) + 1} segments: kept are the activations at {where or 'no op'}; "
             f"{len(again)} ops are recomputed."
         )
-        recompute = plan.recompute.union(program.addresses.shortened(again))
-        return replace(plan, recompute=recompute, reasons=(*plan.reasons, why))
+        plan = plan.with_recomputed(program.addresses.shortened(again))
+        return replace(plan, reasons=(*plan.reasons, why))
 
     return strategy
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from trainyard.job.plan import TENSOR, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.remesh import TENSOR
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import (
     PRODUCTS,
@@ -53,27 +54,29 @@ def sequence_parallel() -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x2xA100-80G"))
     >>> steps = ("megatron", megatron(tensor=2)), ("sequence_parallel", sequence_parallel())
-    >>> str(apply(steps, setting).placements["tensor"]["blocks.*:add"])
+    >>> str(apply(steps, setting).placements["blocks.*:add"]["tensor"])
     'S1'
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
         program = setting.task.program(plan.rows_per_microbatch)
-        found = tensor_parallel_regions(program, plan.tensor) if plan.tensor > 1 else ()
+        num_ranks = plan.mesh.size(TENSOR)
+        found = tensor_parallel_regions(program, num_ranks) if num_ranks > 1 else ()
         if not found:
             raise PlanError(
                 "sequence_parallel shares what tensor parallelism leaves whole, and this plan has no tensor-parallel "
-                f"blocks (tensor axis of {plan.tensor}); put megatron before it, such as "
+                f"blocks (tensor axis of {num_ranks}); put megatron before it, such as "
                 "megatron(tensor=2)+sequence_parallel"
             )
         stream = _stream(program, found)
-        _check_length(program, stream, plan.tensor)
+        _check_length(program, stream, num_ranks)
         wanted: dict[str, Placement] = dict.fromkeys(
             program.addresses.shortened(stream), Shard(_SEQUENCE_DIM)
         )
-        placements = {**plan.placements, TENSOR: {**plan.placements.get(TENSOR, {}), **wanted}}
-        why = f"The residual stream ({len(stream)} tensors) is shared along the sequence by {plan.tensor} ranks."
-        return replace(plan, placements=placements, reasons=(*plan.reasons, why))
+        why = (
+            f"The residual stream ({len(stream)} tensors) is shared along the sequence by {num_ranks} ranks."
+        )
+        return replace(plan.with_placements(TENSOR, wanted), reasons=(*plan.reasons, why))
 
     return strategy
 
@@ -97,7 +100,7 @@ def selective_recompute() -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
     >>> plan = apply((("selective_recompute", selective_recompute()),), setting)
-    >>> [name for name in sorted(plan.recompute) if "softmax" in name or "dropout" in name]
+    >>> [name for name in sorted(plan.recomputed) if "softmax" in name or "dropout" in name]
     ['blocks.*.attention:_softmax', 'blocks.*.attention:dropout']
     """
 
@@ -112,8 +115,8 @@ def selective_recompute() -> Strategy:
         why = f"The core of {len(attention)} attention blocks ({len(core)} ops) is recomputed."
         if not core:
             why = f"The fused kernels of {len(attention)} attention blocks keep no scores: nothing is recomputed."
-        again = plan.recompute.union(program.addresses.shortened(core))
-        return replace(plan, recompute=again, reasons=(*plan.reasons, why))
+        again = program.addresses.shortened(core)
+        return replace(plan.with_recomputed(again), reasons=(*plan.reasons, why))
 
     return strategy
 
