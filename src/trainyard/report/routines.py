@@ -32,7 +32,7 @@ def _lines(lowered: Lowered) -> Iterator[str]:
         yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
         context = rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {str(plan.mesh) or 1} processes"
+        yield f"pipeline rank {rank}: {plan.meshes[rank]}"
         yield from _calls(calls)
         for stage in lowered.stages:
             if plan.schedule.rank_of(stage.stage) == rank:

@@ -232,7 +232,7 @@ class Plan:
     def mesh_text(self) -> str:
         """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
         if len(set(self.meshes)) > 1:
-            return " + ".join(str(mesh) or "1" for mesh in self.meshes)
+            return " + ".join(map(str, self.meshes))
         sizes = ((PIPELINE, self.pipeline), *self.meshes[0].sizes)
         return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
 
