@@ -18,7 +18,7 @@ from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.parse import cluster_from_dict
 from trainyard.hardware.topology import MAX_DEVICES
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
-from trainyard.job.schedules import check, make_schedule
+from trainyard.job.schedules import check, explain_versions, make_schedule
 from trainyard.program.placement import Placement, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_ROWS
@@ -186,7 +186,10 @@ class Plan:
             parts.append(
                 f"Data-parallel ranks share {shared[self.zero_stage]} (ZeRO stage {self.zero_stage})."
             )
-        parts.append(_MEANING[self.statistics])
+        if self.schedule.has_updates:
+            parts.append(explain_versions(self.schedule))
+        if self.statistics == "microbatch" or not self.schedule.has_updates:
+            parts.append(_MEANING[self.statistics])
         if self.recompute:
             parts.append(f"{len(self.recompute)} tensors are recomputed in the backward pass.")
         return "\n".join((*parts, *self.reasons))

@@ -59,7 +59,8 @@ class Bucket:
     parameters_shared : whether each rank keeps its part of the values only, and they are gathered on use.
     reduced : whether gradients are summed over the data axis; not for parameters that are cut along it.
     stages : stages whose gradients are summed, more than one for a tied parameter.
-    num_copies : ranks that hold the same elements, along the tensor axis and the stages.
+    pipeline_ranks : those of the stages.
+    num_copies : ranks that hold the same elements, along the tensor axis and the pipeline.
     dtype : in which the parameters are computed with.
     is_trained : whether there are gradients, optimizer state and values in float32. Without, each rank keeps its part
         of the values in ``dtype``, and nothing else.
@@ -75,9 +76,15 @@ class Bucket:
     parameters_shared: bool
     reduced: bool
     stages: tuple[int, ...]
+    pipeline_ranks: tuple[int, ...]
     num_copies: int
     dtype: str
     is_trained: bool
+
+    @property
+    def is_of_one_action(self) -> bool:
+        """Whether no other stage or pipeline rank adds to the gradients that an action makes."""
+        return len(self.stages) == len(self.pipeline_ranks) == 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -163,7 +170,8 @@ def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
     num_shards = plan.data if reduced and plan.zero_stage > 0 else 1
     total = sum(p.numel for p in group)
     stages = first.stages if first.trainable else (stage,)
-    copies = (plan.tensor if _is_whole(first, TENSOR) else 1) * len(stages)
+    ranks = plan.schedule.ranks_with(stages)
+    copies = (plan.tensor if _is_whole(first, TENSOR) else 1) * max(len(stages), len(ranks))
     return Bucket(
         name,
         stage,
@@ -175,6 +183,7 @@ def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
         num_shards > 1 and plan.zero_stage == 3,
         reduced,
         stages,
+        ranks,
         copies,
         first.dtype,
         first.trainable,

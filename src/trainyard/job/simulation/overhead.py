@@ -14,6 +14,7 @@ from trainyard.cost.overhead import (
     fragmentation_bytes,
 )
 from trainyard.hardware.cluster import Cluster
+from trainyard.job.lower.calls import rank_pairs
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import EVERYONE, Message, has_signature, rank_context, signature
 from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan
@@ -39,8 +40,7 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
     for message in _messages(lowered, pipeline):
         kinds.setdefault(message.group, set()).add(message.kind)
     found = [Communicator(_members(plan, group, at), frozenset(names)) for group, names in kinds.items()]
-    rank_of = plan.schedule.rank_of
-    pairs = {(rank_of(t.source), rank_of(t.target)) for t in lowered.transfers}
+    pairs = {pair for t in lowered.transfers for pair in rank_pairs(plan.schedule, t)}
     for pair in sorted(p for p in pairs if p[0] != p[1] and pipeline in p):
         ranks = tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pair)
         found.append(Communicator(ranks, frozenset({"send"})))
@@ -50,12 +50,12 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
 def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
     # The last microbatch sends all that any of them sends.
     context = replace(rank_context(lowered, pipeline), is_last=True)
-    stages = (s for s in lowered.stages if lowered.plan.schedule.rank_of(s.stage) == pipeline)
-    graphs: list[fx.Graph] = [segment.graph for s in stages for segment in s.segments.values()]
+    segments = (segment for s in lowered.stages_of(pipeline) for segment in s.segments.values())
+    graphs: list[fx.Graph] = [segment.graph for segment in segments]
     if lowered.totals is not None:
         graphs.append(lowered.totals.graph)
     nodes = (node for graph in graphs for node in graph.nodes)
-    for node in (*nodes, *lowered.updates[pipeline].nodes):
+    for node in (*nodes, *lowered.update_nodes(pipeline)):
         message = signature(node, context).message if has_signature(node) else None
         if message is not None:
             yield message
@@ -65,7 +65,7 @@ def _members(plan: Plan, group: MessageGroup, at: Mapping[str, int]) -> tuple[in
     if group == EVERYONE:
         return tuple(range(plan.num_ranks))
     if isinstance(group, tuple):
-        pipelines = sorted({plan.schedule.rank_of(stage) for stage in group})
+        pipelines = plan.schedule.ranks_with(group)
         return tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pipelines)
     size = plan.data if group == DATA else plan.tensor
     return tuple(plan.rank_at(**{**at, group: index}) for index in range(size))

@@ -65,7 +65,7 @@ class Prices:
             return tuple(range(self.plan.pipeline))
         if isinstance(message.group, str):
             return None
-        return tuple(sorted({self.plan.schedule.rank_of(stage) for stage in message.group}))
+        return self.plan.schedule.ranks_with(message.group)
 
     def group_size(self, message: Message) -> int:
         """Ranks that take part in a message."""

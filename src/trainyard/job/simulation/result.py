@@ -123,6 +123,7 @@ class Simulation:
 
 _REMEDIES = {
     "parameters": "Cut the model further (tensor, pipeline, or ZeRO stage 3).",
+    "older weights": "Take fewer stages, or a schedule that updates when fewer microbatches are in flight.",
     "gradients": "Cut the model further, or share gradients (ZeRO stage 2).",
     "optimizer": "Cut the model further, or share optimizer state (ZeRO stage 1).",
     "activations": "Recompute, take smaller microbatches, or another schedule.",

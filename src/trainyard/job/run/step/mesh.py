@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.calls import Transfer
+from trainyard.job.lower.calls import Transfer, rank_pairs
 from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
 from trainyard.program import spmd
 
@@ -48,7 +48,7 @@ class Mesh:
     ----------
     plan : its axes.
     rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
-    shared_stages : sets of stages that share a parameter and therefore sum its gradients.
+    shared_stages : sets of stages whose ranks share a parameter and therefore sum its gradients.
     transfers : what stages send to each other.
     """
 
@@ -74,8 +74,7 @@ class Mesh:
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
         if dist.get_backend() == "nccl":
-            rank_of = plan.schedule.rank_of
-            self._make_pair_groups({(rank_of(t.source), rank_of(t.target)) for t in transfers})
+            self._make_pair_groups({pair for t in transfers for pair in rank_pairs(plan.schedule, t)})
 
     def _make_axis_groups(self, axis: str) -> None:
         if self._sizes[axis] == 1:
@@ -89,7 +88,7 @@ class Mesh:
                 self._groups[axis] = group
 
     def _make_stage_groups(self, stages: tuple[int, ...]) -> None:
-        pipeline_ranks = sorted({self.plan.schedule.rank_of(s) for s in stages})
+        pipeline_ranks = self.plan.schedule.ranks_with(stages)
         if len(pipeline_ranks) == 1:
             return
         for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
@@ -124,16 +123,20 @@ class Mesh:
         return self._groups[axis]
 
     def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
-        """This rank and its peers in the other stages that share a parameter."""
+        """This rank and its peers that share a parameter of some stages."""
         return self._stage_groups[stages]
 
-    def sending_group(self, stage: int) -> dist.ProcessGroup | None:
+    def sending_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
         """The group in which this rank sends to the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get((self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage)))
+        return self._pair_groups.get(
+            (self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage, microbatch))
+        )
 
-    def receiving_group(self, stage: int) -> dist.ProcessGroup | None:
+    def receiving_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
         """The group in which this rank receives from the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get((self.plan.schedule.rank_of(stage), self.coordinate[PIPELINE]))
+        return self._pair_groups.get(
+            (self.plan.schedule.rank_of(stage, microbatch), self.coordinate[PIPELINE])
+        )
 
     def count_sent(self, whole: torch.Tensor, num_ranks: int, rounds: int = 1) -> None:
         """Count what this rank sends in a collective by the ring algorithm, into ``sent_bytes``.
@@ -146,10 +149,10 @@ class Mesh:
         whole_bytes = whole.numel() * whole.element_size()
         self.sent_bytes += rounds * whole_bytes * (num_ranks - 1) // num_ranks
 
-    def peer(self, stage: int) -> int:
-        """The rank that runs a stage for the same data and tensor indices."""
+    def peer(self, stage: int, microbatch: int) -> int:
+        """The rank that runs a stage on a microbatch for the same data and tensor indices."""
         return self.plan.rank_at(
-            self.plan.schedule.rank_of(stage), self.coordinate[DATA], self.coordinate[TENSOR]
+            self.plan.schedule.rank_of(stage, microbatch), self.coordinate[DATA], self.coordinate[TENSOR]
         )
 
     # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
