@@ -28,13 +28,13 @@ from torch.multiprocessing.spawn import start_processes
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DATA, Plan
+from trainyard.job.plan import Mesh, Plan, Stage, State, Traffic
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
+from trainyard.job.strategies.parallel.zero import DIVIDED
 from trainyard.job.task import Task
 from trainyard.program.model import Model
-from trainyard.program.placement import Shard
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.gpt import Block, GPTConfig
 
@@ -76,19 +76,16 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
     program = Task(chosen).program(ROWS // microbatches)
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
     half = next(n.name for n in forward if n.meta["layer"].startswith(f"blocks.{CONFIG.layers // 2}"))
-    batch_rows = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
+    mesh, rows = Mesh.of(data=data), ("data",) if data > 1 else ()
     plan = Plan(
         "decoder",
         program.fingerprint,
         "local",
         ROWS,
-        data,
-        1,
         make_schedule("one_f_one_b", pipeline, microbatches),
-        (half,) if pipeline > 1 else (),
-        {DATA: batch_rows} if data > 1 else {},
-        zero_stage=zero,
-        bucket_bytes=4 * 2**20,
+        tuple(Stage(start, mesh, rows) for start in (("", half) if pipeline > 1 else ("",))),
+        state=State(rows).dividing(DIVIDED.get(zero, ())),
+        traffic=Traffic(4 * 2**20),
     )
     values = {name: p.detach().clone() for name, p in chosen.module.named_parameters()}
     executor = Executor(lower(program, plan, OPTIMIZER), rank, values.__getitem__, torch.device("cpu"))

@@ -44,8 +44,8 @@ def test_plan_is_saved_as_it_is_printed(saved):
     path, printed = saved
     assert printed["plan"] == path.read_text()
     plan = load_plan(path)
-    assert (plan.tensor, plan.data, plan.pipeline) == (2, 1, 1)
-    assert printed["tensor"] == 2
+    assert plan.mesh_text == "2 tensor"
+    assert printed["mesh"] == {"tensor": 2}
     assert printed["made_by"] == ["megatron(tensor=2)"]
     prediction = printed["prediction"]
     assert prediction["fits"] is True

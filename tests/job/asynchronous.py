@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from made_plan import made_plan
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -69,17 +70,7 @@ def plan_of(task: Task, schedule: Schedule) -> Plan:
     """The layers on the ranks of a schedule."""
     program = task.program(ROWS // schedule.num_microbatches)
     products = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
-    return Plan(
-        "layers",
-        program.fingerprint,
-        "local",
-        ROWS,
-        1,
-        1,
-        schedule,
-        (products[1], products[3]),
-        bucket_bytes=300,
-    )
+    return made_plan(program, ROWS, schedule, starts=(products[1], products[3]), bucket_bytes=300)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from made_plan import made_plan
 from one_step import summed
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DATA, TENSOR, Plan, parse_plan
+from trainyard.job.plan import Plan, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
@@ -111,27 +112,20 @@ def make_plan(cell: Cell, program: Program) -> Plan:
     num_stages = cell.pipeline * cell.per_rank
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
     starts = tuple(forward[len(forward) * i // num_stages].name for i in range(1, num_stages))
-    placements: dict[str, Mapping[str, Placement]] = {}
-    if cell.data > 1:
-        batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
-        placements[DATA] = {**batch, **_styled(cell.data_style, program)}
-    if cell.tensor > 1:
-        placements[TENSOR] = _styled(cell.tensor_style, program)
+    styles = {"data": (cell.data, cell.data_style), "tensor": (cell.tensor, cell.tensor_style)}
     again = frozenset(n.name for n in forward if n.target is not torch.ops.aten.add.Tensor)
-    return Plan(
-        cell.model,
-        program.fingerprint,
-        "local",
+    return made_plan(
+        program,
         cell.rows,
-        cell.data,
-        cell.tensor,
         make_schedule(cell.schedule, cell.pipeline, cell.microbatches, cell.per_rank),
-        starts,
-        placements,
-        again if cell.recompute else frozenset(),
-        cell.zero,
-        cell.bucket_bytes,
-        cell.dtype,
+        data=cell.data,
+        tensor=cell.tensor,
+        starts=starts,
+        placed={axis: _styled(style, program) for axis, (size, style) in styles.items() if size > 1},
+        recompute=again if cell.recompute else (),
+        zero=cell.zero,
+        bucket_bytes=cell.bucket_bytes,
+        dtype=cell.dtype,
     )
 
 
@@ -229,7 +223,7 @@ def _run_of(plan: Plan, answers: Sequence[Any]) -> Run:
     program = task_of(plan.model, plan.num_rows, plan.dtype).program(plan.rows_per_microbatch)
     lowered = lower(program, plan)
     verify(lowered)
-    parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
+    parts = {plan.rank_at(where): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
     results = answers[0][2]
     for _, _, others in answers:
         assert others == results, "ranks report different losses or norms"
@@ -256,12 +250,12 @@ def _whole(lowered: Lowered, parts: Mapping[Any, Any], which: int, path: str) ->
     placements = lowered.inputs[path]
     found = []
     for pipeline in range(plan.pipeline):
-        grid = [
-            [parts[pipeline, d, t][which].get(path) for t in range(plan.tensor)] for d in range(plan.data)
-        ]
-        if grid[0][0] is not None:
-            rows = [_join(row, placements.get(TENSOR)) for row in grid]
-            found.append(_join(rows, placements.get(DATA)))
+        of_ranks = [parts[rank][which].get(path) for rank in plan.ranks(pipeline)]
+        for axis, size in reversed(plan.mesh.sizes):
+            groups = [of_ranks[i : i + size] for i in range(0, len(of_ranks), size)]
+            of_ranks = [None if g[0] is None else _join(g, placements.get(axis)) for g in groups]
+        if of_ranks[0] is not None:
+            found += of_ranks
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=0, msg=f"stages disagree on {path}")
     return found[0]

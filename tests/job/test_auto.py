@@ -106,8 +106,8 @@ def test_what_follows_changes_the_plan_that_is_found(found):
     """``auto`` is a strategy as others are: it comes first, and what comes after it changes its plan."""
     composed = plan(wide(64), CLUSTER, "auto + sublinear(segments=2)")
     assert composed.plan.made_by == ("auto", "sublinear(segments=2)")
-    assert composed.plan.recompute > found.plan.recompute
-    assert replace(composed.plan, made_by=("auto",), reasons=(), recompute=found.plan.recompute) == replace(
+    assert composed.plan.recomputed > found.plan.recomputed
+    assert replace(composed.plan, made_by=("auto",), reasons=(), tensors=found.plan.tensors) == replace(
         found.plan, reasons=()
     )
     assert composed.runners_up == found.runners_up
@@ -134,7 +134,7 @@ def test_plans_that_leave_devices_idle_can_be_excluded():
 
 def test_rows_are_not_cut_into_microbatches_without_need():
     chosen = plan(wide(4096), "1x2xV100-16G").plan
-    assert (chosen.data, chosen.num_microbatches) == (2, 1)
+    assert (chosen.mesh.size("data"), chosen.num_microbatches) == (2, 1)
 
 
 def test_accumulation_keeps_one_microbatch():

@@ -11,20 +11,21 @@ import edge_models as models
 import pytest
 import torch
 import torch.nn.functional as F
+from made_plan import made_plan
 from one_step import summed
 from torch import Tensor, nn
 
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
-from trainyard.program.placement import Placement, Shard, parse_placement
+from trainyard.program.placement import Shard, parse_placement
 from trainyard.program.program import Program
 
 
@@ -70,19 +71,15 @@ class Case:
         forward = [n.name for n in program.graph.nodes if _is_forward(n)]
         stages = self.pipeline * self.per_rank
         starts = self.starts or tuple(forward[len(forward) * i // stages] for i in range(1, stages))
-        batch: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
-        return Plan(
-            program.name,
-            program.fingerprint,
-            "local",
+        return made_plan(
+            program,
             models.ROWS,
-            self.data,
-            1,
             make_schedule(self.schedule, self.pipeline, self.microbatches, self.per_rank),
-            starts,
-            {DATA: {**batch, **dict(self.cut)}} if self.data > 1 else {},
-            frozenset(forward) if self.recompute else frozenset(),
-            self.zero,
+            data=self.data,
+            starts=starts,
+            placed={"data": dict(self.cut)} if self.data > 1 else {},
+            recompute=forward if self.recompute else (),
+            zero=self.zero,
             dtype=self.dtype,
             statistics=self.task().statistics_in(self.microbatches),
         )
@@ -255,20 +252,11 @@ def test_what_is_moved_is_recomputed_with_its_source() -> None:
     program = Case(models.gelu_last, microbatches=1).program()
     forward = frozenset(n.name for n in program.graph.nodes if _is_forward(n))
     styles = {"a.weight": "S0", "a.bias": "S0", "b.weight": "S1"}
-    placements = {TENSOR: {path: parse_placement(text) for path, text in styles.items()}}
+    placed = {"tensor": {path: parse_placement(text) for path, text in styles.items()}}
     kept = {}
     for again in (frozenset[str](), forward):
-        plan = Plan(
-            program.name,
-            program.fingerprint,
-            "local",
-            models.ROWS,
-            1,
-            2,
-            make_schedule("gpipe", 1, 1),
-            placements=placements,
-            recompute=again,
-        )
+        schedule = make_schedule("gpipe", 1, 1)
+        plan = made_plan(program, models.ROWS, schedule, tensor=2, placed=placed, recompute=again)
         segments = lower(program, plan).stages[0].segments
         kept[again] = {slot.name for slot in segments["B"].inputs if slot.kind == "value"}
     assert any("all_reduce" in name for name in kept[frozenset()])
@@ -281,7 +269,7 @@ def test_recomputing_what_is_no_forward_op_is_refused() -> None:
     backward = next(n.name for n in program.graph.nodes if n.meta.get("phase") == "backward")
     for name, message in (("tanhh", r"'tanhh' is unknown.*such as tanh"), (backward, "of the backward pass")):
         plan = case.plan(program)
-        object.__setattr__(plan, "recompute", frozenset({name}))
+        plan = plan.with_recomputed({name})
         with pytest.raises(PlanError, match=message):
             lower(program, plan)
 
@@ -329,11 +317,7 @@ def test_names_of_the_captured_program_mean_the_same_after_ops_are_written_out()
     from trainyard.zoo.registry import build
 
     program = capture(build("resnet-tiny", models.ROWS), models.ROWS)
-    batch: dict[str, Placement] = {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}
-    schedule = make_schedule("gpipe", 1, 1)
-    plan = Plan(
-        program.name, program.fingerprint, "local", models.ROWS, 2, 1, schedule, placements={DATA: batch}
-    )
+    plan = made_plan(program, models.ROWS, make_schedule("gpipe", 1, 1), data=2)
     local, _, _ = shard_axes(program, plan)
     assert any("part_of" in node.meta for node in local.graph.nodes)
     for name, node in program.nodes.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from captured import task_of, tiny
 
@@ -36,7 +34,7 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
     again = recomputed(program, kind)
-    lowered = lower(program, replace(plan, recompute=again))
+    lowered = lower(program, plan.with_recomputed(again))
     left = stage_memory(lowered, lowered.stages[0], rank_context(lowered, 0)).actions["F"].kept
     layers = layer_table(lowered.program, lambda node: 0.0, again)
     assert layers.kept_bytes.sum() == left > 0

@@ -104,7 +104,7 @@ def test_layers_of_one_rank(setting: Setting) -> None:
     here = replace(setting, cluster=place)
     plan = resized(here, first_plan(here), tensor=2)
     cut = {"up.weight": Shard(0), "down.weight": Shard(1)}
-    table = here.rank_layer_table(replace(plan, placements={"tensor": cut}))
+    table = here.rank_layer_table(plan.with_placements("tensor", cut))
     sum_s = collective_cost(place, "all_reduce", (0, 1), 4 * 12).seconds
     assert table.forward_s.tolist() == [192, pytest.approx(96 + sum_s, abs=1e-9)]
     assert table.kept_bytes.tolist() == [4 * 24, 4 * 12]
@@ -136,7 +136,7 @@ def test_a_plan_is_simulated_as_it_would_run_and_once(setting: Setting) -> None:
     alone = simulate_task(plan, Task(setting.task.model))
     assert (found.step_s, found.peak_memory_bytes) == (alone.step_s, alone.peak_memory_bytes)
     assert setting.simulate(replace(plan, made_by=("someone",), reasons=("why",))) is found
-    assert setting.simulate(replace(plan, recompute=frozenset({"relu"}))) is not found
+    assert setting.simulate(plan.with_recomputed({"relu"})) is not found
 
 
 def test_tasks_are_timed(setting: Setting) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from captured import task_of, tiny
+from made_plan import changed
 from torch import nn
 
 from trainyard.cost.ops import OpSeconds, is_free
@@ -59,7 +60,7 @@ def lowered_of(model: Model, cluster: Cluster = CLUSTER, stages: int = 1, schedu
         first = next(n for n in ops if block in n.meta["layer"].split(".")[:2] and not is_free(n))
         starts.append(first.name)
     plan: Plan = with_mesh(setting, first_plan(setting), stage_starts=tuple(starts), **mesh)
-    return lower(program, replace(plan, **changes))
+    return lower(program, changed(plan, **changes))
 
 
 def free_links(num: int) -> Cluster:
@@ -121,10 +122,10 @@ def test_memory_of_a_two_layer_mlp_is_the_hand_count():
     assert 4 * activation <= working <= 5 * activation + params
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("schedule", ["one_f_one_b", "zero_bubble_h1"])
-def test_all_memory_of_a_step_is_given_back(zero_stage, dtype, schedule):
+def test_all_memory_of_a_step_is_given_back(zero, dtype, schedule):
     setting = make_setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
     program = setting.task.program(4)
     start = next(
@@ -135,7 +136,7 @@ def test_all_memory_of_a_step_is_given_back(zero_stage, dtype, schedule):
         setting, first_plan(setting), data=2, tensor=1, pipeline=2, num_microbatches=4, schedule=schedule,
         stage_starts=(start,),
     )  # fmt: skip
-    plan = replace(plan, zero_stage=zero_stage, bucket_bytes=100_000)
+    plan = changed(plan, zero, bucket_bytes=100_000)
     found = simulate_plan(lower(program, plan), CLUSTER)
     graph = found.timeline.graph
     for rank in range(2):
@@ -149,7 +150,7 @@ def test_sharing_state_saves_what_zero_says():
     model = tiny("gpt", 8)
     states = []
     for stage in (0, 1, 2, 3):
-        memory = simulate_plan(lowered_of(model, data=4, zero_stage=stage), CLUSTER).memory[0]
+        memory = simulate_plan(lowered_of(model, data=4, zero=stage), CLUSTER).memory[0]
         states.append(tuple(memory[kind] for kind in ("parameters", "gradients", "optimizer")))
     whole = np.array(states[0], float)
     for stage, cut in ((1, [1, 1, 4]), (2, [1, 4, 4]), (3, [4, 4, 4])):
@@ -160,7 +161,7 @@ def test_gradients_that_are_shared_are_never_whole_on_one_rank():
     model = tiny("gpt", 8)
     peaks = []
     for stage in (1, 2):
-        lowered = lowered_of(model, data=4, zero_stage=stage, bucket_bytes=100_000)
+        lowered = lowered_of(model, data=4, zero=stage, bucket_bytes=100_000)
         buckets = [4 * b.num_elements for b in lowered.stages[0].buckets]
         found = simulate_plan(lowered, CLUSTER)
         peaks.append(found.memory[0]["gradients"] + found.memory[0]["communication"])
@@ -175,7 +176,7 @@ def test_recomputing_costs_time_and_saves_memory():
         n for n in lowered.program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"
     ]
     names = frozenset(n.name for n in forward if n.meta["layer"].startswith("blocks"))
-    again = lower(lowered.program, replace(lowered.plan, recompute=names))
+    again = lower(lowered.program, lowered.plan.with_recomputed(names))
     plain, less = simulate_plan(lowered, CLUSTER, Constant()), simulate_plan(again, CLUSTER, Constant())
     assert less.breakdown["recompute"] > 0
     assert less.step_s == pytest.approx(plain.step_s + less.breakdown["recompute"])

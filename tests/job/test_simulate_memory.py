@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_plan import made_plan
 from torch import nn
 
 from trainyard.cost.ops import Roofline
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import Plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.initial import initial_values
@@ -55,7 +55,7 @@ def lowered_of(name: str) -> Lowered:
     starts = tuple(forward[len(forward) * i // stages].name for i in range(1, stages))
     again = frozenset(n.name for n in forward if recompute and n.meta["layer"].startswith("blocks"))
     actions = make_schedule(schedule, ranks, MICROBATCHES, per_rank)
-    plan = Plan(program.name, program.fingerprint, "local", ROWS, 1, 1, actions, starts, recompute=again)
+    plan = made_plan(program, ROWS, actions, starts=starts, recompute=again)
     return lower(program, plan)
 
 
@@ -107,7 +107,7 @@ def test_a_value_counts_once_however_many_stages_of_a_rank_hold_it():
     program = Task(model).program(ROWS // 2)
     text = "0F0 1F0 2F0 0F1 1F1 2F1 2I0 1I0 0I0 2I1 1I1 0I1 2W0 2W1 1W0 1W1 0W0 0W1"
     schedule = Schedule("late", 3, 2, (tuple(parse_action(word) for word in text.split()),))
-    plan = Plan("mlp", program.fingerprint, "local", ROWS, 1, 1, schedule, ("addmm_1", "addmm_2"))
+    plan = made_plan(program, ROWS, schedule, starts=("addmm_1", "addmm_2"))
     lowered = lower(program, plan)
     assert {"tanh"} == {s.name for s in lowered.stages[1].segments["I"].inputs if s.kind == "value"} & {
         s.name for s in lowered.stages[2].segments["W"].inputs

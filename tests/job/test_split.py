@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 from drawn_losses import COUPLED, ROWS, SEPARATE, Drawn, drawn, with_terms
+from made_plan import made_plan
 from one_step import check_equal, plain, trained
 from torch import Tensor, nn
 
 from trainyard.job.lower.lower import lower
-from trainyard.job.plan import DATA, Plan, PlanError, parse_plan
+from trainyard.job.plan import Plan, PlanError, parse_plan
 from trainyard.job.planning import simulate
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
-from trainyard.program.placement import Shard
 from trainyard.zoo import build
 
 
@@ -34,20 +34,10 @@ def plan_of(
     ]
     stages = pipeline * per_rank
     starts = tuple(forward[len(forward) * i // stages] for i in range(1, stages))
-    rows = {DATA: {i.path: Shard(0) for i in program.inputs if i.kind == "batch"}} if data > 1 else {}
     schedule = make_schedule("interleaved" if per_rank > 1 else "one_f_one_b", pipeline, count, per_rank)
-    return Plan(
-        task.model.name,
-        program.fingerprint,
-        "local",
-        task.num_rows,
-        data,
-        1,
-        schedule,
-        starts,
-        rows,
-        zero_stage=zero,
-        statistics=task.statistics_in(count),
+    statistics = task.statistics_in(count)
+    return made_plan(
+        program, task.num_rows, schedule, data=data, starts=starts, zero=zero, statistics=statistics
     )
 
 

@@ -19,7 +19,7 @@ from trainyard.job.plan import PlanError, parse_plan
 CASES = Path(__file__).parent / "cases"
 PLANS = {
     "alias_bomb": ("line 6: alias *a4", "allowed are 100,000"),
-    "billion_microbatches": ("line 11, field 'num_microbatches': got 1000000000",),
+    "billion_microbatches": ("line 13, field 'num_microbatches': got 1000000000",),
     "deep_nesting": ("line 1: lists or mappings too deep in each other",),
     "duplicate_key": ("line 5: key 'num_rows' stands twice, first on line 4",),
     "negative_rows": ("line 4, field 'num_rows': got -8", "from 1 to"),
@@ -45,16 +45,24 @@ WRONG_PLANS = {
     "half a row": ("num_rows: 8", "num_rows: 8.5", "field 'num_rows': got 8.5"),
     "endless rows": ("num_rows: 8", "num_rows: " + "9" * 5000, "line 4: a number of 5,000 digits"),
     "infinitely many rows": ("num_rows: 8", "num_rows: .inf", "line 4: field 'num_rows': got .inf"),
-    "ranks": ("data: 2", "data: 1000000000", "line 6, field 'data': got 1000000000"),
-    "ranks in all": ("  data: 2\n  tensor: 1", "  data: 2000\n  tensor: 2000", "4,000,000 ranks; at most 131,072"),
-    "another axis": ("tensor: 1", "tensor: 1\n  pipeline: 2", "line 8, field 'pipeline': no such field; there are data"),
+    "ranks": ("data: 2", "data: 1000000000", "line 7, field 'data': got 1000000000"),
+    "ranks in all": ("data: 2\n    tensor: 1", "data: 2000\n    tensor: 2000", "4,000,000 ranks; at most 131,072"),
+    "the pipeline's axis": ("tensor: 1", "tensor: 1\n    pipeline: 2", "a mesh axis is called 'pipeline'"),
+    "rows over no axis": ("rows: [data]", "rows: [expert]", "rows are divided over expert; the mesh has data, tensor"),
+    "no stages": ("- mesh:", "- {}\n- mesh:", "a schedule of 1 stages needs as many stages in the plan"),
     "unknown": ("num_rows: 8", "num_rows: 8\nbogus: 1", "field 'bogus': no such field; there are model, fingerprint"),
     "actions": ("num_microbatches: 1", "num_microbatches: 1000000", "2,000,000 actions; at most 262,144"),
     "stages": ("num_stages_per_rank: 1", "num_stages_per_rank: 1000000", "field 'num_stages_per_rank': got 1000000"),
     "unknown schedule": ("name: gpipe", "name: x", "field 'schedule': unknown schedule 'x'; the known ones are"),
-    "a list of what is no name": ("recompute: []", "recompute: [[a]]", "field 'recompute': got [['a']]"),
-    "a placement": ("S0", "S9999", "field 'batch.tokens': 'S9999' is no placement"),
-    "a stage of ZeRO": ("zero_stage: 0", "zero_stage: -1", "field 'zero_stage': got -1, allowed is a whole number"),
+    "an unknown fate": ("relu: recompute", "relu: forget", "unknown fate 'forget'; the known ones are recompute"),
+    "a placement": ("S0", "S9999", "field 'data': 'S9999' is no placement"),
+    "parameters alone divided": (
+        "summed_over: [data]", "summed_over: [data]\n  parameters: {divided_over: [data]}", "gradients are not"
+    ),
+    "divided over another axis": (
+        "summed_over: [data]", "summed_over: [data]\n  optimizer: {divided_over: [tensor]}", "is divided over tensor"
+    ),
+    "empty buckets": ("bucket_bytes: 26214400", "bucket_bytes: 0", "field 'bucket_bytes': got 0"),
     "a model that is a number": ("model: gpt-tiny", "model: 5", "line 1, field 'model': got 5, allowed is a text"),
     "a cluster in it": ("cluster: local:2", "cluster: {nodes: []}", "line 3, field 'devices' is missing"),
 }  # fmt: skip
@@ -83,7 +91,7 @@ def test_other_plans(name: str) -> None:
     ],
 )
 def test_lists_of_actions(schedule: str, said: str) -> None:
-    named = PLAN[PLAN.index("schedule:") : PLAN.index("stage_starts:")]
+    named = PLAN[PLAN.index("schedule:") : PLAN.index("placements:")]
     with pytest.raises(PlanError) as error:
         parse_plan(changed(PLAN, named, f"schedule: {json.dumps(schedule)}\n"))
     assert said in str(error.value)

@@ -22,18 +22,21 @@ from trainyard.fleet.workload.readers.gavel import read_throughputs
 from trainyard.fleet.workload.readers.synergy import read_sensitivities
 from trainyard.hardware import Cluster, HardwareError, MachineProfile, parse_cluster
 from trainyard.hardware.parse import cluster_from_yaml
-from trainyard.job.plan import Plan, PlanError, load_plan, parse_plan
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, load_plan, parse_plan
 from trainyard.job.schedules import make_schedule
 from trainyard.program.placement import Shard
 
+MESH = Mesh.of(data=2, tensor=1)
 _MOST_CPU_S = 10.0
 _MOST_BYTES = 500 * 2**20
 
 
 def plan(schedule: str = "gpipe", place: Cluster | None = None) -> str:
     made = Plan(
-        "gpt-tiny", "0123456789abcdef", "local:2", 8, 2, 1, make_schedule(schedule, 2, 4),
-        stage_starts=("block.1",), placements={"data": {"batch.tokens": Shard(0)}}, recompute=frozenset({"a", "b"}),
+        "gpt-tiny", "0123456789abcdef", "local:2", 8, make_schedule(schedule, 2, 4),
+        stages=(Stage("", MESH, ("data",)), Stage("block.1", MESH, ("data",))),
+        placements={"batch.tokens": {"data": Shard(0)}}, tensors={"a": "recompute", "b": "recompute"},
+        state=State(("data",), ("data",)),
         made_by=("gpipe",), reasons=("because",), place=place,
     )  # fmt: skip
     return made.to_text()

@@ -3,11 +3,11 @@
 import re
 
 import torch
+from made_plan import made_plan
 from torch import nn
 
 from trainyard import load_model, plan
 from trainyard.job.lower.lower import lower
-from trainyard.job.plan import Plan
 from trainyard.job.planning import Planned
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
@@ -55,7 +55,7 @@ def test_a_timeline_names_ops_as_the_routines_do() -> None:
 def test_the_reduction_that_the_update_waits_for_is_said_to_start_with_the_last_microbatch() -> None:
     model = Model("line", nn.Linear(4, 4), lambda m, b: m(b["x"]).square().mean(), {"x": torch.ones(8, 4)})
     program = Task(model).program(4)
-    lowered = lower(program, Plan("line", program.fingerprint, "c", 8, 2, 1, make_schedule("gpipe", 1, 2)))
+    lowered = lower(program, made_plan(program, 8, make_schedule("gpipe", 1, 2), data=2))
     text = routines_text(lowered)
     (given,) = (line for line in text.splitlines() if "= accumulate_grads(" in line)
     assert "(of the last microbatch; all_reduce of 80 bytes over data; runs beside what follows)" in given

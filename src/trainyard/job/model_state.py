@@ -1,7 +1,8 @@
-"""Bytes of model state per parameter: weights, gradients and what the optimizer keeps, shared by ZeRO or not."""
+"""Bytes of model state per parameter: its value, its gradient and what the optimizer keeps, divided over ranks or not."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,13 +19,13 @@ class StateBytes:
 
     Attributes
     ----------
-    weights : what the passes compute with.
+    parameters : what the passes compute with.
     gradients : their sum over microbatches.
-    optimizer : moments, and the float32 parameters where ``weights`` are shorter.
+    optimizer : moments, and the float32 parameters where ``parameters`` are shorter.
     frozen : all that is kept of a parameter that is not trained: its value, as the passes compute with it.
     """
 
-    weights: int
+    parameters: int
     gradients: int
     optimizer: int
     frozen: int
@@ -34,15 +35,15 @@ ADAM_MIXED = StateBytes(2, 2, 12, 2)
 """Mixed precision with Adam as counted in ZeRO (arXiv 1910.02054, section 3.1): 2 + 2 + 12 = 16."""
 
 
-def state_of(dtype: str, optimizer: OptimizerConfig, zero_stage: int = 0) -> StateBytes:
+def state_of(dtype: str, optimizer: OptimizerConfig, divided: Collection[str] = ()) -> StateBytes:
     """What the runtime keeps: float32 gradients always, float32 parameters beside 16-bit weights.
 
-    With ZeRO stage 3 the 16-bit weights are made from the float32 ones whenever they are gathered.
+    Where parameters are ``divided``, 16-bit ones are made from the float32 ones whenever they are gathered.
     """
     moments = 4 * len(optimizer.moments)
     if dtype == "float32":
         return StateBytes(4, 4, moments, 4)
-    return StateBytes(0 if zero_stage == 3 else 2, 4, 4 + moments, 2)
+    return StateBytes(0 if "parameters" in divided else 2, 4, 4 + moments, 2)
 
 
 def num_trained(program: Program) -> int:
@@ -55,22 +56,27 @@ Count = TypeVar("Count", float, NDArray[np.float64])
 
 
 def model_state_bytes(
-    num_params: Count, state: StateBytes, *, zero_stage: int, num_ranks: int, num_frozen: Count | float = 0.0
+    num_params: Count,
+    state: StateBytes,
+    *,
+    divided: Collection[str],
+    num_ranks: int,
+    num_frozen: Count | float = 0.0,
 ) -> Count:
-    """Bytes of model state on one of the data-parallel ranks (arXiv 1910.02054, figure 1).
+    """Bytes of model state on one of the ranks that sum gradients (arXiv 1910.02054, figure 1).
 
     Parameters
     ----------
     num_params : that are trained, of one rank's part of the model (the paper's Psi).
-    zero_stage : 0 nothing is shared, 1 optimizer state (P_os), 2 also gradients (P_os+g), 3 also weights.
-    num_ranks : data-parallel ranks (the paper's N_d).
-    num_frozen : parameters that are not trained; stage 3 shares them as it does weights.
+    divided : what is divided over the ranks: optimizer (P_os), gradients (P_os+g), parameters (P_os+g+p).
+    num_ranks : the paper's N_d.
+    num_frozen : parameters that are not trained; they are divided where parameters are.
 
     Examples
     --------
-    >>> model_state_bytes(7.5e9, ADAM_MIXED, zero_stage=2, num_ranks=64) / 1e9
+    >>> model_state_bytes(7.5e9, ADAM_MIXED, divided=("optimizer", "gradients"), num_ranks=64) / 1e9
     16.640625
     """
-    shared = (state.optimizer, state.gradients, state.weights)
-    total = float(sum(size / num_ranks if stage < zero_stage else size for stage, size in enumerate(shared)))
-    return num_params * total + num_frozen * (state.frozen / num_ranks if zero_stage == 3 else state.frozen)
+    parts = {"optimizer": state.optimizer, "gradients": state.gradients, "parameters": state.parameters}
+    total = float(sum(size / num_ranks if part in divided else size for part, size in parts.items()))
+    return num_params * total + num_frozen * (state.frozen / (num_ranks if "parameters" in divided else 1))

@@ -1,14 +1,18 @@
-"""Putting a plan on another mesh: with given sizes of all axes, or of one that leaves the others as they are."""
+"""Putting a plan on another mesh: with given sizes of all axes, or of one that leaves the others as they are.
+
+The strategies call two axes by name: rows are divided over ``data``, and ops within a layer over ``tensor``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan, PlanError
+from trainyard.job.plan import PIPELINE, Mesh, Plan, PlanError, Stage
 from trainyard.job.schedules import make_schedule
 from trainyard.job.setting import Setting
-from trainyard.program.placement import Shard
 from trainyard.program.program import Program
+
+DATA, TENSOR = "data", "tensor"
 
 
 def with_mesh(
@@ -23,9 +27,10 @@ def with_mesh(
     num_stages_per_rank: int = 1,
     stage_starts: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan on another mesh; batch rows lie along the data axis, and the fingerprint follows the microbatch.
+    """The plan on another mesh; rows are divided over the data axis, and the fingerprint follows the microbatch.
 
-    What strategies before have placed stays where it is; lowering refuses what does not divide over an axis.
+    What strategies before have placed stays where it is, as long as there is the axis; lowering refuses what does not
+    divide over it.
     A pipeline of one stage runs its microbatches one after the other, whatever the schedule, so that it keeps the
     activations of one only.
 
@@ -43,23 +48,27 @@ def with_mesh(
         )
     program = task.program(task.num_rows // num_microbatches)
     schedule = schedule if pipeline * num_stages_per_rank > 1 else "one_f_one_b"
-    batch = {i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole}
-    along_data = {**plan.placements.get(DATA, {}), **batch}
+    mesh = Mesh(tuple((name, size) for name, size in ((DATA, data), (TENSOR, tensor)) if size > 1))
+    rows = (DATA,) if data > 1 else ()
+    starts = ("", *stage_starts)
     return replace(
         plan,
         fingerprint=program.fingerprint,
         statistics=task.statistics_in(num_microbatches),
-        data=data,
-        tensor=tensor,
         schedule=make_schedule(schedule, pipeline, num_microbatches, num_stages_per_rank),
-        stage_starts=stage_starts,
-        placements={**plan.placements, DATA: along_data} if data > 1 else plan.placements,
+        stages=tuple(Stage(start, mesh, rows) for start in starts),
+        placements={
+            name: kept
+            for name, wanted in plan.placements.items()
+            if (kept := {axis: p for axis, p in wanted.items() if axis in mesh.axes})
+        },
+        state=plan.state.over(rows),
     )
 
 
 def axis_sizes(plan: Plan) -> dict[str, int]:
-    """Sizes of the mesh axes by name."""
-    return {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
+    """Ranks along the pipeline and the axes by name."""
+    return {PIPELINE: plan.pipeline, **{axis: plan.mesh.size(axis) for axis in (DATA, TENSOR)}}
 
 
 def degree_left(setting: Setting, plan: Plan, axis: str, asked: int | None) -> int:
@@ -101,12 +110,12 @@ def microbatches_at_most(setting: Setting, plan: Plan, limit: int) -> int:
         If the rows do not divide over the data-parallel ranks.
     """
     rows = setting.task.num_rows
-    if rows % plan.data:
+    data = plan.mesh.size(DATA)
+    if rows % data:
         raise PlanError(
-            f"a batch of {rows} rows does not divide over {plan.data} data-parallel ranks; "
-            f"use a multiple of {plan.data} rows"
+            f"a batch of {rows} rows does not divide over {data} data-parallel ranks; use a multiple of {data} rows"
         )
-    own = rows // plan.data
+    own = rows // data
     if not setting.task.splits:
         return 1
     return max(n for n in range(1, min(limit, own) + 1) if own % n == 0)
@@ -123,8 +132,8 @@ def resized(setting: Setting, plan: Plan, *, data: int | None = None, tensor: in
     return with_mesh(
         setting,
         plan,
-        data=plan.data if data is None else data,
-        tensor=plan.tensor if tensor is None else tensor,
+        data=plan.mesh.size(DATA) if data is None else data,
+        tensor=plan.mesh.size(TENSOR) if tensor is None else tensor,
         pipeline=plan.pipeline,
         num_microbatches=plan.num_microbatches,
         schedule=plan.schedule.name,

@@ -65,7 +65,7 @@ class TaskLike(Protocol):
         """Rows of one step."""
 
     def program(self, num_rows: int) -> Program:
-        """The program of a microbatch of this many rows, on all data-parallel ranks together.
+        """The program of a microbatch of this many rows, on all ranks together.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Setting(ABC):
 
         Parameters
         ----------
-        num_rows : of the microbatch, on all data-parallel ranks together.
+        num_rows : of the microbatch, on all ranks together.
         device : that computes; by default the first of the cluster.
         """
 
@@ -255,10 +255,8 @@ def first_plan(setting: Setting) -> Plan:
         program.fingerprint,
         setting.cluster.name,
         task.num_rows,
-        1,
-        1,
         make_schedule("one_f_one_b", 1, 1),
-        recompute=program.recompute,
+        tensors=dict.fromkeys(sorted(program.recompute), "recompute"),
         dtype=task.dtype,
         place=setting.place,
     )

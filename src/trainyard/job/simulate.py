@@ -53,7 +53,7 @@ def simulate_plan(
     cluster : rank ``r`` of the plan runs on its device ``r``.
     op_seconds : how long ops take; by default the roofline.
     flops_per_microbatch : of the whole program of a microbatch, `program_flops` of what was lowered; by default
-        those of one rank times the data- and tensor-parallel ranks, which counts what they repeat.
+        those of one rank times the ranks of its mesh, which counts what they repeat.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def simulate_plan(
     assembly = assemble(lowered, cluster, op_seconds)
     timeline = simulate(assembly.builder.build())
     if flops_per_microbatch is None:
-        flops_per_microbatch = float(program_flops(lowered.program)) * plan.data * plan.tensor
+        flops_per_microbatch = float(program_flops(lowered.program)) * plan.mesh.num_ranks
     result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
     return replace(result, sources=op_seconds.sources())
 
@@ -125,9 +125,7 @@ def _add_rank(
     tasks = assembly.add_actions(rank, prices.plan.schedule.actions[rank], templates, before)
     for call, template, ids in zip(calls, templates, tasks, strict=True):
         for message, ready, task in template.joint:
-            group = prices.pipeline_ranks(message)
-            assert group is not None
-            at = (group, message.about, call.weights.version)
+            at = (message.group.pipelines(prices.plan), message.about, call.weights.version)
             together.setdefault(at, []).append((int(ids[ready]), int(ids[task])))
 
 

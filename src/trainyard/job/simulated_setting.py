@@ -20,7 +20,7 @@ from trainyard.job import tabulate
 from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.plan import DATA, Plan
+from trainyard.job.plan import Plan
 from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulate import Simulation, simulate_plan
 from trainyard.job.simulation.traces import measured_ops
@@ -60,7 +60,7 @@ class SimulatedSetting(Setting):
         default_factory=dict, init=False, repr=False
     )
     _sharded: list[tuple[Plan, Program]] = field(default_factory=list, init=False, repr=False)
-    _collective_s: dict[tuple[str, int, int, int], float] = field(
+    _collective_s: dict[tuple[str, tuple[int, ...], int], float] = field(
         default_factory=dict, init=False, repr=False
     )
     _simulated: list[tuple[Plan, Simulation]] = field(default_factory=list, init=False, repr=False)
@@ -95,23 +95,22 @@ class SimulatedSetting(Setting):
 
     def rank_layer_table(self, plan: Plan) -> LayerTable:
         """What every layer costs on one rank of a plan of one pipeline stage."""
-        whole = replace(plan, recompute=frozenset())
+        whole = replace(plan, tensors={})
         if not self._sharded or self._sharded[0][0] != whole:
             program, _, _ = shard_axes(self.task.program(plan.rows_per_microbatch), whole)
             self._sharded[:] = [(whole, program)]
         program = self._sharded[0][1]
-        return tabulate.layer_table(program, partial(self._on_rank_s, plan), plan.recompute)
+        return tabulate.layer_table(program, partial(self._on_rank_s, plan), plan.recomputed)
 
     def _on_rank_s(self, plan: Plan, node: fx.Node) -> float:
         """Seconds of an op of a sharded program on the first rank."""
         kind = _COLLECTIVES.get(node.target)
         if kind is None:
             return self.op_seconds(node, self.cluster.device(0))
-        stride, size = (plan.tensor, plan.data) if node.args[1] == DATA else (1, plan.tensor)
+        ranks = plan.groups((str(node.args[1]),), 0)[0]
         whole = node if kind in ("all_reduce", "all_gather") else node.all_input_nodes[0]
-        key = (kind, stride, size, node_bytes(whole))
+        key = (kind, ranks, node_bytes(whole))
         if key not in self._collective_s:
-            ranks = tuple(range(0, stride * size, stride))
             self._collective_s[key] = collective_cost(self.cluster, kind, ranks, node_bytes(whole)).seconds
         return self._collective_s[key]
 

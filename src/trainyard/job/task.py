@@ -44,7 +44,7 @@ class Task:
         return batch_rows(self.model.batch, self.model.whole) if self.rows is None else self.rows
 
     def program(self, num_rows: int) -> Program:
-        """The program of a microbatch of this many rows (on all data-parallel ranks together); made once.
+        """The program of a microbatch of this many rows (on all ranks together); made once.
 
         Raises
         ------
@@ -67,8 +67,8 @@ class Task:
                 return replace(capture(self.model, num_rows, dtype, share=1 / count), is_separate=True)
             raise PlanError(
                 f"{self.model.name} cannot be trained in {count} microbatches of {num_rows} rows: {error}. Microbatches "
-                "could train something else than the whole batch. Use one microbatch, which data- and tensor-parallel "
-                "ranks may share, or accept that each microbatch is computed by itself (--statistics microbatch)"
+                "could train something else than the whole batch. Use one microbatch, whose rows may be "
+                "divided over ranks, or accept that each microbatch is computed by itself (--statistics microbatch)"
             ) from error
 
     @cached_property

@@ -35,17 +35,15 @@ _SHOWN_OF_EACH = 3
 
 def mesh_text(plan: Plan) -> str:
     """A plan in a few words: its mesh and what is special about it."""
-    axes = (("pipeline", plan.pipeline), ("data", plan.data), ("tensor", plan.tensor))
-    mesh = " x ".join(f"{name} {size}" for name, size in axes if size > 1)
-    parts = [mesh or "one device"]
+    parts = [plan.mesh_text]
     if plan.pipeline > 1:
         parts.append(plan.schedule.name)
     if plan.num_microbatches > 1:
         parts.append(f"{plan.num_microbatches} microbatches")
-    if plan.zero_stage and plan.data > 1:
-        parts.append(f"ZeRO-{plan.zero_stage}")
-    if plan.recompute:
-        parts.append(f"recomputes {len(plan.recompute)} tensors")
+    if plan.state.divided:
+        parts.append(f"divides {plan.state.divided_text}")
+    if plan.recomputed:
+        parts.append(f"recomputes {len(plan.recomputed)} tensors")
     return ", ".join(parts)
 
 
@@ -159,11 +157,10 @@ def planned_document(planned: Planned) -> dict[str, Any]:
         "cluster": plan.cluster,
         "made_by": plan.made_by,
         "pipeline": plan.pipeline,
-        "data": plan.data,
-        "tensor": plan.tensor,
+        "mesh": dict(plan.mesh.sizes),
         "schedule": plan.schedule.name,
         "num_microbatches": plan.num_microbatches,
-        "zero_stage": plan.zero_stage,
+        "divided": plan.state.divided,
         "dtype": plan.dtype,
         "reasons": plan.reasons,
         "planning_s": planned.seconds,

@@ -32,7 +32,7 @@ def _lines(lowered: Lowered) -> Iterator[str]:
         yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
         context = rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {plan.data} x {plan.tensor} processes (data x tensor)"
+        yield f"pipeline rank {rank}: {str(plan.mesh) or 1} processes"
         end = "end of the step" if plan.schedule.has_updates else "update"
         yield from _calls(calls, end)
         for stage in lowered.stages_of(rank):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import Mesh, Plan, PlanError, State
 from trainyard.job.run.config import TrainConfig, Work
 from trainyard.job.run.processes.worker import prepare
 from trainyard.job.run.step.data import FunctionData
@@ -56,12 +56,15 @@ def planned(
     loss: Callable[[nn.Module, Any], Tensor] = mean,
     optimizer: OptimizerConfig | None = None,
     replicated: bool = False,
-    **changed: Any,
+    data: int = 1,
 ) -> Plan:
     batch = {"x": torch.randn(ROWS, WIDTH), "counts": torch.ones(ROWS)}
     task = Task(Model("net", net, loss, batch), statistics="microbatch")
     schedule = REPLICATED if replicated else make_schedule("pipedream", 3, 6)
-    plan = replace(plan_of(task, schedule), statistics=task.statistics_in(6), **changed)
+    plan = replace(plan_of(task, schedule), statistics=task.statistics_in(6))
+    if data > 1:
+        stages = tuple(replace(stage, mesh=Mesh.of(data=data), rows=("data",)) for stage in plan.stages)
+        plan = replace(plan, stages=stages, state=State(("data",)))
     lower(task.program(2), plan, optimizer)
     return plan
 
@@ -72,8 +75,10 @@ CASES: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: planned(Net(), optimizer=OptimizerConfig(clip_norm=1.0)),
         r"that of all stages, so it cannot be cut to 1\. Train without clipping",
     ),
-    "shared state": (lambda: planned(Net(), zero_stage=1), r"share state \(ZeRO stage 1\)\. Take stage 0"),
-    "data-parallel ranks": (lambda: planned(Net(), data=2), "there are 2 data-parallel ranks"),
+    "data-parallel ranks": (
+        lambda: planned(Net(), data=2),
+        r"gradients are summed over the ranks along data\. Take one rank there",
+    ),
     "a tied parameter": (
         lambda: planned(Net(is_tied=True)),
         r"layers\.0\.weight is used in stages 0 and 2",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from made_plan import made_plan
 from one_step import summed
 
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.signatures import rank_context
-from trainyard.job.plan import Plan
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulation.memory import stage_memory
@@ -20,7 +20,7 @@ ROWS = 8
 def lowered(model: str = "gpt-tiny", num_microbatches: int = 1, dtype: str = "float32") -> Lowered:
     program = Task(build(model, ROWS), dtype).program(ROWS // num_microbatches)
     schedule = make_schedule("gpipe", 1, num_microbatches)
-    return lower(program, Plan(model, program.fingerprint, "local", ROWS, 1, 1, schedule, dtype=dtype))
+    return lower(program, made_plan(program, ROWS, schedule, dtype=dtype))
 
 
 def num_in_place(given: Lowered) -> int:

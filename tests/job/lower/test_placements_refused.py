@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
-from trainyard.job.plan import DATA, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
 from trainyard.job.planning import make_setting
 from trainyard.job.setting import apply
 from trainyard.job.task import Task
@@ -35,7 +33,7 @@ def planned() -> tuple[Task, Plan]:
 )
 def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement: str, why: str) -> None:
     task, plan = planned
-    wanted = {**plan.placements[DATA], name: parse_placement(placement)}
+    wrong = plan.with_placements("data", {name: parse_placement(placement)})
     with pytest.raises(PlanError, match=f"{name!r} is to be {placement}, but {why}"):
-        lower(task.program(plan.rows_per_microbatch), replace(plan, placements={DATA: wanted}))
+        lower(task.program(plan.rows_per_microbatch), wrong)
     assert lower(task.program(plan.rows_per_microbatch), plan)

@@ -121,7 +121,13 @@ def test_a_fault_of_an_update_is_found(name: str) -> None:
     change, message = OPS[name]
     lowered = lowered_of("replicated")
     verify(lowered)
-    change(next(graph for update, graph in lowered.stage_updates.items() if update.stage == 1 and not update.in_place))
+    change(
+        next(
+            graph
+            for update, graph in lowered.stage_updates.items()
+            if update.stage == 1 and not update.in_place
+        )
+    )
     with pytest.raises(LoweringError, match=message):
         verify(lowered)
 

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from made_plan import made_plan
 
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DATA, TENSOR, Plan
+from trainyard.job.plan import Plan
 from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import TextData
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
-from trainyard.program.placement import Shard, parse_placement
+from trainyard.program.placement import parse_placement
 from trainyard.program.program import Program
 from trainyard.zoo.registry import build
 
@@ -47,27 +48,19 @@ def plan(
     captured = program(microbatches, dtype)
     forward = [n for n in captured.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
     stages = pipeline * per_rank
-    placements: dict[str, Any] = {}
-    if data > 1:
-        placements[DATA] = {i.path: Shard(0) for i in captured.inputs if i.kind == "batch"}
-    if tensor > 1:
-        paths = [i.path for i in captured.params]
-        placements[TENSOR] = {
-            path: parse_placement(text) for path in paths for part, text in _MEGATRON.items() if part in path
-        }
+    paths = [i.path for i in captured.params]
+    cut = {path: parse_placement(text) for path in paths for part, text in _MEGATRON.items() if part in path}
     again = {n.name for n in forward if n.target is torch.ops.aten.gelu.default} if recompute else ()
-    return Plan(
-        "gpt-tiny",
-        captured.fingerprint,
-        "local",
+    return made_plan(
+        captured,
         ROWS,
-        data,
-        tensor,
         make_schedule(schedule, pipeline, microbatches, per_rank),
-        tuple(forward[len(forward) * i // stages].name for i in range(1, stages)),
-        placements,
-        frozenset(again),
-        zero,
+        data=data,
+        tensor=tensor,
+        starts=[forward[len(forward) * i // stages].name for i in range(1, stages)],
+        placed={"tensor": cut} if tensor > 1 else {},
+        recompute=again,
+        zero=zero,
         bucket_bytes=40_000,
         dtype=dtype,
     )

@@ -15,13 +15,16 @@ def test_buckets_leave_before_the_backward_pass_ends() -> None:
     assert sent[0] < len(ops) // 2
     # Section 3.2.2: buckets are filled up to their size, and each parameter is in exactly one.
     sizes = [sum(b.sizes) * 4 for b in stage.buckets]
-    assert max(s for s, b in zip(sizes, stage.buckets, strict=True) if len(b.paths) > 1) <= plan.bucket_bytes
+    assert (
+        max(s for s, b in zip(sizes, stage.buckets, strict=True) if len(b.paths) > 1)
+        <= plan.traffic.bucket_bytes
+    )
     paths = [p for b in stage.buckets for p in b.paths]
     assert sorted(paths) == sorted(lowered.params)
 
 
 def test_each_replica_takes_its_share_of_rows() -> None:
     plan, lowered = planned(small_gpt(1, rows=8), "data_parallel", "1x4xA100-80G")
-    assert plan.data == 4
+    assert plan.mesh.size("data") == 4
     tokens = lowered.program.nodes[lowered.program.input_of("batch.tokens").node]
     assert tokens.meta["val"].shape[0] == 2

@@ -71,7 +71,7 @@ def test_tensor_parallel_fills_the_node_before_the_pipeline_grows() -> None:
         devices = tuple(replace(d, **small) for d in cluster.nodes[0].devices)
         nodes = (replace(cluster.nodes[0], devices=devices),) * 2
         plan = apply(parse_strategies("megatron"), make_setting(task, replace(cluster, nodes=nodes)))
-        chosen.append((plan.tensor, plan.pipeline, plan.data))
+        chosen.append((plan.mesh.size("tensor"), plan.pipeline, plan.mesh.size("data")))
     assert chosen == [(1, 1, 8), (2, 1, 4), (4, 1, 2), (4, 2, 1)]
 
 

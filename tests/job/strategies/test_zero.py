@@ -7,19 +7,20 @@ from trainyard.job.model_state import ADAM_MIXED, model_state_bytes, state_of
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.reproduce.zero import TABLE_1
 from trainyard.job.simulation.memory import state_bytes
+from trainyard.job.strategies.parallel.zero import DIVIDED
 from trainyard.program import spmd
 
 
 @pytest.mark.parametrize(("num_params", "num_ranks", "gigabytes"), TABLE_1)
 def test_table_1(num_params: float, num_ranks: int, gigabytes: tuple[float, ...]) -> None:
     for stage, expected in zip((1, 2, 3), gigabytes, strict=True):
-        ours = model_state_bytes(num_params, ADAM_MIXED, zero_stage=stage, num_ranks=num_ranks) / 1e9
+        ours = model_state_bytes(num_params, ADAM_MIXED, divided=DIVIDED[stage], num_ranks=num_ranks) / 1e9
         # The table rounds some numbers and cuts others off.
         assert ours == pytest.approx(expected, rel=0.01, abs=0.06)
 
 
 def test_figure_1_without_sharing() -> None:
-    assert model_state_bytes(7.5e9, ADAM_MIXED, zero_stage=0, num_ranks=64) == 120e9
+    assert model_state_bytes(7.5e9, ADAM_MIXED, divided=(), num_ranks=64) == 120e9
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -28,8 +29,9 @@ def test_formula_is_what_ranks_hold(stage: int) -> None:
     strategies = f"zero(stage={stage})" if stage else "data_parallel"
     _, lowered = planned(small_gpt(2, rows=4), strategies, "1x4xA100-80G", "bfloat16")
     held = sum(state_bytes(lowered, list(lowered.stages)).values())
-    state = state_of("bfloat16", OptimizerConfig(), stage)
-    formula = model_state_bytes(lowered_params(lowered), state, zero_stage=stage, num_ranks=4)
+    divided = DIVIDED[stage] if stage else ()
+    state = state_of("bfloat16", OptimizerConfig(), divided)
+    formula = model_state_bytes(lowered_params(lowered), state, divided=divided, num_ranks=4)
     assert held == pytest.approx(formula, rel=0.01)
 
 

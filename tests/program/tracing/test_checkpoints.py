@@ -85,6 +85,6 @@ def test_checkpointed_functions_are_captured_once_and_recomputed(way: str) -> No
 def test_the_plan_recomputes_what_the_model_checkpoints() -> None:
     model = model_of(WAYS["as it is"][0])
     planned = plan(model, "1x2xA100-80G", "data_parallel").plan
-    assert planned.recompute == planned.recompute | capture(model).recompute
-    assert planned.recompute
+    assert planned.recomputed >= capture(model).recompute
+    assert planned.recomputed
     assert "because the model checkpoints what makes them" in planned.explain()

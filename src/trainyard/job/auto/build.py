@@ -7,15 +7,14 @@ from dataclasses import replace
 from trainyard.job.auto.estimate import Estimate
 from trainyard.job.auto.space import Recompute, Sharding
 from trainyard.job.balance import repeated_blocks
-from trainyard.job.plan import DATA, TENSOR, Plan
-from trainyard.job.remesh import with_mesh
+from trainyard.job.plan import Plan
+from trainyard.job.remesh import DATA, TENSOR, with_mesh
 from trainyard.job.schedules import make_schedule
 from trainyard.job.setting import Setting
 from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
 from trainyard.job.transformer import attention_core, expert_weights, tensor_parallel_regions
 from trainyard.program.blocks import blocks
-from trainyard.program.placement import Placement
 from trainyard.program.program import Program
 
 
@@ -51,11 +50,8 @@ def build(setting: Setting, estimate: Estimate) -> Plan:
         starts,
     )
     plan = _placed(setting, plan, point.sharding)
-    return replace(
-        plan,
-        recompute=recomputed(program, point.recompute) | program.recompute,
-        zero_stage=point.zero_stage,
-    )
+    plan = plan.with_recomputed(recomputed(program, point.recompute) | program.recompute)
+    return replace(plan, state=plan.state.dividing(point.divided))
 
 
 def _on_mesh(
@@ -75,8 +71,6 @@ def _on_mesh(
         program.fingerprint,
         setting.cluster.name,
         task.num_rows,
-        1,
-        1,
         make_schedule("one_f_one_b", 1, num_microbatches),
         dtype=task.dtype,
         place=setting.place,
@@ -96,12 +90,10 @@ def _on_mesh(
 
 def _placed(setting: Setting, plan: Plan, sharding: Sharding) -> Plan:
     program = setting.task.program(plan.rows_per_microbatch)
-    placements: dict[str, dict[str, Placement]] = {axis: dict(p) for axis, p in plan.placements.items()}
     if sharding.tensor > 1:
-        placements[TENSOR] = tensor_placements(program, sharding.tensor)[0]
+        plan = plan.with_placements(TENSOR, tensor_placements(program, sharding.tensor)[0])
     if sharding.expert:
-        placements[DATA] |= expert_weights(program, sharding.data)
-    plan = replace(plan, placements=placements)
+        plan = plan.with_placements(DATA, expert_weights(program, sharding.data))
     return sequence_parallel()(setting, plan) if sharding.sequence else plan
 
 

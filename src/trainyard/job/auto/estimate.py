@@ -59,7 +59,7 @@ def cut_stages(layers: LayerTable, num_stages: int, state: StateBytes, balance: 
         costs = layers.forward_s + layers.backward_s
     else:
         frozen = layers.param_elements - layers.trained_elements
-        kept = model_state_bytes(layers.trained_elements, state, zero_stage=0, num_ranks=1, num_frozen=frozen)
+        kept = model_state_bytes(layers.trained_elements, state, divided=(), num_ranks=1, num_frozen=frozen)
         costs = kept + layers.kept_bytes * num_stages
     starts = [0, *balanced_cuts(costs.tolist(), num_stages)]
     lasts = [start - 1 for start in starts[1:]]
@@ -114,7 +114,7 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     task : says in which precision parameters are computed with, and how they are updated.
     """
     p = point.pipeline
-    weight_bytes = state_of(task.dtype, task.optimizer).weights
+    weight_bytes = state_of(task.dtype, task.optimizer).parameters
 
     def by_rank(values: Floats) -> Floats:
         summed: Floats = values.reshape(-1, p).sum(axis=0)
@@ -134,8 +134,8 @@ def estimate(point: Point, stages: Stages, cluster: Cluster, task: TaskLike) -> 
     pipeline_s = _pipeline_s(point, stages, forward_s + backward_s, cluster)
     state = model_state_bytes(
         trained,
-        state_of(task.dtype, task.optimizer, point.zero_stage),
-        zero_stage=point.zero_stage,
+        state_of(task.dtype, task.optimizer, point.divided),
+        divided=point.divided,
         num_ranks=point.data,
         num_frozen=elements - trained,
     )

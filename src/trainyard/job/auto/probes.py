@@ -150,7 +150,7 @@ class Probes:
             for kind in RECOMPUTES:
                 again = recomputed(program, kind)
                 if again or kind == "none":
-                    found[kind] = self.short.rank_layer_table(replace(plan, recompute=again))
+                    found[kind] = self.short.rank_layer_table(plan.with_recomputed(again))
         except ValueError as error:
             return ProbeResult({}, str(error))
         return ProbeResult(found)

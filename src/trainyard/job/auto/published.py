@@ -8,7 +8,8 @@ import numpy as np
 
 from trainyard.job.auto.trials import Trials
 from trainyard.job.model_state import model_state_bytes, state_of
-from trainyard.job.plan import DATA, Plan
+from trainyard.job.plan import Plan
+from trainyard.job.remesh import DATA, TENSOR
 from trainyard.job.setting import Setting, apply, first_plan
 from trainyard.job.tables import OpTable
 from trainyard.program.program import tensor_of
@@ -64,13 +65,14 @@ def _is_allowed(setting: Setting, plan: Plan) -> bool:
 def _state_fits(setting: Setting, plan: Plan) -> bool:
     """Whether the least that a rank can keep of parameters, gradients and optimizer state fits a device."""
     program = setting.task.program(plan.rows_per_microbatch)
-    shared = plan.tensor * plan.pipeline
-    placed = plan.placements.get(DATA, {})
+    num_parts = plan.mesh.size(TENSOR) * plan.pipeline
+    placed = plan.placed_along(DATA)
     if any(i.path in placed for i in program.params):  # experts, say
-        shared *= plan.data
+        num_parts *= plan.mesh.size(DATA)
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
-    state = state_of(plan.dtype, setting.task.optimizer, plan.zero_stage)
-    needed = model_state_bytes(trained / shared, state, zero_stage=plan.zero_stage, num_ranks=plan.data)
+    divided, num_ranks = plan.state.divided, plan.mesh.size(*plan.state.summed_over)
+    state = state_of(plan.dtype, setting.task.optimizer, divided)
+    needed = model_state_bytes(trained / num_parts, state, divided=divided, num_ranks=num_ranks)
     return needed <= max(device.usable_bytes for device in setting.cluster.devices)
 
 
@@ -83,7 +85,7 @@ def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:
     if best is None:
         return True
     devices = set(setting.cluster.devices)
-    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), plan.recompute) for d in devices)
+    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), plan.recomputed) for d in devices)
     least_s = plan.num_microbatches * ops_s / plan.num_ranks
     return least_s * min(1.0, trials.time_ratio) < best.simulation.step_s
 

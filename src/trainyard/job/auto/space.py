@@ -8,6 +8,7 @@ from typing import Literal
 
 from trainyard.divisors import divisors
 from trainyard.job.plan import microbatches_text
+from trainyard.job.strategies.parallel.zero import DIVIDED
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -58,6 +59,11 @@ class Point:
     @property
     def tensor(self) -> int:
         return self.sharding.tensor
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """What data-parallel ranks divide between them."""
+        return DIVIDED.get(self.zero_stage, ())
 
     def __str__(self) -> str:
         parts = [f"pipeline {self.pipeline} x data {self.data} x tensor {self.tensor}"]

@@ -10,6 +10,7 @@ from trainyard.job.lower.buckets import Param
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
 from trainyard.program.program import Program
+from trainyard.reading import listed
 
 
 def check_asynchronous(
@@ -57,12 +58,11 @@ def _reasons(
             f"the gradient's norm is that of all stages, so it cannot be cut to {optimizer.clip_norm:g}. Train without "
             "clipping (clip_norm 0)"
         )
-    if plan.zero_stage:
-        yield f"data-parallel ranks share state (ZeRO stage {plan.zero_stage}). Take stage 0"
-    if plan.data > 1:
+    summed = [axis for axis in plan.state.summed_over if plan.mesh.size(axis) > 1]
+    if summed:
         yield (
-            f"there are {plan.data} data-parallel ranks. Take 1, and let several ranks of the pipeline have actions of "
-            "one stage"
+            f"gradients are summed over the ranks along {listed(summed)}. Take one rank there, and let several ranks of "
+            "the schedule have actions of one stage"
         )
     shared = [p for p in params.values() if p.trainable and len(p.stages) > 1]
     if shared:

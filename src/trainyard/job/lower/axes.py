@@ -1,11 +1,11 @@
-"""The mesh axes that cut tensors: a program as one rank of the data axis and of the tensor axis runs it."""
+"""The mesh axes that cut tensors: a program as one rank of each axis runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from trainyard.job.lower.shard import shard
-from trainyard.job.plan import DATA, TENSOR, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
 from trainyard.program.placement import PARTIAL, Partial, Placement, Replicate, Shard
 from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
@@ -14,7 +14,7 @@ from trainyard.program.propagate import Axis
 def shard_axes(
     program: Program, plan: Plan
 ) -> tuple[Program, dict[str, dict[str, Placement]], list[dict[str, Placement]]]:
-    """Cut the program over the data axis, then over the tensor axis.
+    """Cut the program over one axis of the mesh after the other, the outermost first.
 
     Returns
     -------
@@ -22,13 +22,14 @@ def shard_axes(
     """
     inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
     outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
-    for axis in (Axis(DATA, plan.data), Axis(TENSOR, plan.tensor)):
-        wanted = plan.placements.get(axis.name, {})
+    for name, size in plan.mesh.sizes:
+        axis = Axis(name, size)
+        wanted = _wanted(program, plan, name)
         _check_placements(program, axis, wanted)
         if axis.size == 1:
             continue
         try:
-            sharded = shard(program, axis, _with_gradients(program, axis, wanted))
+            sharded = shard(program, axis, _with_gradients(program, plan, axis, wanted))
         except (KeyError, ValueError) as error:
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
         program = sharded.program
@@ -37,6 +38,13 @@ def shard_axes(
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement
     return program, inputs, outputs
+
+
+def _wanted(program: Program, plan: Plan, axis: str) -> dict[str, Placement]:
+    """What the plan places along an axis, and the rows of the batch if they are divided over it."""
+    rows = [i.path for i in program.inputs if i.kind == "batch" and not i.whole]
+    divided = dict.fromkeys(rows, Shard(0)) if axis in plan.stages[0].rows else {}
+    return {**divided, **plan.placed_along(axis)}
 
 
 def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> None:
@@ -52,9 +60,11 @@ def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placeme
         raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
 
 
-def _with_gradients(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> dict[str, Placement]:
-    """A gradient lies as its parameter does; along the data axis replicas keep terms, which buckets sum."""
-    whole = PARTIAL if axis.name == DATA else Replicate()
+def _with_gradients(
+    program: Program, plan: Plan, axis: Axis, wanted: Mapping[str, Placement]
+) -> dict[str, Placement]:
+    """A gradient lies as its parameter does; along axes over which buckets sum, ranks keep terms of it."""
+    whole = PARTIAL if axis.name in plan.state.summed_over else Replicate()
     grads: dict[str, Placement] = {}
     for output in program.outputs:
         if output.kind == "grad":

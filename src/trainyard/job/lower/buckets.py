@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from trainyard.job.plan import DATA, TENSOR, Plan
-from trainyard.program.placement import Placement, Replicate, Shard
+from trainyard.job.plan import Axes, Plan
+from trainyard.program.placement import Placement, Shard
 
 MAX_REDUCTIONS_IN_FLIGHT = 2
-"""Of a rank's microbatch gradients that ZeRO shares: one travels while the next is computed, and the rest wait. More
-would hold what sharing saves."""
+"""Of a rank's gradients of microbatches, where ranks divide them: one travels while the next is computed, and the rest
+wait. More would hold what dividing saves."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,15 @@ class Bucket:
     name : unique in the plan.
     paths, shapes : the parameters in the order in which the forward pass uses them.
     num_elements : of the buffer, padded so that ``num_shards`` parts are equal.
-    num_shards : data-parallel ranks that share the optimizer's state of this bucket; 1 where each keeps it.
+    summed_over : axes over which gradients are summed; none along which the parameters are cut.
+    num_terms : ranks along these axes.
+    num_shards : ranks that divide the optimizer's state of this bucket; 1 where each keeps it.
     gradients_shared : whether gradients are reduced for every microbatch, and each rank keeps its part. What several
         stages use is summed over them first, at the end of the step, and only then cut.
     parameters_shared : whether each rank keeps its part of the values only, and they are gathered on use.
-    reduced : whether gradients are summed over the data axis; not for parameters that are cut along it.
     stages : stages whose gradients are summed, more than one for a tied parameter.
     pipeline_ranks : those of the stages.
-    num_copies : ranks that hold the same elements, along the tensor axis and the pipeline.
+    num_copies : ranks that hold the same elements, along the other axes and the pipeline.
     dtype : in which the parameters are computed with.
     is_trained : whether there are gradients, optimizer state and values in float32. Without, each rank keeps its part
         of the values in ``dtype``, and nothing else.
@@ -71,10 +72,11 @@ class Bucket:
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     num_elements: int
+    summed_over: Axes
+    num_terms: int
     num_shards: int
     gradients_shared: bool
     parameters_shared: bool
-    reduced: bool
     stages: tuple[int, ...]
     pipeline_ranks: tuple[int, ...]
     num_copies: int
@@ -85,6 +87,16 @@ class Bucket:
     def is_of_one_action(self) -> bool:
         """Whether no other stage or pipeline rank adds to the gradients that an action makes."""
         return len(self.stages) == len(self.pipeline_ranks) == 1
+
+    @property
+    def reduced(self) -> bool:
+        """Whether several ranks have terms of the gradients."""
+        return self.num_terms > 1
+
+    @property
+    def num_holders(self) -> int:
+        """Ranks that hold the same elements of the sum of gradients."""
+        return self.num_copies * self.num_terms // self.num_shards
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -113,30 +125,34 @@ class Bucket:
 
 
 def make_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
-    """Group the trained parameters of a stage, in the order given, into buckets of ``plan.bucket_bytes``.
+    """Group the trained parameters of a stage, in the order given, into buckets.
 
     Parameters that are reduced over different ranks never share a bucket.
     """
 
     def apart(param: Param) -> tuple[object, ...]:
         shared = param.path if len(param.stages) > 1 else ""
-        return (_is_whole(param, DATA), _is_whole(param, TENSOR), shared, param.dtype)
+        return (_cut_along(param, plan), shared, param.dtype)
 
-    groups = _groups([p for p in params if p.trainable], apart, lambda _: 4, plan.bucket_bytes)
+    groups = _groups([p for p in params if p.trainable], apart, lambda _: 4, plan.traffic.bucket_bytes)
     return tuple(_bucket(plan, stage, f"stage{stage}.bucket{i}", group) for i, group in enumerate(groups))
 
 
 def make_frozen_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucket, ...]:
-    """Group those parameters of a stage that are not trained, where data-parallel ranks share parameters.
+    """Group those parameters of a stage that are not trained, where ranks divide parameters between them.
 
-    A parameter that several stages use is shared out in each of them. One that is cut along the data axis is not
-    shared out again.
+    A parameter that several stages use is divided in each of them. One that is cut along an axis over which the others
+    are divided is not divided again.
     """
-    if plan.zero_stage < 3 or plan.data == 1:
+    axes = plan.state.parameters
+    if plan.mesh.size(*axes) == 1:
         return ()
-    whole = [p for p in params if not p.trainable and _is_whole(p, DATA)]
+    whole = [p for p in params if not p.trainable and not _cut_along(p, plan) & set(axes)]
     groups = _groups(
-        whole, lambda p: (p.dtype,), lambda p: int(getattr(torch, p.dtype).itemsize), plan.bucket_bytes
+        whole,
+        lambda p: (_cut_along(p, plan), p.dtype),
+        lambda p: int(getattr(torch, p.dtype).itemsize),
+        plan.traffic.bucket_bytes,
     )
     return tuple(_bucket(plan, stage, f"stage{stage}.frozen{i}", group) for i, group in enumerate(groups))
 
@@ -160,28 +176,33 @@ def _groups(
     return closed + [g for g in open_groups.values() if g]
 
 
-def _is_whole(param: Param, axis: str) -> bool:
-    return not isinstance(param.placements.get(axis, Replicate()), Shard)
+def _cut_along(param: Param, plan: Plan) -> frozenset[str]:
+    """The axes along which a parameter is cut."""
+    return frozenset(a for a in plan.mesh.axes if isinstance(param.placements.get(a), Shard))
 
 
 def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
     first = group[0]
-    reduced = plan.data > 1 and _is_whole(first, DATA)
-    num_shards = plan.data if reduced and plan.zero_stage > 0 else 1
+    cut, state = _cut_along(first, plan), plan.state
+    summed_over = tuple(a for a in state.summed_over if a not in cut and plan.mesh.size(a) > 1)
+    num_terms = plan.mesh.size(*summed_over)
+    num_shards = num_terms if state.optimizer else 1
     total = sum(p.numel for p in group)
     stages = first.stages if first.trainable else (stage,)
     ranks = plan.schedule.ranks_with(stages)
-    copies = (plan.tensor if _is_whole(first, TENSOR) else 1) * max(len(stages), len(ranks))
+    same = max(len(stages), len(ranks))
+    copies = plan.mesh.num_ranks // (num_terms * plan.mesh.size(*cut)) * same
     return Bucket(
         name,
         stage,
         tuple(p.path for p in group),
         tuple(p.shape for p in group),
         -(-total // num_shards) * num_shards,
+        summed_over,
+        num_terms,
         num_shards,
-        num_shards > 1 and plan.zero_stage >= 2 and len(stages) == 1 and first.trainable,
-        num_shards > 1 and plan.zero_stage == 3,
-        reduced,
+        num_shards > 1 and bool(state.gradients) and len(stages) == 1 and first.trainable,
+        num_shards > 1 and bool(state.parameters),
         stages,
         ranks,
         copies,

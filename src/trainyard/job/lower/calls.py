@@ -117,7 +117,7 @@ def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple
         if not is_handed_over(schedule, transfer):
             arriving.setdefault((transfer.target, transfer.before), []).append(index)
     sent: dict[tuple[int, int], deque[Delivery]] = {}
-    for rank, actions in enumerate(schedule.actions):
+    for actions in schedule.actions:
         for action in actions:
             for index in leaving.get((action.stage, action.kind), ()):
                 delivery = Delivery(index, action.microbatch)

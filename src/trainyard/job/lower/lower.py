@@ -30,7 +30,7 @@ from trainyard.program.program import Program, output_args
 class StageProgram:
     """What the ranks of one stage run: one segment per kind of action.
 
-    ``buckets`` are trained; ``frozen`` are those of which each data-parallel rank keeps a part of the values.
+    ``buckets`` are trained; ``frozen`` are those of whose values each rank keeps a part.
     """
 
     stage: int
@@ -163,7 +163,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
 def _totals(program: Program, plan: Plan) -> Segment:
     """What a rank computes before the first microbatch, on its part of the whole batch."""
     paths = {i.path for i in program.inputs}
-    own = {axis: {n: p for n, p in wanted.items() if n in paths} for axis, wanted in plan.placements.items()}
+    own = {name: wanted for name, wanted in plan.placements.items() if name in paths}
     local, _, _ = shard_axes(program, replace(plan, placements=own))
     parts = cut(local, ())
     writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
@@ -248,7 +248,7 @@ def _results_by_stage(
 def _check_recompute(program: Program, plan: Plan) -> None:
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
     known = {n.name for n in forward}
-    wrong = sorted(plan.recompute - known)
+    wrong = sorted(plan.recomputed - known)
     if wrong:
         node = program.nodes.get(wrong[0])
         what = (
@@ -293,7 +293,7 @@ def _stage(
     ready = [b for b, nodes in waiting.items() if not nodes]
 
     def write(kind: Kind, nodes: list[fx.Node], known: SegmentWriter | None = None) -> SegmentWriter:
-        writer = SegmentWriter(program, parts, stage, kind, plan.recompute, gathered, known)
+        writer = SegmentWriter(program, parts, stage, kind, plan.recomputed, gathered, known)
         for node in nodes:
             writer.emit(node)
             for bucket in [b for b in buckets if node in waiting[b]]:

@@ -16,7 +16,7 @@ start_losses = unbound("start_losses")
 wait_losses = unbound("wait_losses")
 
 # Of gradients: those of the other buckets of one rank are added to a bucket's, or become the same; a bucket's are summed
-# over the stages that share its parameters; the data-parallel ranks sum them, and may keep a part each.
+# over the stages that share its parameters; the ranks with terms of them sum them, and may keep a part each.
 add_grads = unbound("add_grads")
 copy_grads = unbound("copy_grads")
 sum_over_stages = unbound("sum_over_stages")
@@ -28,9 +28,9 @@ squared_norm = unbound("squared_norm")
 sum_over_ranks = unbound("sum_over_ranks")
 update_parameters = unbound("update_parameters")
 
-# In a step of several updates, of the buckets of one stage: go on with a copy of the weights, since microbatches in flight
-# need them as they were; and the update, by the mean loss of some of the microbatches. At the end of such a step: the
-# mean of the squares of the norms of all updates, and what the step reports.
+# In a step of several updates, of the buckets of one stage: go on with a copy of the weights, since microbatches in
+# flight need them as they were; and the update, by the mean loss of some of the microbatches. At the end of such a
+# step: the mean of the squares of the norms of all updates, and what the step reports.
 keep_weights = unbound("keep_weights")
 update_stage = unbound("update_stage")
 mean_squared_norm = unbound("mean_squared_norm")

@@ -16,11 +16,39 @@ from trainyard.job.lower import ops
 from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import DATA, Plan
+from trainyard.job.plan import Axes, Plan
 from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of
 
-EVERYONE = "all ranks"
+
+class Group(NamedTuple):
+    """Who takes part in a message.
+
+    Attributes
+    ----------
+    axes : of one pipeline rank, the ranks that differ on these axes only.
+    stages : of the pipeline ranks with these stages, the ranks that are at the same place of their meshes.
+    """
+
+    axes: Axes = ()
+    stages: tuple[int, ...] = ()
+
+    def members(self, plan: Plan, pipeline: int) -> list[tuple[int, ...]]:
+        """The groups of a pipeline rank, which send at the same time; one of all ranks where nothing is named."""
+        if self.axes:
+            return plan.groups(self.axes, pipeline)
+        if self.stages:
+            return plan.groups_across(self.pipelines(plan))
+        return [tuple(range(plan.num_ranks))]
+
+    def pipelines(self, plan: Plan) -> tuple[int, ...]:
+        """The pipeline ranks that send to each other; none where each sends for itself."""
+        if self.axes:
+            return ()
+        return plan.schedule.ranks_with(self.stages) or tuple(range(plan.pipeline))
+
+
+EVERYONE = Group()
 UPDATE = "update"
 
 Until = Literal["message", "wait", "update", "backward"]
@@ -46,13 +74,13 @@ class Message:
     Attributes
     ----------
     kind : as `collective_cost` names it.
-    group : the axis of the mesh along which the ranks differ, the stages that take part, or ``EVERYONE``.
+    group : who takes part.
     num_bytes : as `collective_cost` counts them.
     about : what it moves; it tells messages of one group apart.
     """
 
     kind: str
-    group: str | tuple[int, ...]
+    group: Group
     num_bytes: int
     about: str
 
@@ -115,10 +143,6 @@ class RankContext:
     library: Library
     is_first: bool = False
     is_last: bool = False
-
-    def size(self, axis: str) -> int:
-        """Ranks along an axis."""
-        return self.plan.data if axis == DATA else self.plan.tensor
 
     def bucket(self, node: fx.Node) -> Bucket:
         """The bucket that an op names."""
@@ -184,7 +208,7 @@ def _start_reduce_scatter(node: fx.Node, context: RankContext) -> Signature:
 def _start_all_to_all(node: fx.Node, context: RankContext) -> Signature:
     given, _ = _given_and_made(node)
     if spmd.reads_operand(node):
-        whole = given * context.size(str(node.args[1]))
+        whole = given * context.plan.mesh.size(str(node.args[1]))
         gather = _start_collective(node, "all_gather", whole, held=[context.staged(whole)])
         return replace(gather, result_bytes=whole)
     return _start_collective(node, "all_to_all", given, _copies(node, given), [Held(given, "wait")])
@@ -193,7 +217,7 @@ def _start_all_to_all(node: fx.Node, context: RankContext) -> Signature:
 def _start_collective(
     node: fx.Node, kind: str, num_bytes: int, copies: tuple[BufferPass, ...] = (), held: Sequence[Held] = ()
 ) -> Signature:
-    message = Message(kind, str(node.args[1]), num_bytes, node.name)
+    message = Message(kind, Group((str(node.args[1]),)), num_bytes, node.name)
     taken = tuple(h for h in held if h.num_bytes)
     return Signature(copies, message, node.name, held=taken, is_waited_here=True)
 
@@ -213,7 +237,7 @@ def _gather_params(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
     passes = (BufferPass("copy", bucket.share, bucket.element_bytes),) if converted else ()
-    message = Message("all_gather", DATA, whole, bucket.name)
+    message = Message("all_gather", Group(bucket.summed_over), whole, bucket.name)
     scratch = converted + context.staged(whole).num_bytes
     return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
 
@@ -224,7 +248,7 @@ def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
         passes = (BufferPass("accumulate", bucket.share), BufferPass("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
         held = (Held(flat_and_part, "wait"), context.staged(4 * bucket.num_elements))
-        message = Message("reduce_scatter", DATA, 4 * bucket.num_elements, bucket.name)
+        message = Message("reduce_scatter", Group(bucket.summed_over), 4 * bucket.num_elements, bucket.name)
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     converted = 0 if context.plan.dtype == "float32" else 4 * sum(bucket.sizes)
@@ -240,9 +264,9 @@ def _start_reduction(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
     if bucket.num_shards == 1:
-        message, held = Message("all_reduce", DATA, num_bytes, bucket.name), ()
+        message, held = Message("all_reduce", Group(bucket.summed_over), num_bytes, bucket.name), ()
         return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
-    message = Message("reduce_scatter", DATA, num_bytes, bucket.name)
+    message = Message("reduce_scatter", Group(bucket.summed_over), num_bytes, bucket.name)
     parts = (Held(4 * bucket.share, "update"), context.staged(num_bytes))
     return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
 
@@ -273,7 +297,9 @@ def _to_everyone(context: RankContext, num_bytes: int, about: str) -> Message | 
 def _sum_over_stages(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
-    return Signature(message=Message("all_reduce", bucket.stages, num_bytes, ", ".join(bucket.paths)))
+    return Signature(
+        message=Message("all_reduce", Group(stages=bucket.stages), num_bytes, ", ".join(bucket.paths))
+    )
 
 
 def _squared_norm(node: fx.Node, context: RankContext) -> Signature:
@@ -303,7 +329,9 @@ def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
 def _start_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     copied = BufferPass("copy", bucket.share, bucket.element_bytes)
-    message = Message("all_gather", DATA, bucket.num_elements * bucket.element_bytes, bucket.name)
+    message = Message(
+        "all_gather", Group(bucket.summed_over), bucket.num_elements * bucket.element_bytes, bucket.name
+    )
     held = (Held(bucket.share * bucket.element_bytes, "wait"),)
     return Signature((copied,), message, f"weights of {bucket.name}", held=held)
 

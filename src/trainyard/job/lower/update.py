@@ -75,7 +75,7 @@ def write_stage_update(plan: Plan, update: StageUpdate, buckets: Sequence[Bucket
     for bucket in buckets:
         if len(bucket.pipeline_ranks) > 1:
             _call(graph, ops.sum_over_stages, bucket.name, bucket.stages)
-    norm = _call(graph, ops.squared_norm, names, tuple(b.num_copies for b in buckets))
+    norm = _call(graph, ops.squared_norm, names, tuple(b.num_holders for b in buckets))
     if not update.in_place:
         _call(graph, ops.keep_weights, names)
     # Gradients are terms of the mean over all microbatches of the step.
@@ -150,7 +150,7 @@ def _sum_shared(graph: fx.Graph, plan: Plan, same: Sequence[Bucket]) -> None:
 def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
     graph = fx.Graph()
     names = tuple(b.name for b in buckets)
-    holders = tuple(b.num_copies * (plan.data if b.reduced and b.num_shards == 1 else 1) for b in buckets)
+    holders = tuple(b.num_holders for b in buckets)
     every_rank_has_all = plan.pipeline == 1 and all(count == plan.num_ranks for count in holders)
     norm = _call(graph, ops.squared_norm, names, (1,) * len(names) if every_rank_has_all else holders)
     if plan.num_ranks > 1 and not every_rank_has_all:

@@ -17,10 +17,10 @@ from trainyard.cost.ops import is_view
 from trainyard.job.lower.calls import Call, Delivery, ends_of, is_handed_over
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
-from trainyard.job.lower.signatures import EVERYONE, RankContext, rank_context, signature
+from trainyard.job.lower.signatures import RankContext, rank_context, signature
 from trainyard.job.lower.verify_stage_updates import check_stage_updates
 from trainyard.job.lower.verify_update import LoweringError, check_update
-from trainyard.job.plan import DATA, Plan
+from trainyard.job.plan import Plan
 from trainyard.program import spmd
 from trainyard.program.program import tensor_of
 
@@ -175,7 +175,8 @@ def _check_collectives(segment: Segment, plan: Plan) -> None:
     for node in segment.graph.nodes:
         if node.target not in spmd.STARTS.values():
             continue
-        axis, size = node.args[1], plan.data if node.args[1] == DATA else plan.tensor
+        axis = str(node.args[1])
+        size = plan.mesh.size(axis)
         shape = list(tensor_of(node.all_input_nodes[0]).shape)
         if node.target is spmd.start_all_gather:
             shape[node.args[2]] *= size
@@ -311,16 +312,13 @@ def _check_deliveries(lowered: Lowered) -> None:
 def _check_joint_messages(lowered: Lowered) -> None:
     """Pipeline ranks that send to each other in updates do it in one order."""
     found: dict[tuple[int, ...], dict[int, list[tuple[str, int, str]]]] = {}
-    schedule = lowered.plan.schedule
     for rank in range(lowered.plan.pipeline):
         context = rank_context(lowered, rank)
         for node in lowered.update_nodes(rank):
             message = signature(node, context).message
-            if message is None or (isinstance(message.group, str) and message.group != EVERYONE):
+            if message is None or message.group.axes:
                 continue
-            everyone = range(lowered.plan.pipeline)
-            ranks = everyone if isinstance(message.group, str) else schedule.ranks_with(message.group)
-            of_group = found.setdefault(tuple(ranks), {})
+            of_group = found.setdefault(message.group.pipelines(lowered.plan), {})
             of_group.setdefault(rank, []).append((message.kind, message.num_bytes, message.about))
     for group, by_rank in found.items():
         if set(by_rank) != set(group) or any(said != by_rank[group[0]] for said in by_rank.values()):

@@ -113,11 +113,11 @@ def _check_ops(
 ) -> None:
     """Gradients are summed over the ranks of the stage, and its parameters updated, in this order and once."""
     names = tuple(b.name for b in buckets)
-    copies = tuple(b.num_copies for b in buckets)
+    holders = tuple(b.num_holders for b in buckets)
     norm = next((n for n in nodes if n.target is ops.squared_norm), None)
     wanted: list[tuple[Any, ...]] = [(ops.finish_accumulation, names)]
     wanted += [(ops.sum_over_stages, b.name, b.stages) for b in buckets if len(b.pipeline_ranks) > 1]
-    wanted += [(ops.squared_norm, names, copies)]
+    wanted += [(ops.squared_norm, names, holders)]
     wanted += [] if in_place else [(ops.keep_weights, names)]
     wanted += [(ops.update_stage, names, norm, share)]
     wanted += [(ops.convert_weights, name) for name in names if dtype != "float32"]

@@ -44,7 +44,7 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
 
 
 class _Gradients:
-    """Follows what the gradients of every bucket are: of which stages the sum, and whether of all data-parallel ranks."""
+    """Follows what the gradients of every bucket are: of which stages the sum, and whether of all ranks with terms."""
 
     def __init__(self, plan: Plan, buckets: dict[str, Bucket], where: str) -> None:
         self.plan, self.buckets, self.where = plan, buckets, where
@@ -91,7 +91,7 @@ class _Gradients:
                 )
             if bucket.reduced != (name in self.reduced):
                 raise LoweringError(
-                    f"{self.where}: gradients of {name} are not summed over the data-parallel ranks"
+                    f"{self.where}: gradients of {name} are not summed over the ranks that have terms of them"
                 )
 
     def _need(self, node: fx.Node, is_right: bool, otherwise: str) -> None:
@@ -144,7 +144,7 @@ def _check_parameters(nodes: list[fx.Node], plan: Plan, buckets: list[Bucket], w
     for node in (norm, update):
         if node.args[0] != names:
             raise LoweringError(f"{where}: {node.name} is not of all gradients of the rank, once each")
-    holders = tuple(b.num_copies * (plan.data if b.reduced and b.num_shards == 1 else 1) for b in buckets)
+    holders = tuple(b.num_holders for b in buckets)
     summed = by_op.get(ops.sum_over_ranks)
     if summed is None:
         # One rank, or each has all, so that what it finds is the norm.
@@ -165,7 +165,7 @@ def _check_weights(nodes: list[fx.Node], plan: Plan, buckets: dict[str, Bucket],
     for name, bucket in buckets.items():
         if bucket.num_shards == 1:
             wanted += [("convert_weights", name)] if plan.dtype != "float32" else []
-        elif plan.zero_stage < 3:
+        elif not bucket.parameters_shared:
             wanted += [("start_weights", name), ("wait_weights", name)]
     if found != sorted(wanted):
         wrong = sorted(set(found) ^ set(wanted)) or [f for f in found if found.count(f) > 1]

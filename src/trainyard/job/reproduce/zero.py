@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.job.model_state import ADAM_MIXED, model_state_bytes
+from trainyard.job.strategies.parallel.zero import DIVIDED
 from trainyard.published import PaperTable, Row
 
 TABLE_1: tuple[tuple[float, int, tuple[float, float, float]], ...] = (
@@ -30,7 +31,7 @@ TABLE_1: tuple[tuple[float, int, tuple[float, float, float]], ...] = (
 def _rows() -> Iterator[Row]:
     for params, ranks, gigabytes in TABLE_1:
         for stage, paper in zip((1, 2, 3), gigabytes, strict=True):
-            ours = model_state_bytes(params, ADAM_MIXED, zero_stage=stage, num_ranks=ranks) / 1e9
+            ours = model_state_bytes(params, ADAM_MIXED, divided=DIVIDED[stage], num_ranks=ranks) / 1e9
             yield Row(f"{params / 1e9:g}B parameters, {ranks} ranks, stage {stage}", paper, ours)
 
 

@@ -1,11 +1,11 @@
 """The task graph of a step: one device per pipeline rank, its actions in schedule order, then the optimizer.
 
-Data- and tensor-parallel peers do the same at the same time, so one rank stands for them.
+The ranks of a mesh do the same at the same time, so one stands for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
 from trainyard.job.simulation.prices import Prices
-from trainyard.job.simulation.template import ALONG_TENSOR, LANES, Template
+from trainyard.job.simulation.template import Template, lanes_of
 
 Ints = NDArray[np.int64]
 
@@ -109,6 +109,7 @@ class Assembly:
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
+        self.lane_names = lanes_of(self.plan)
         # The place of the call before which each delivery is posted.
         self.posted = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.posts}
         self.position = {a: i for actions in self.plan.schedule.actions for i, a in enumerate(actions)}
@@ -121,13 +122,13 @@ class Assembly:
         num_cores = self.cluster.num_cores
         shared = num_cores is not None
         # A representative has the share of the cores that its peers leave it.
-        cores = (num_cores or 0) / (self.plan.data * self.plan.tensor)
+        cores = (num_cores or 0) / self.plan.mesh.num_ranks
         machine = builder.add_link("cores", cores * _UNITS_PER_S) if shared else -1
         threads = max(1, (num_cores or 1) // self.plan.num_ranks)
         for rank in range(self.plan.pipeline):
             device = builder.add_device(f"pipeline rank {rank}", sum(base[rank].values()))
             resources, links, units = {}, {}, {}
-            for lane in LANES if self.plan.tensor > 1 else (name for name in LANES if name != ALONG_TENSOR):
+            for lane in self.lane_names:
                 kind = "compute" if lane == "compute" else "communication"
                 resources[lane] = builder.add_resource(f"rank {rank} {lane}", device, kind)  # type: ignore[arg-type]
                 if shared:
@@ -200,7 +201,7 @@ class Assembly:
         templates = templates if before is None else [before, *templates]
         sizes = np.array([len(t.seconds) for t in templates], np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-        columns = {id(t): _Columns.of(t, builder) for t in templates}
+        columns = {id(t): _Columns.of(t, builder, self.lane_names) for t in templates}
         rows = [columns[id(t)] for t in templates]
         seconds = np.concatenate([r.seconds for r in rows])
         waits_for = np.concatenate([r.waits_for for r in rows])
@@ -215,7 +216,7 @@ class Assembly:
             lane = np.concatenate([r.lane for r in rows])
             for i in np.unique(lane[~compute]):
                 own = ~compute & (lane == i)
-                ids[own] = self.add_work(rank, LANES[i], seconds[own], label[own], category[own])
+                ids[own] = self.add_work(rank, self.lane_names[i], seconds[own], label[own], category[own])
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self._add_started(rank, templates, starts, ids)
             waits = [np.array(t.dependencies, np.int64).reshape(-1, 2) for t in templates]
@@ -344,11 +345,11 @@ class _Columns:
     label: Ints
 
     @classmethod
-    def of(cls, template: Template, builder: TaskGraphBuilder) -> _Columns:
+    def of(cls, template: Template, builder: TaskGraphBuilder, lanes: Sequence[str]) -> _Columns:
         return cls(
             np.array(template.seconds),
             np.array(template.waits_for, np.int64),
-            np.array([LANES.index(name) for name in template.lane], np.int64),
+            np.array([lanes.index(name) for name in template.lane], np.int64),
             np.array([builder.category(c) for c in template.category], np.int64),
             np.array([builder.label(name) for name in template.label], np.int64),
         )

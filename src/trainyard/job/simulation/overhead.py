@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from torch import fx
@@ -16,34 +16,31 @@ from trainyard.cost.overhead import (
 from trainyard.hardware.cluster import Cluster
 from trainyard.job.lower.calls import rank_pairs
 from trainyard.job.lower.lower import Lowered
-from trainyard.job.lower.signatures import EVERYONE, Message, has_signature, rank_context, signature
-from trainyard.job.plan import DATA, PIPELINE, TENSOR, Plan
+from trainyard.job.lower.signatures import Group, Message, has_signature, rank_context, signature
+from trainyard.job.plan import PIPELINE, Plan
 
 _WITHIN_A_STEP = ("activations", "temporaries", "communication")
-
-MessageGroup = str | tuple[int, ...]
 
 
 def smallest_device(plan: Plan, cluster: Cluster, pipeline: int) -> int:
     """The first of the ranks that stand for a pipeline rank on whose device a plan may use least."""
-    per_rank = plan.data * plan.tensor
-    ranks = range(pipeline * per_rank, (pipeline + 1) * per_rank)
-    return min(ranks, key=lambda rank: cluster.devices[rank].usable_bytes)
+    return min(plan.ranks(pipeline), key=lambda rank: cluster.devices[rank].usable_bytes)
 
 
 def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
     """The groups in which a rank of a plan communicates, each with its own communicator in a process."""
     plan = lowered.plan
-    at = plan.coordinate(rank)
-    pipeline = at[PIPELINE]
-    kinds: dict[MessageGroup, set[str]] = {}
+    pipeline = plan.coordinate(rank)[PIPELINE]
+    kinds: dict[Group, set[str]] = {}
     for message in _messages(lowered, pipeline):
         kinds.setdefault(message.group, set()).add(message.kind)
-    found = [Communicator(_members(plan, group, at), frozenset(names)) for group, names in kinds.items()]
+    found = [
+        Communicator(_own(rank, group.members(plan, pipeline)), frozenset(names))
+        for group, names in kinds.items()
+    ]
     pairs = {pair for t in lowered.transfers for pair in rank_pairs(plan.schedule, t)}
     for pair in sorted(p for p in pairs if p[0] != p[1] and pipeline in p):
-        ranks = tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pair)
-        found.append(Communicator(ranks, frozenset({"send"})))
+        found.append(Communicator(_own(rank, plan.groups_across(pair)), frozenset({"send"})))
     return tuple(c for c in found if len(c.ranks) > 1)
 
 
@@ -61,14 +58,8 @@ def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
             yield message
 
 
-def _members(plan: Plan, group: MessageGroup, at: Mapping[str, int]) -> tuple[int, ...]:
-    if group == EVERYONE:
-        return tuple(range(plan.num_ranks))
-    if isinstance(group, tuple):
-        pipelines = plan.schedule.ranks_with(group)
-        return tuple(plan.rank_at(p, at[DATA], at[TENSOR]) for p in pipelines)
-    size = plan.data if group == DATA else plan.tensor
-    return tuple(plan.rank_at(**{**at, group: index}) for index in range(size))
+def _own(rank: int, groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return next(group for group in groups if rank in group)
 
 
 def overhead_by_kind(

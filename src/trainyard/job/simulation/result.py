@@ -16,8 +16,8 @@ _GIB = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """One step of a plan in time and memory. Tuples have one entry per pipeline rank; all its data- and
-    tensor-parallel peers are alike.
+    """One step of a plan in time and memory. Tuples have one entry per pipeline rank; all ranks of its mesh are
+    alike.
 
     Attributes
     ----------
@@ -122,10 +122,10 @@ class Simulation:
 
 
 _REMEDIES = {
-    "parameters": "Cut the model further (tensor, pipeline, or ZeRO stage 3).",
+    "parameters": "Cut the model further, or divide parameters over ranks (zero).",
     "older weights": "Take fewer stages, or a schedule that updates when fewer microbatches are in flight.",
-    "gradients": "Cut the model further, or share gradients (ZeRO stage 2).",
-    "optimizer": "Cut the model further, or share optimizer state (ZeRO stage 1).",
+    "gradients": "Cut the model further, or divide gradients over ranks (zero).",
+    "optimizer": "Cut the model further, or divide optimizer state over ranks (zero).",
     "activations": "Recompute, take smaller microbatches, or another schedule.",
     "temporaries": "Take smaller microbatches, or cut the ops (tensor).",
     "communication": "Take smaller buckets or fewer microbatches in flight.",

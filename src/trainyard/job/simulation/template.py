@@ -12,15 +12,22 @@ from trainyard.cost.memory import GraphMemory
 from trainyard.cost.ops import is_free
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Message, RankContext, Signature, Until, has_signature, signature
-from trainyard.job.plan import TENSOR
+from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices
 from trainyard.program import spmd
 from trainyard.program.nodes import address
 
-ALONG_TENSOR = "tensor communication"
-LANES = ("compute", "communication", ALONG_TENSOR, "up", "down")
-"""What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
+
+def lanes_of(plan: Plan) -> tuple[str, ...]:
+    """What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
+    axes = (axis for axis, size in plan.mesh.sizes if size > 1 and axis not in plan.state.summed_over)
+    return ("compute", "communication", *(f"{axis} communication" for axis in axes), "up", "down")
+
+
+def _lane(message: Message, plan: Plan) -> str:
+    axes = set(message.group.axes) - set(plan.state.summed_over)
+    return f"{min(axes)} communication" if axes else "communication"
 
 
 class Started(NamedTuple):
@@ -51,7 +58,7 @@ class Template:
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
-    lane : of `LANES`.
+    lane : of `lanes_of` the plan.
     started : messages that a later action or the end of the step waits for, in order.
     dependencies : pairs of a message and the task of the compute stream that waits for it.
     kept_until_update : bytes that are let go when parameters are updated.
@@ -242,7 +249,7 @@ class _Writer:
             self._add_compute(0.0, self._category(None))
         before = self.last_compute
         sent = self._sent(node, message)
-        lane = ALONG_TENSOR if message.group == TENSOR else "communication"
+        lane = _lane(message, self.prices.plan)
         task = self.template.add(self._seconds(message), message.kind, waits_for=before, lane=lane, **sent)
         held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
         at_once = held["message"] + held["update"]

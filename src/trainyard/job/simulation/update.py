@@ -9,10 +9,10 @@ from torch import fx
 from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import OLDER_WEIGHTS, Effect
-from trainyard.job.simulation.prices import Group, Prices
+from trainyard.job.simulation.prices import Prices, Ranks
 from trainyard.job.simulation.template import Template
 
-Together = dict[tuple[Group, str, int], list[tuple[int, int]]]
+Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]
 """Messages of several pipeline ranks: the task before and its own, on each of them. By the ranks, what the message is
 about, and the version of the weights that is updated, -1 at the end of the step."""
 
@@ -71,9 +71,8 @@ def _add(
     if does.message is not None:
         ready = assembly.tail[rank]
         task = _send(assembly, prices, rank, does, does.message)
-        group = prices.pipeline_ranks(does.message)
-        if group is not None:
-            together.setdefault((group, does.message.about, -1), []).append((ready, task))
+        if pipelines := does.message.group.pipelines(prices.plan):
+            together.setdefault((pipelines, does.message.about, -1), []).append((ready, task))
 
 
 def _name(node: fx.Node) -> str:

@@ -4,7 +4,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.job.plan import DATA, TENSOR
 from trainyard.job.run.checkpoint.boxes import boxes
 from trainyard.program.placement import REPLICATE, Shard
 from trainyard.program.spmd import take_part
@@ -12,11 +11,11 @@ from trainyard.program.spmd import take_part
 
 @st.composite
 def layouts(draw):
-    sizes = {DATA: draw(st.integers(1, 3)), TENSOR: draw(st.integers(1, 3))}
+    sizes = {"data": draw(st.integers(1, 3)), "tensor": draw(st.integers(1, 3))}
     num_dims = draw(st.integers(1, 3))
     shape = [draw(st.integers(1, 2)) for _ in range(num_dims)]
     placements = {}
-    for axis in (TENSOR, DATA):
+    for axis in ("tensor", "data"):
         if draw(st.booleans()):
             placement = Shard(draw(st.integers(0, num_dims - 1)), draw(st.integers(1, 3)))
             shape[placement.dim] *= placement.blocks * sizes[axis]
@@ -31,11 +30,11 @@ def test_boxes_tile_the_whole_and_match_the_parts(layout):
     shape, placements, sizes = layout
     whole = torch.arange(torch.Size(shape).numel()).view(shape)
     counts = torch.zeros(shape, dtype=torch.int64)
-    for data in range(sizes[DATA]):
-        for tensor in range(sizes[TENSOR]):
-            index = {DATA: data, TENSOR: tensor}
+    for data in range(sizes["data"]):
+        for tensor in range(sizes["tensor"]):
+            index = {"data": data, "tensor": tensor}
             part = whole
-            for axis in (DATA, TENSOR):
+            for axis in ("data", "tensor"):
                 cut = placements[axis]
                 if isinstance(cut, Shard):
                     part = take_part(part, index[axis], cut.dim, cut.blocks, sizes[axis])
@@ -47,6 +46,6 @@ def test_boxes_tile_the_whole_and_match_the_parts(layout):
                 box.of(covered).add_(1)
             assert torch.all(covered == 1)
     copies = 1
-    for axis in (DATA, TENSOR):
+    for axis in ("data", "tensor"):
         copies *= 1 if isinstance(placements[axis], Shard) else sizes[axis]
     assert torch.all(counts == copies)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.plan import Traffic
 from trainyard.job.run.config import RankStep, Work
 from trainyard.job.run.processes.fork_server import WorkerError, run_ranks
 from trainyard.job.run.processes.worker import Ready, prepare, train_rank
@@ -55,7 +56,7 @@ def _train(rank: int, unlike: str) -> list[float]:
     elif unlike == "seed":
         work = replace(work, config=replace(work.config, seed=other))
     elif unlike == "plan":
-        work = replace(work, plan=replace(plan, bucket_bytes=40_000 + other))
+        work = replace(work, plan=replace(plan, traffic=Traffic(40_000 + other)))
     elif unlike == "steps":
         work = replace(work, config=replace(work.config, steps=2 + other))
     elif unlike == "learning rate":

@@ -8,7 +8,6 @@ from itertools import product
 
 import torch
 
-from trainyard.job.plan import DATA, TENSOR
 from trainyard.program.placement import Placement, Shard
 
 
@@ -43,12 +42,12 @@ def boxes(
     Parameters
     ----------
     shape : of the whole tensor.
-    placements : by mesh axis; the data axis cuts first, then the tensor axis.
-    index, size : the rank's index on each axis, and the axis's number of ranks.
+    placements : by mesh axis.
+    index, size : the rank's index on each axis, and the axis's number of ranks. Axes cut in the order of ``size``.
     """
     # Per dimension, the runs (start, length) of the whole tensor that the part holds, in its own order.
     runs = [[(0, n)] for n in shape]
-    for axis in (DATA, TENSOR):
+    for axis in size:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
             runs[placement.dim] = _cut(runs[placement.dim], placement.blocks, index[axis], size[axis])

@@ -1,6 +1,6 @@
 """Snapshot: the state of a run by parameter path and in whole shapes, as the parts that one rank holds.
 
-What is saved says nothing of the plan that it was saved under: ZeRO's flat parts are put together first, a part
+What is saved says nothing of the plan that it was saved under: what is divided is put together first, a part
 of a cut parameter knows where it lies in the whole one, and every element is written by one rank.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.segment import Segment
-from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR
+from trainyard.job.plan import PIPELINE
 from trainyard.job.run.checkpoint.boxes import Box, boxes
 from trainyard.job.run.checkpoint.same_run import BUFFERS, FIELDS, PARAMS
 from trainyard.job.run.step.executor import Executor
@@ -113,7 +113,7 @@ def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
 def _is_writer(executor: Executor, placements: Mapping[str, Placement], position: int) -> bool:
     """Copies are written by one rank, another one for each parameter so that all write about as much."""
     mesh = executor.mesh
-    for axis in (DATA, TENSOR):
+    for axis in mesh.plan.mesh.axes:
         if not isinstance(placements.get(axis), Shard):
             if mesh.index(axis) != position % mesh.size(axis):
                 return False
@@ -148,13 +148,12 @@ def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, 
     mesh = executor.mesh
     part = part.view(1) if part.dim() == 0 else part
     shape = list(part.shape)
-    for axis in (DATA, TENSOR):
+    sizes = dict(mesh.plan.mesh.sizes)
+    for axis in sizes:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
             shape[placement.dim] *= mesh.size(axis)
-    where = {a: mesh.index(a) for a in AXES}
-    sizes = {a: mesh.size(a) for a in AXES}
-    return Part(tuple(shape), part, boxes(tuple(shape), placements, where, sizes))
+    return Part(tuple(shape), part, boxes(tuple(shape), placements, mesh.coordinate, sizes))
 
 
 class Target:

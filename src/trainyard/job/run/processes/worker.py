@@ -92,8 +92,8 @@ def prepare(work: Work, task: Task | None = None) -> Prepared:
         )
     if plan.schedule.has_updates and work.config.on_nonfinite == "skip":
         raise PlanError(
-            f"schedule {plan.schedule.name} updates stages before the loss of a step is known, so the updates of one that "
-            "is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
+            f"schedule {plan.schedule.name} updates stages before the loss of a step is known, so the updates of one "
+            "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
         )
     model = work.build()
     if work.config.checkpoint is not None:

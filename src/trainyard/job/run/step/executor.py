@@ -18,7 +18,7 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
-from trainyard.job.plan import DATA, PIPELINE, TENSOR
+from trainyard.job.plan import PIPELINE
 from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
@@ -68,9 +68,9 @@ class Executor:
     ) -> None:
         plan = lowered.plan
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
-        shared = frozenset(p.stages for p in lowered.params.values() if len(p.stages) > 1 and p.trainable)
-        replicated = {(s,) for s in range(plan.schedule.num_stages) if len(plan.schedule.ranks_of(s)) > 1}
-        self.mesh = Mesh(plan, rank, shared | replicated, lowered.transfers)
+        shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
+        summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
+        self.mesh = Mesh(plan, rank, summed_over, shared, lowered.transfers)
         self.stages = lowered.stages_of(self.mesh.index(PIPELINE))
         self.calls = lowered.calls[self.mesh.index(PIPELINE)]
         self.state = State(
@@ -94,14 +94,7 @@ class Executor:
             for s in self.stages
             for kind, seg in s.segments.items()
         }
-        update = lowered.updates[self.mesh.index(PIPELINE)]
-        self.update = {
-            name: bind(graph_module(graph), self).forward for name, graph in update.routines.items()
-        }
-        self.restored = bind(graph_module(update.restored), self).forward
-        self.stage_updates = {
-            update: bind(graph_module(graph), self).forward for update, graph in lowered.stage_updates.items()
-        }
+        self._bind_updates()
         # Parameters that were updated since, and are needed still, by stage and version; and the present call's.
         self.older: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
         self.version = (0, 0)
@@ -121,6 +114,18 @@ class Executor:
             for kind, segment in s.segments.items()
         }
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
+
+    def _bind_updates(self) -> None:
+        """The functions of the end of a step, of a checkpoint that was read, and of updates between the actions."""
+
+        def function(graph: fx.Graph) -> Callable[[], Any]:
+            return bind(graph_module(graph), self).forward
+
+        end = self.lowered.updates[self.mesh.index(PIPELINE)]
+        self.update = {name: function(graph) for name, graph in end.routines.items()}
+        self.restored = function(end.restored)
+        kinds = {call.update for call in self.calls if call.action.kind == "U"}
+        self.stage_updates = {kind: function(self.lowered.stage_updates[kind]) for kind in kinds}
 
     def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
@@ -377,7 +382,7 @@ class Executor:
     def _weight(self, placements: Mapping[str, Placement]) -> float:
         """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""
         weight = 1.0
-        for axis in (DATA, TENSOR):
+        for axis in self.plan.mesh.axes:
             placement = placements.get(axis)
             if not (isinstance(placement, Partial) and placement.reduction == "sum"):
                 weight /= self.mesh.size(axis)

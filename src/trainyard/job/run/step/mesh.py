@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainyard.job.lower.calls import Transfer, rank_pairs
-from trainyard.job.plan import AXES, DATA, PIPELINE, TENSOR, Plan
+from trainyard.job.plan import PIPELINE, Axes, Plan
 from trainyard.program import spmd
 
 # PyTorch 2.13 renames these two; 2.11 knows only the older names.
@@ -48,6 +47,7 @@ class Mesh:
     ----------
     plan : its axes.
     rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
+    summed_over : sets of axes over which gradients are summed.
     shared_stages : sets of stages whose ranks share a parameter and therefore sum its gradients.
     transfers : what stages send to each other.
     """
@@ -56,46 +56,46 @@ class Mesh:
         self,
         plan: Plan,
         rank: int,
+        summed_over: Iterable[Axes] = (),
         shared_stages: frozenset[tuple[int, ...]] = frozenset(),
         transfers: Iterable[Transfer] = (),
     ) -> None:
         self.plan = plan
         self.rank = rank
         self.coordinate = plan.coordinate(rank)
-        self._sizes = {PIPELINE: plan.pipeline, DATA: plan.data, TENSOR: plan.tensor}
-        self._groups: dict[str, dist.ProcessGroup] = {}
+        self._groups: dict[Axes, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._pair_groups: dict[tuple[int, int], dist.ProcessGroup] = {}
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
-        for axis in (DATA, TENSOR):
-            self._make_axis_groups(axis)
+        alone = {(axis,) for axis, size in plan.mesh.sizes if size > 1}
+        for axes in sorted(alone.union(summed_over) - {()}):
+            self._make_axis_groups(axes)
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
         if dist.get_backend() == "nccl":
             self._make_pair_groups({pair for t in transfers for pair in rank_pairs(plan.schedule, t)})
 
-    def _make_axis_groups(self, axis: str) -> None:
-        if self._sizes[axis] == 1:
-            return
-        others = [a for a in AXES if a != axis]
-        for fixed in product(*(range(self._sizes[a]) for a in others)):
-            where = dict(zip(others, fixed, strict=True))
-            ranks = [self.plan.rank_at(**{**where, axis: i}) for i in range(self._sizes[axis])]
-            group = dist.new_group(ranks)
-            if self.rank in ranks:
-                self._groups[axis] = group
+    def _make_axis_groups(self, axes: Axes) -> None:
+        groups = (group for p in range(self.plan.pipeline) for group in self.plan.groups(axes, p))
+        if (own := self._make_groups(groups)) is not None:
+            self._groups[axes] = own
+
+    def _make_groups(self, groups: Iterable[tuple[int, ...]]) -> dist.ProcessGroup | None:
+        """Make process groups; the one that has this rank."""
+        found = None
+        for ranks in groups:
+            group = dist.new_group(list(ranks))
+            found = group if self.rank in ranks else found
+        return found
 
     def _make_stage_groups(self, stages: tuple[int, ...]) -> None:
         pipeline_ranks = self.plan.schedule.ranks_with(stages)
         if len(pipeline_ranks) == 1:
             return
-        for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
-            ranks = [self.plan.rank_at(p, data, tensor) for p in pipeline_ranks]
-            group = dist.new_group(ranks)
-            if self.rank in ranks:
-                self._stage_groups[stages] = group
+        if (own := self._make_groups(self.plan.groups_across(pipeline_ranks))) is not None:
+            self._stage_groups[stages] = own
 
     def _make_pair_groups(self, pairs: set[tuple[int, int]]) -> None:
         """One group per sender and receiver.
@@ -104,23 +104,20 @@ class Mesh:
         one line: two ranks that each begin by sending would wait for each other for ever.
         """
         for source, target in sorted(pair for pair in pairs if pair[0] != pair[1]):
-            for data, tensor in product(range(self.plan.data), range(self.plan.tensor)):
-                ranks = [self.plan.rank_at(p, data, tensor) for p in (source, target)]
-                group = dist.new_group(ranks)
-                if self.rank in ranks:
-                    self._pair_groups[source, target] = group
+            if (own := self._make_groups(self.plan.groups_across((source, target)))) is not None:
+                self._pair_groups[source, target] = own
 
-    def size(self, axis: str) -> int:
-        """Ranks on an axis."""
-        return self._sizes[axis]
+    def size(self, *axes: str) -> int:
+        """Ranks along some axes together."""
+        return self.plan.mesh.size(*axes)
 
     def index(self, axis: str) -> int:
         """This rank's index on an axis."""
         return self.coordinate[axis]
 
-    def group(self, axis: str) -> dist.ProcessGroup:
-        """The ranks that differ from this one on an axis only."""
-        return self._groups[axis]
+    def group(self, axes: Axes) -> dist.ProcessGroup:
+        """The ranks that differ from this one on some axes only."""
+        return self._groups[axes]
 
     def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
         """This rank and its peers that share a parameter of some stages."""
@@ -150,10 +147,8 @@ class Mesh:
         self.sent_bytes += rounds * whole_bytes * (num_ranks - 1) // num_ranks
 
     def peer(self, stage: int, microbatch: int) -> int:
-        """The rank that runs a stage on a microbatch for the same data and tensor indices."""
-        return self.plan.rank_at(
-            self.plan.schedule.rank_of(stage, microbatch), self.coordinate[DATA], self.coordinate[TENSOR]
-        )
+        """The rank that runs a stage on a microbatch, at this rank's place of the mesh."""
+        return self.plan.rank_at({**self.coordinate, PIPELINE: self.plan.schedule.rank_of(stage, microbatch)})
 
     # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
 
@@ -161,15 +156,15 @@ class Mesh:
         return self.coordinate[axis] * scale
 
     def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Started:
-        n, result = self._sizes[axis], x.clone(memory_format=torch.contiguous_format)
-        work = dist.all_reduce(result, _OPS[reduction], group=self._groups[axis], async_op=True)
+        n, result = self.size(axis), x.clone(memory_format=torch.contiguous_format)
+        work = dist.all_reduce(result, _OPS[reduction], group=self._groups[axis,], async_op=True)
         self.count_sent(result, n, rounds=2)
         return Started(work, result, lambda: result / n if reduction == "avg" else result)
 
     def start_all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
-        n, size = self._sizes[axis], x.shape[dim]
+        n, size = self.size(axis), x.shape[dim]
         parts, sent = x.new_empty((n, *x.shape)), x.contiguous()
-        work = gather_into(parts.flatten(0, 1), sent, group=self._groups[axis], async_op=True)
+        work = gather_into(parts.flatten(0, 1), sent, group=self._groups[axis,], async_op=True)
         self.count_sent(parts, n)
 
         def result() -> torch.Tensor:
@@ -182,18 +177,18 @@ class Mesh:
         return Started(work, sent, result)
 
     def start_reduce_scatter(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
-        n = self._sizes[axis]
+        n = self.size(axis)
         cut: torch.Tensor = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
         parts = cut.movedim(dim + 1, 0).contiguous()
         result = parts.new_empty(parts.shape[1:])
-        work = scatter_from(result, parts.flatten(0, 1), group=self._groups[axis], async_op=True)
+        work = scatter_from(result, parts.flatten(0, 1), group=self._groups[axis,], async_op=True)
         self.count_sent(parts, n)
         return Started(work, parts, lambda: result.flatten(dim, dim + 1))
 
     def start_all_to_all(
         self, x: torch.Tensor, axis: str, dim: int, blocks: int, to_dim: int, to_blocks: int
     ) -> Started:
-        n = self._sizes[axis]
+        n = self.size(axis)
         if dim == to_dim:
             gather = self.start_all_gather(x, axis, dim, blocks)
             return replace(gather, result=lambda: self._own_part(gather.result(), axis, dim, to_blocks))
@@ -202,7 +197,7 @@ class Mesh:
         sent = cut.movedim(to_dim + 1, 0).contiguous()
         received = torch.empty_like(sent)
         work = dist.all_to_all_single(
-            received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis], async_op=True
+            received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis,], async_op=True
         )
         self.count_sent(sent, n)
 
@@ -214,7 +209,7 @@ class Mesh:
         return Started(work, sent, result)
 
     def _own_part(self, whole: torch.Tensor, axis: str, dim: int, blocks: int) -> torch.Tensor:
-        return spmd.take_part(whole, self.index(axis), dim, blocks, self._sizes[axis])
+        return spmd.take_part(whole, self.index(axis), dim, blocks, self.size(axis))
 
     def wait(self, started: Started, *read: torch.Tensor) -> torch.Tensor:
         started.work.wait()

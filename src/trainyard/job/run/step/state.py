@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param
-from trainyard.job.plan import DATA, TENSOR
 from trainyard.job.run.step.mesh import Mesh, gather_into, scatter_from
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.spmd import take_part
@@ -21,8 +20,8 @@ Values = Callable[[str], torch.Tensor]
 
 
 def local_part(value: torch.Tensor, placements: Mapping[str, Placement], mesh: Mesh) -> torch.Tensor:
-    """This rank's part of a whole tensor: cut along the data axis, then along the tensor axis."""
-    for axis in (DATA, TENSOR):
+    """This rank's part of a whole tensor: cut along one axis of the mesh after the other, the outermost first."""
+    for axis in mesh.plan.mesh.axes:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
             value = take_part(value, mesh.index(axis), placement.dim, placement.blocks, mesh.size(axis))
@@ -137,7 +136,7 @@ class State:
 
     def shard_index(self, bucket: Bucket) -> int:
         """Which of a bucket's equal parts this rank keeps."""
-        return self.mesh.index(DATA) if bucket.num_shards > 1 else 0
+        return self.mesh.group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
 
     def _own(self, bucket: Bucket) -> slice:
         """Where a bucket's part of this rank lies."""
@@ -165,7 +164,7 @@ class State:
     def _gather(self, bucket: Bucket, part: torch.Tensor) -> torch.Tensor:
         """A whole bucket; it travels as bytes, since not every type of numbers may travel."""
         flat = torch.empty(bucket.num_elements, dtype=part.dtype, device=part.device)
-        group = self.mesh.group(DATA)
+        group = self.mesh.group(bucket.summed_over)
         gather_into(flat.view(torch.uint8), part.contiguous().view(torch.uint8), group=group)
         return flat
 
@@ -196,7 +195,7 @@ class State:
         flat[sum(state.bucket.sizes) :] = 0
         torch._foreach_copy_(list(state.bucket.views(flat)), grads)
         part = torch.empty_like(state.grads)
-        work = scatter_from(part, flat, group=self.mesh.group(DATA), async_op=True)
+        work = scatter_from(part, flat, group=self.mesh.group(state.bucket.summed_over), async_op=True)
         self.mesh.count_sent(flat, state.bucket.num_shards)
         self.in_flight.append((state, work, part, flat))
 
@@ -210,11 +209,12 @@ class State:
     # What the routines of the update call; see ``trainyard.job.lower.update``.
 
     def start_reduction(self, name: str) -> None:
-        """Sum a bucket's gradients over the data-parallel ranks, each of which may keep a part."""
-        state, group = self.buckets[name], self.mesh.group(DATA)
+        """Sum a bucket's gradients over the ranks that have terms of them, each of which may keep a part."""
+        state = self.buckets[name]
+        group = self.mesh.group(state.bucket.summed_over)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
-            self.mesh.count_sent(state.grads, self.mesh.size(DATA), rounds=2)
+            self.mesh.count_sent(state.grads, state.bucket.num_terms, rounds=2)
             self.pending[name] = (work, None)
         else:
             part = torch.empty_like(state.master)
@@ -284,7 +284,9 @@ class State:
         state = self.buckets[name]
         assert state.weights is not None
         part = state.master.to(self.dtype, copy=True)
-        work = gather_into(state.weights, part, group=self.mesh.group(DATA), async_op=True)
+        work = gather_into(
+            state.weights, part, group=self.mesh.group(state.bucket.summed_over), async_op=True
+        )
         self.mesh.count_sent(state.weights, state.bucket.num_shards)
         self.gathering[name] = (work, part)
 
@@ -296,7 +298,7 @@ class State:
     def local_tensors(self, flats: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Whole local tensors by parameter path, from one flat tensor per bucket of a whole one's size or a part's.
 
-        Collective where a bucket is shared by the data-parallel ranks.
+        Collective where a bucket is divided over ranks.
         """
         found: dict[str, torch.Tensor] = {}
         for name, flat in flats.items():

@@ -76,7 +76,7 @@ def sublinear(*, segments: int | None = None, budget_bytes: float | None = None)
             f"{len(kept) + 1} segments: kept are the activations at {where or 'no op'}; "
             f"{len(again)} ops are recomputed."
         )
-        return replace(plan, recompute=plan.recompute | again, reasons=(*plan.reasons, why))
+        return replace(plan.with_recomputed(again), reasons=(*plan.reasons, why))
 
     return strategy
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.plan import DATA, Plan
-from trainyard.job.remesh import degree_left, resized
+from trainyard.job.plan import Plan, Traffic
+from trainyard.job.remesh import DATA, degree_left, resized
 from trainyard.job.setting import Setting, Strategy
 
 
@@ -36,14 +36,14 @@ def data_parallel(*, degree: int | None = None, bucket_bytes: int = 25 * 2**20) 
     >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
-    >>> apply((("data_parallel", data_parallel()),), setting).data
-    4
+    >>> apply((("data_parallel", data_parallel()),), setting).mesh
+    Mesh(sizes=(('data', 4),))
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
         size = degree_left(setting, plan, DATA, degree)
         plan = resized(setting, plan, data=size)
         why = f"Each of {size} replicas takes {plan.rows_per_microbatch // size} rows of every microbatch."
-        return replace(plan, bucket_bytes=bucket_bytes, reasons=(*plan.reasons, why))
+        return replace(plan, traffic=Traffic(bucket_bytes), reasons=(*plan.reasons, why))
 
     return strategy

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.plan import DATA, Plan, PlanError
-from trainyard.job.remesh import degree_left, resized
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.remesh import DATA, degree_left, resized
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import expert_weights
 
@@ -38,13 +38,13 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("moe-tiny")), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("expert_parallel", expert_parallel()),), setting)
-    >>> str(plan.placements["data"]["blocks.1.experts.up"])
+    >>> str(plan.placements["blocks.1.experts.up"]["data"])
     'S0'
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
-        size = degree if degree is not None or plan.data == 1 else plan.data
-        size = degree_left(setting, plan, DATA, size)
+        known = plan.mesh.size(DATA)
+        size = degree_left(setting, plan, DATA, degree if degree is not None or known == 1 else known)
         if size == 1:
             raise PlanError(
                 f"expert_parallel deals experts out over data-parallel ranks and there is only one on "
@@ -58,8 +58,7 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
                 f"{program.name} has no experts that divide over {size} ranks; expert_parallel needs a mixture of "
                 "experts whose number is a multiple of the data-parallel ranks, such as moe-tiny on 2 or 4"
             )
-        data = {**plan.placements[DATA], **experts}
         why = f"The weights of {len(experts)} expert layers' products are dealt out over {size} ranks."
-        return replace(plan, placements={**plan.placements, DATA: data}, reasons=(*plan.reasons, why))
+        return replace(plan.with_placements(DATA, experts), reasons=(*plan.reasons, why))
 
     return strategy

@@ -16,7 +16,14 @@ from dataclasses import replace
 
 from trainyard.job.balance import balanced_starts
 from trainyard.job.plan import PIPELINE, Plan, microbatches_text
-from trainyard.job.remesh import degree_left, microbatch_program, microbatches_at_most, with_mesh
+from trainyard.job.remesh import (
+    DATA,
+    TENSOR,
+    degree_left,
+    microbatch_program,
+    microbatches_at_most,
+    with_mesh,
+)
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import forward_ops
 
@@ -65,12 +72,12 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
     def strategy(setting: Setting, plan: Plan) -> Plan:
         num_stages = degree_left(setting, plan, PIPELINE, stages)
         count = microbatches_at_most(setting, plan, 4 * num_stages) if microbatches is None else microbatches
-        program = microbatch_program(setting, count, plan.data)
+        program = microbatch_program(setting, count, plan.mesh.size(DATA))
         plan = with_mesh(
             setting,
             plan,
-            data=plan.data,
-            tensor=plan.tensor,
+            data=plan.mesh.size(DATA),
+            tensor=plan.mesh.size(TENSOR),
             pipeline=num_stages,
             num_microbatches=count,
             schedule="gpipe",
@@ -81,6 +88,6 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
             f"{num_stages} stages balanced by time and {microbatches_text(count)} leave "
             f"{100 * bubble_fraction(num_stages, count):.1f}% of a step idle."
         )
-        return replace(plan, recompute=plan.recompute | again, reasons=(*plan.reasons, why))
+        return replace(plan.with_recomputed(again), reasons=(*plan.reasons, why))
 
     return strategy

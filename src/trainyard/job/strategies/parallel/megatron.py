@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from trainyard.job.balance import even_starts, repeated_blocks
 from trainyard.job.model_state import model_state_bytes, num_trained, state_of
-from trainyard.job.plan import TENSOR, Plan, PlanError
-from trainyard.job.remesh import microbatch_program, with_mesh
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.remesh import TENSOR, microbatch_program, with_mesh
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
 from trainyard.program.placement import Placement, Shard
@@ -67,9 +67,9 @@ def megatron(
     --------
     >>> from trainyard import load_model, plan
     >>> plan = plan(load_model("gpt-tiny", 8), "1x4xA100-80G", "megatron(tensor=2, pipeline=2)").plan
-    >>> plan.tensor, plan.pipeline, plan.data, plan.schedule.name
-    (2, 2, 1, 'one_f_one_b')
-    >>> str(plan.placements["tensor"]["blocks.0.attention.qkv.weight"])
+    >>> plan.mesh_text, plan.schedule.name
+    ('2 pipeline x 2 tensor', 'one_f_one_b')
+    >>> str(plan.placements["blocks.0.attention.qkv.weight"]["tensor"])
     'S0/3'
     """
 
@@ -97,10 +97,8 @@ def megatron(
 
 def _with_tensor_axis(plan: Plan, program: Program) -> Plan:
     """The plan with its parameters cut over its tensor axis."""
-    cut, why = tensor_placements(program, plan.tensor)
-    known = plan.placements.get(TENSOR, {})
-    placements = {**plan.placements, TENSOR: {**known, **cut}}
-    return replace(plan, placements=placements, reasons=(*plan.reasons, *why))
+    cut, why = tensor_placements(program, plan.mesh.size(TENSOR))
+    return replace(plan.with_placements(TENSOR, cut), reasons=(*plan.reasons, *why))
 
 
 def tensor_placements(program: Program, num_ranks: int) -> tuple[dict[str, Placement], tuple[str, ...]]:
@@ -250,7 +248,7 @@ def _device_bytes(setting: Setting, degrees: Degrees, microbatch_rows: int | Non
     state = model_state_bytes(
         trained / share,
         state_of(task.dtype, task.optimizer),
-        zero_stage=0,
+        divided=(),
         num_ranks=degrees.data,
         num_frozen=(program.num_params - trained) / share,
     )

@@ -15,7 +15,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from trainyard.job.plan import TENSOR, Plan, PlanError
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.remesh import TENSOR
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import (
     PRODUCTS,
@@ -53,25 +54,27 @@ def sequence_parallel() -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x2xA100-80G"))
     >>> steps = ("megatron", megatron(tensor=2)), ("sequence_parallel", sequence_parallel())
-    >>> str(apply(steps, setting).placements["tensor"]["add_1"])
+    >>> str(apply(steps, setting).placements["add_1"]["tensor"])
     'S1'
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
         program = setting.task.program(plan.rows_per_microbatch)
-        found = tensor_parallel_regions(program, plan.tensor) if plan.tensor > 1 else ()
+        num_ranks = plan.mesh.size(TENSOR)
+        found = tensor_parallel_regions(program, num_ranks) if num_ranks > 1 else ()
         if not found:
             raise PlanError(
                 "sequence_parallel shares what tensor parallelism leaves whole, and this plan has no tensor-parallel "
-                f"blocks (tensor axis of {plan.tensor}); put megatron before it, such as "
+                f"blocks (tensor axis of {num_ranks}); put megatron before it, such as "
                 "megatron(tensor=2)+sequence_parallel"
             )
         stream = _stream(program, found)
-        _check_length(program, stream, plan.tensor)
+        _check_length(program, stream, num_ranks)
         wanted: dict[str, Placement] = {n.name: Shard(_SEQUENCE_DIM) for n in stream}
-        placements = {**plan.placements, TENSOR: {**plan.placements.get(TENSOR, {}), **wanted}}
-        why = f"The residual stream ({len(stream)} tensors) is shared along the sequence by {plan.tensor} ranks."
-        return replace(plan, placements=placements, reasons=(*plan.reasons, why))
+        why = (
+            f"The residual stream ({len(stream)} tensors) is shared along the sequence by {num_ranks} ranks."
+        )
+        return replace(plan.with_placements(TENSOR, wanted), reasons=(*plan.reasons, why))
 
     return strategy
 
@@ -95,7 +98,7 @@ def selective_recompute() -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
     >>> plan = apply((("selective_recompute", selective_recompute()),), setting)
-    >>> {"_softmax", "dropout_1"} <= plan.recompute, "addmm" in plan.recompute
+    >>> {"_softmax", "dropout_1"} <= plan.recomputed, "addmm" in plan.recomputed
     (True, False)
     """
 
@@ -110,7 +113,7 @@ def selective_recompute() -> Strategy:
         why = f"The core of {len(attention)} attention blocks ({len(core)} ops) is recomputed."
         if not core:
             why = f"The fused kernels of {len(attention)} attention blocks keep no scores: nothing is recomputed."
-        return replace(plan, recompute=plan.recompute | core, reasons=(*plan.reasons, why))
+        return replace(plan.with_recomputed(core), reasons=(*plan.reasons, why))
 
     return strategy
 

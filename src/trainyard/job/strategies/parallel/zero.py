@@ -12,15 +12,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.job.model_state import ADAM_MIXED, model_state_bytes, num_trained
-from trainyard.job.plan import DATA, Plan, PlanError
-from trainyard.job.remesh import degree_left, resized
+from trainyard.job.plan import Plan, PlanError
+from trainyard.job.remesh import DATA, degree_left, resized
 from trainyard.job.setting import Setting, Strategy
 
-_SHARED = {
-    1: "optimizer state",
-    2: "optimizer state and gradients",
-    3: "optimizer state, gradients and parameters",
+DIVIDED: dict[int, tuple[str, ...]] = {
+    1: ("optimizer",),
+    2: ("optimizer", "gradients"),
+    3: ("optimizer", "gradients", "parameters"),
 }
+"""What the stages of ZeRO divide."""
 
 
 def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
@@ -52,30 +53,33 @@ def zero(*, stage: int = 2, degree: int | None = None) -> Strategy:
     --------
     >>> from trainyard import load_model, plan
     >>> plan = plan(load_model("gpt-tiny"), "1x4xA100-80G", "zero(stage=3)").plan
-    >>> plan.data, plan.zero_stage
-    (4, 3)
+    >>> str(plan.mesh), plan.state.divided
+    ('4 data', ('optimizer', 'gradients', 'parameters'))
     """
-    if stage not in _SHARED:
+    if stage not in DIVIDED:
         raise PlanError(f"ZeRO has stages 1, 2 and 3, got {stage}; without sharing use data_parallel")
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
-        size = degree if degree is not None or plan.data == 1 else plan.data
-        size = degree_left(setting, plan, DATA, size)
+        known = plan.mesh.size(DATA)
+        size = degree_left(setting, plan, DATA, degree if degree is not None or known == 1 else known)
         if size == 1:
             raise PlanError(
                 f"ZeRO shares model state over data-parallel ranks and there is only one on {setting.cluster.name}; "
                 "use a cluster with more devices, or another strategy's smaller degree"
             )
         plan = resized(setting, plan, data=size)
-        whole, shared = (model_state_bytes(1, ADAM_MIXED, zero_stage=s, num_ranks=size) for s in (0, stage))
+        whole, shared = (
+            model_state_bytes(1, ADAM_MIXED, divided=parts, num_ranks=size) for parts in ((), DIVIDED[stage])
+        )
+        state = plan.state.dividing(DIVIDED[stage])
         why = (
-            f"{size} ranks share {_SHARED[stage]}: in mixed precision with Adam {shared:.3g} bytes per parameter "
-            f"instead of {whole:.3g}."
+            f"{size} ranks divide {state.divided_text} between them: in mixed precision with Adam {shared:.3g} bytes "
+            f"per parameter instead of {whole:.3g}."
         )
         program = setting.task.program(plan.rows_per_microbatch)
         if num_frozen := program.num_params - num_trained(program):
             kept = "their weights are shared, too" if stage == 3 else "every rank keeps all of their weights"
             why += f" {num_frozen:,} parameters are not trained and have neither gradients nor state; {kept}."
-        return replace(plan, zero_stage=stage, reasons=(*plan.reasons, why))
+        return replace(plan, state=state, reasons=(*plan.reasons, why))
 
     return strategy

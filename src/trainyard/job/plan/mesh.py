@@ -1,0 +1,103 @@
+"""Mesh: the named axes along which the devices of a stage lie."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from trainyard.job.plan.errors import require
+
+PIPELINE = "pipeline"
+"""What the stages lie along. It is no axis of a mesh: each stage has a mesh of its own."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks on named axes.
+
+    Attributes
+    ----------
+    sizes : the axes and their numbers of ranks, outermost first: ranks that differ on the last axis only are
+        neighbours. A name says nothing of what the axis divides.
+
+    Examples
+    --------
+    >>> mesh = Mesh.of(data=2, tensor=4)
+    >>> mesh.num_ranks, mesh.coordinate(6), mesh.groups(("data",))[2]
+    (8, {'data': 1, 'tensor': 2}, (2, 6))
+    """
+
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        names = self.axes
+        for name, size in self.sizes:
+            require(
+                _NAME.fullmatch(name) is not None and name != PIPELINE,
+                f"a mesh axis is called {name!r}; a name is a word in small letters, and {PIPELINE} is not an axis of "
+                "a stage's mesh",
+            )
+            require(size >= 1, f"axes have 1 rank or more, got {name} {size}")
+        require(len(set(names)) == len(names), f"an axis is named twice: {', '.join(names)}")
+
+    @classmethod
+    def of(cls, **sizes: int) -> Mesh:
+        """A mesh by its axes, outermost first."""
+        return cls(tuple(sizes.items()))
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes, outermost first."""
+        return tuple(name for name, _ in self.sizes)
+
+    @cached_property
+    def _size(self) -> Mapping[str, int]:
+        return dict(self.sizes)
+
+    @cached_property
+    def num_ranks(self) -> int:
+        """Ranks on all axes together."""
+        return math.prod(size for _, size in self.sizes)
+
+    def size(self, *axes: str) -> int:
+        """Ranks along some axes together; 1 along an axis that the mesh does not have."""
+        return math.prod(self._size.get(axis, 1) for axis in axes)
+
+    def with_sizes(self, **sizes: int) -> Mesh:
+        """The mesh with other sizes of some axes; those that it does not have come innermost."""
+        return Mesh(tuple({**self._size, **sizes}.items()))
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """Where a rank is on each axis."""
+        found: dict[str, int] = {}
+        for name, size in reversed(self.sizes):
+            rank, found[name] = divmod(rank, size)
+        return {name: found[name] for name in self.axes}
+
+    def rank_at(self, coordinate: Mapping[str, int]) -> int:
+        """The rank at a coordinate; other entries of it are left aside."""
+        rank = 0
+        for name, size in self.sizes:
+            rank = rank * size + coordinate[name]
+        return rank
+
+    def groups(self, axes: Iterable[str]) -> list[tuple[int, ...]]:
+        """Sets of ranks that differ on these axes only, and together are all ranks."""
+        along = [name for name in self.axes if name in set(axes)]
+        return [
+            tuple(self.rank_at({**fixed, **own}) for own in self._coordinates(along))
+            for fixed in self._coordinates([name for name in self.axes if name not in along])
+        ]
+
+    def _coordinates(self, axes: list[str]) -> Iterator[dict[str, int]]:
+        for where in product(*(range(self._size[axis]) for axis in axes)):
+            yield dict(zip(axes, where, strict=True))
+
+    def __str__(self) -> str:
+        return " x ".join(f"{size} {name}" for name, size in self.sizes)

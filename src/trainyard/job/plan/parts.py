@@ -1,0 +1,124 @@
+"""The parts of a plan beside its schedule: stages, model state, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from trainyard.job.plan.errors import require
+from trainyard.job.plan.mesh import Mesh
+from trainyard.reading import listed
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive ops of the program, and the ranks that run them.
+
+    Attributes
+    ----------
+    start : address of its first forward op in program order; empty for the first stage.
+    mesh : of its ranks. Stages of one pipeline rank have the same.
+    rows : axes over which the rows of a microbatch are divided, equally.
+    """
+
+    start: str = ""
+    mesh: Mesh = field(default_factory=Mesh)
+    rows: Axes = ()
+
+    def __post_init__(self) -> None:
+        require_axes(self.mesh, self.rows, "rows are divided over")
+
+    @property
+    def num_parts(self) -> int:
+        """Parts into which the rows of a microbatch are divided."""
+        return self.mesh.size(*self.rows)
+
+
+@dataclass(frozen=True)
+class State:
+    """Who keeps the model state. What is divided over no axis, every rank keeps.
+
+    Attributes
+    ----------
+    summed_over : axes over which each rank keeps terms of a gradient, which are summed in buckets: at the end of the
+        step, or with every microbatch where gradients are divided. Over the other axes a gradient is summed within
+        the backward pass.
+    optimizer, gradients, parameters : axes over which optimizer state, gradients and parameters are divided.
+    """
+
+    summed_over: Axes = ()
+    optimizer: Axes = ()
+    gradients: Axes = ()
+    parameters: Axes = ()
+
+    def __post_init__(self) -> None:
+        for name in ("optimizer", "gradients", "parameters"):
+            axes = getattr(self, name)
+            require(
+                axes in ((), self.summed_over),
+                f"{name} {_are(name)} divided over {listed(axes) or 'none'}; what is divided is divided over all axes "
+                f"over which gradients are summed: {listed(self.summed_over) or 'none'}",
+            )
+        for more, less in (("parameters", "gradients"), ("gradients", "optimizer")):
+            require(
+                not getattr(self, more) or bool(getattr(self, less)),
+                f"{more} are divided and {less} {_are(less)} not; what is updated in parts is divided, too",
+            )
+
+    @property
+    def divided_text(self) -> str:
+        """As in ``optimizer state, gradients``."""
+        return listed("optimizer state" if part == "optimizer" else part for part in self.divided)
+
+    def over(self, axes: Axes) -> State:
+        """As it is, but summed and divided over other axes; over none, nothing is divided."""
+        return State(axes).dividing(self.divided if axes else ())
+
+    def dividing(self, parts: Iterable[str]) -> State:
+        """As it is, but with these of optimizer, gradients and parameters divided where gradients are summed."""
+        return State(self.summed_over, **dict.fromkeys(parts, self.summed_over))
+
+    def to_dict(self) -> dict[str, dict[str, list[str]]]:
+        """The text form: for each part of the state the axes, where there are any."""
+        said = {name: {"divided_over": list(getattr(self, name))} for name in self.divided}
+        if self.summed_over:
+            said["gradients"] = {"summed_over": list(self.summed_over), **said.get("gradients", {})}
+        return said
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """What is divided, of optimizer, gradients and parameters."""
+        return tuple(f.name for f in fields(self) if f.name != "summed_over" and getattr(self, f.name))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How messages travel.
+
+    Attributes
+    ----------
+    bucket_bytes : gradients and parameters travel in buckets of about this size.
+    """
+
+    bucket_bytes: int = 25 * 2**20
+
+    def __post_init__(self) -> None:
+        require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
+
+
+def require_axes(mesh: Mesh, axes: Axes, what: str) -> None:
+    """Refuse axes that a mesh does not have.
+
+    Raises
+    ------
+    PlanError
+        If there is one.
+    """
+    unknown = [axis for axis in axes if axis not in mesh.axes]
+    require(not unknown, f"{what} {listed(unknown)}; the mesh has {listed(mesh.axes) or 'no axes'}")
+
+
+def _are(name: str) -> str:
+    return "is" if name == "optimizer" else "are"

@@ -1,0 +1,294 @@
+"""Plan: how one training step runs on a cluster, as one frozen, printable value.
+
+A strategy makes it, the simulator times it, ``validate`` checks it, the lowering turns it into one graph per
+rank. Nothing else passes between those parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.topology import MAX_DEVICES
+from trainyard.job.plan.errors import require
+from trainyard.job.plan.mesh import PIPELINE, Mesh
+from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
+from trainyard.job.schedule import Schedule
+from trainyard.job.schedules import explain_versions, make_schedule
+from trainyard.program.placement import Placement
+from trainyard.reading import listed
+from trainyard.reading.limits import MOST_ROWS
+
+DTYPES = ("float32", "bfloat16", "float16")
+Statistics = Literal["batch", "microbatch"]
+STATISTICS: tuple[Statistics, ...] = get_args(Statistics)
+Fate = Literal["recompute"]
+"""What becomes of a tensor of the forward pass that the backward pass needs, if it is not kept."""
+FATES: tuple[Fate, ...] = get_args(Fate)
+NEEDED = ("model", "fingerprint", "cluster", "num_rows", "schedule", "stages")
+"""What the text form of every plan has."""
+
+_MEANING: dict[Statistics, str] = {
+    "batch": "Same loss as one device.",
+    "microbatch": "Another loss than one device: the rows of a batch depend on each other, each microbatch is computed "
+    "by itself, and the step's loss is the mean of their losses.",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one training step runs.
+
+    Attributes
+    ----------
+    model : name of the captured model. Of one in a Python file it says where that was, and does not run it: see
+        `model_for`.
+    fingerprint : of the program of one microbatch, all of its rows together.
+    cluster : name of the cluster that it was made for.
+    place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
+        holds all of it.
+    num_rows : rows of the batch in one step.
+    schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
+    stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
+    placements : by parameter or input path or by op address, then by mesh axis, what is not left to propagation.
+        Gradients lie as their parameters do, and rows as the stages divide them.
+    tensors : by address of a forward op, what becomes of its result until the backward pass needs it. What is not named
+        is kept. What is computed again takes with it what sharding made of it (a gathered or summed copy).
+    state : who keeps parameters, gradients and optimizer state.
+    traffic : how messages travel.
+    dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
+        running statistics, are kept in their own type.
+    statistics : of what rows that depend on each other (batch statistics, pairs of rows, places of experts) are
+        computed: of the whole ``batch``, so that loss and gradients are those of one device, or of each ``microbatch``
+        by itself, so that the step's loss is the mean of the microbatches' losses.
+    made_by : the strategies, in the order in which they were applied.
+    reasons : why, one sentence each.
+    """
+
+    model: str
+    fingerprint: str
+    cluster: str
+    num_rows: int
+    schedule: Schedule
+    stages: tuple[Stage, ...] = (Stage(),)
+    placements: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    tensors: Mapping[str, Fate] = field(default_factory=dict)
+    state: State = field(default_factory=State)
+    traffic: Traffic = field(default_factory=Traffic)
+    dtype: str = "float32"
+    statistics: Statistics = "batch"
+    made_by: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    place: Cluster | None = None
+
+    def __post_init__(self) -> None:
+        require(1 <= self.num_rows <= MOST_ROWS, f"num_rows is from 1 to {MOST_ROWS:,}, got {self.num_rows}")
+        for what, given, known in (
+            ("dtype", self.dtype, DTYPES),
+            ("statistics", self.statistics, STATISTICS),
+            *(("fate", fate, FATES) for fate in self.tensors.values()),
+        ):
+            require(given in known, f"unknown {what} {given!r}; the known ones are {', '.join(known)}")
+        self._check_stages()
+        require_axes(self.mesh, self.state.summed_over, "gradients are summed over")
+        for name, wanted in self.placements.items():
+            require_axes(self.mesh, tuple(wanted), f"{name!r} is placed on")
+        share = self.num_microbatches * self.stages[0].num_parts
+        require(
+            self.num_rows % share == 0,
+            f"a batch of {self.num_rows} rows cannot be cut into {self.num_microbatches} microbatches of "
+            f"{self.stages[0].num_parts} parts; rows must be a multiple of {share}",
+        )
+
+    def _check_stages(self) -> None:
+        schedule, stages = self.schedule, self.stages
+        require(
+            len(stages) == schedule.num_stages,
+            f"a schedule of {schedule.num_stages} stages needs as many stages in the plan, got {len(stages)}",
+        )
+        require(
+            not stages[0].start and all(s.start for s in stages[1:]),
+            "every stage but the first says with which op it starts, and the first does not",
+        )
+        require(
+            len({(s.mesh, s.rows) for s in stages}) == 1,
+            "stages on unlike meshes cannot be run; give all stages one mesh",
+        )
+        require(
+            self.num_ranks <= MAX_DEVICES,
+            f"{self.mesh_text} are {self.num_ranks:,} ranks; at most {MAX_DEVICES:,} devices are in a cluster",
+        )
+
+    @property
+    def pipeline(self) -> int:
+        """Pipeline ranks: lists of actions in the schedule, each run by the ranks of a mesh."""
+        return self.schedule.num_ranks
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of every stage."""
+        return self.stages[0].mesh
+
+    @property
+    def stage_starts(self) -> tuple[str, ...]:
+        """Addresses of the ops with which the stages but the first begin."""
+        return tuple(stage.start for stage in self.stages[1:])
+
+    @property
+    def num_microbatches(self) -> int:
+        """Parts into which the rows of a step are cut."""
+        return self.schedule.num_microbatches
+
+    @property
+    def rows_per_microbatch(self) -> int:
+        """Rows of one microbatch, on all ranks together."""
+        return self.num_rows // self.num_microbatches
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all stages together."""
+        return self.pipeline * self.mesh.num_ranks
+
+    def ranks(self, pipeline: int) -> range:
+        """The ranks of a pipeline rank."""
+        return range(pipeline * self.mesh.num_ranks, (pipeline + 1) * self.mesh.num_ranks)
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """The pipeline rank of a rank, and where it is on each axis of its mesh."""
+        pipeline, within = divmod(rank, self.mesh.num_ranks)
+        return {PIPELINE: pipeline, **self.mesh.coordinate(within)}
+
+    def rank_at(self, coordinate: Mapping[str, int]) -> int:
+        """The rank at a coordinate."""
+        return self.ranks(coordinate[PIPELINE])[self.mesh.rank_at(coordinate)]
+
+    def groups(self, axes: Axes, pipeline: int) -> list[tuple[int, ...]]:
+        """The ranks of a pipeline rank in groups that differ on some axes only."""
+        ranks = self.ranks(pipeline)
+        return [tuple(ranks[i] for i in group) for group in self.mesh.groups(axes)]
+
+    def groups_across(self, pipelines: Iterable[int]) -> list[tuple[int, ...]]:
+        """Groups of one rank of each of some pipeline ranks, which are at the same place of their meshes."""
+        return list(zip(*map(self.ranks, pipelines), strict=True))
+
+    @property
+    def recomputed(self) -> frozenset[str]:
+        """Addresses of the ops whose results are computed again."""
+        return frozenset(address for address, fate in self.tensors.items() if fate == "recompute")
+
+    def with_recomputed(self, addresses: Iterable[str]) -> Plan:
+        """The plan in which these results are computed again, too."""
+        return replace(self, tensors={**self.tensors, **dict.fromkeys(sorted(addresses), "recompute")})
+
+    def placed_along(self, axis: str) -> dict[str, Placement]:
+        """Placements along one axis."""
+        return {name: wanted[axis] for name, wanted in self.placements.items() if axis in wanted}
+
+    def with_placements(self, axis: str, wanted: Mapping[str, Placement]) -> Plan:
+        """The plan in which these lie so along an axis, too."""
+        more = {name: {**self.placements.get(name, {}), axis: p} for name, p in wanted.items()}
+        return replace(self, placements={**self.placements, **more})
+
+    @property
+    def mesh_text(self) -> str:
+        """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
+        sizes = ((PIPELINE, self.pipeline), *self.mesh.sizes)
+        return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
+
+    def explain(self) -> str:
+        """The plan in sentences."""
+        where = self.cluster if self.place is None else f"{self.cluster} as the plan describes it"
+        num_parts = self.stages[0].num_parts
+        own = f" ({self.rows_per_microbatch // num_parts} on each rank)" if num_parts > 1 else ""
+        parts = [
+            f"{self.model} on {self.num_ranks} ranks of {where}: {self.mesh_text}.",
+            f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
+            f"rows{own}, in {self.dtype}.",
+        ]
+        if self.pipeline > 1:
+            parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
+        summed = self.state.summed_over
+        if self.mesh.size(*summed) > 1:
+            divided = self.state.divided_text
+            kept = f"divide {divided} between them" if divided else "each keep all of the model state"
+            parts.append(f"The ranks along {listed(summed)} sum their gradients, and {kept}.")
+        if self.schedule.has_updates:
+            parts.append(explain_versions(self.schedule))
+        if self.statistics == "microbatch" or not self.schedule.has_updates:
+            parts.append(_MEANING[self.statistics])
+        if self.tensors:
+            parts.append(f"{len(self.tensors)} tensors are recomputed in the backward pass.")
+        return "\n".join((*parts, *self.reasons))
+
+    def to_text(self) -> str:
+        """YAML; ``parse_plan`` reads it back."""
+        return yaml.safe_dump(self._as_dict(), sort_keys=False, width=110)
+
+    def _as_dict(self) -> dict[str, Any]:
+        """What the text form holds; a part that says nothing special is left out."""
+        whole = {
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "cluster": self.cluster if self.place is None else self.place.to_dict(),
+            "num_rows": self.num_rows,
+            "dtype": self.dtype,
+            "statistics": self.statistics,
+            "schedule": _schedule_by_name(self.schedule) or self.schedule.to_text(),
+            "stages": _stages_as_dicts(self.stages),
+            "placements": {n: {a: str(p) for a, p in w.items()} for n, w in self.placements.items()},
+            "tensors": dict(self.tensors),
+            "state": self.state.to_dict(),
+            "traffic": {"bucket_bytes": self.traffic.bucket_bytes} if self.traffic != Traffic() else {},
+            "made_by": list(self.made_by),
+            "reasons": list(self.reasons),
+        }
+        return {name: value for name, value in whole.items() if value or name in NEEDED}
+
+    def save(self, path: Path) -> None:
+        """Write the text form."""
+        path.write_text(self.to_text())
+
+
+def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
+    """A mesh and rows like those of the stage before are not said again."""
+    found: list[dict[str, Any]] = []
+    before = Stage()
+    for stage in stages:
+        said: dict[str, Any] = {"start": stage.start} if stage.start else {}
+        if (stage.mesh, stage.rows) != (before.mesh, before.rows):
+            said |= {"mesh": dict(stage.mesh.sizes), "rows": list(stage.rows)}
+        found.append(said)
+        before = stage
+    return found
+
+
+def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
+    """A published schedule by its four parameters; None for any other list of actions."""
+    per_rank = schedule.num_stages // schedule.num_ranks
+    try:
+        same = make_schedule(schedule.name, schedule.num_ranks, schedule.num_microbatches, per_rank)
+    except ValueError:
+        return None
+    if same != schedule:
+        return None
+    return {
+        "name": schedule.name,
+        "num_ranks": schedule.num_ranks,
+        "num_microbatches": schedule.num_microbatches,
+        "num_stages_per_rank": per_rank,
+    }
+
+
+def microbatches_text(count: int) -> str:
+    """As in ``8 microbatches``."""
+    return "1 microbatch" if count == 1 else f"{count} microbatches"
+
+
+def single_device(model: str, fingerprint: str, cluster: str, num_rows: int) -> Plan:
+    """Everything on one rank, nothing recomputed."""
+    return Plan(model, fingerprint, cluster, num_rows, make_schedule("one_f_one_b", 1, 1))
