@@ -51,12 +51,16 @@ class CollectiveCost:
         Name of the link that bounds it; empty if nothing is sent.
     num_pieces
         Pieces that a chain is cut into; 1 for other algorithms.
+    moving_s
+        Of the seconds those that follow from the number of bytes: for so long it fills the links that bound it. None
+        where the time was measured.
     """
 
     seconds: float
     algorithm: str
     bottleneck: str
     num_pieces: int = 1
+    moving_s: float = 0.0
 
 
 def collective_cost(
@@ -130,7 +134,8 @@ def collective_costs(
         )
         rounds = max(timed, key=lambda each: each.seconds(num_bytes))
         link = cluster.links[rounds.bottleneck(num_bytes)].name
-        return CollectiveCost(launch_s + rounds.seconds(num_bytes), name, link, num_pieces)
+        rounds_s = rounds.seconds(num_bytes)
+        return CollectiveCost(launch_s + rounds_s, name, link, num_pieces, rounds_s - rounds.seconds(0))
 
     return tuple(
         min(

@@ -32,6 +32,7 @@ from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
 from trainyard.job.simulation.prices import Prices
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
+from trainyard.job.simulation.transfers import add_transfers
 from trainyard.job.simulation.update import Together, add_updates, stage_update_template
 from trainyard.program.flops import program_flops
 
@@ -93,7 +94,7 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     together: Together = {}
     for rank, context in enumerate(contexts):
         _add_rank(assembly, prices, rank, memory, context, together)
-    assembly.add_transfers(prices, memory)
+    add_transfers(assembly, prices, memory)
     add_updates(assembly, prices, contexts, together)
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])

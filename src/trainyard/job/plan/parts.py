@@ -28,7 +28,7 @@ class Stage:
     rows: Axes = ()
 
     def __post_init__(self) -> None:
-        require_axes(self.mesh, self.rows, "rows are divided over")
+        require_axes(self.mesh.axes, self.rows, "rows are divided over")
 
     @property
     def num_parts(self) -> int:
@@ -108,16 +108,16 @@ class Traffic:
         require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
 
 
-def require_axes(mesh: Mesh, axes: Axes, what: str) -> None:
-    """Refuse axes that a mesh does not have.
+def require_axes(known: Iterable[str], axes: Iterable[str], what: str) -> None:
+    """Refuse axes that are none of the known ones.
 
     Raises
     ------
     PlanError
         If there is one.
     """
-    unknown = [axis for axis in axes if axis not in mesh.axes]
-    require(not unknown, f"{what} {listed(unknown)}; the mesh has {listed(mesh.axes) or 'no axes'}")
+    unknown = [axis for axis in axes if axis not in known]
+    require(not unknown, f"{what} {listed(unknown)}; the mesh has {listed(known) or 'no axes'}")
 
 
 def _are(name: str) -> str:

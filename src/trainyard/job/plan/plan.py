@@ -6,8 +6,12 @@ rank. Nothing else passes between those parts.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -95,14 +99,16 @@ class Plan:
         ):
             require(given in known, f"unknown {what} {given!r}; the known ones are {', '.join(known)}")
         self._check_stages()
-        require_axes(self.mesh, self.state.summed_over, "gradients are summed over")
+        axes = dict.fromkeys(axis for stage in self.stages for axis in stage.mesh.axes)
+        require_axes(axes, self.state.summed_over, "gradients are summed over")
         for name, wanted in self.placements.items():
-            require_axes(self.mesh, tuple(wanted), f"{name!r} is placed on")
-        share = self.num_microbatches * self.stages[0].num_parts
+            require_axes(axes, wanted, f"{name!r} is placed on")
+        num_parts = math.lcm(*(stage.num_parts for stage in self.stages))
+        share = self.num_microbatches * num_parts
         require(
             self.num_rows % share == 0,
-            f"a batch of {self.num_rows} rows cannot be cut into {self.num_microbatches} microbatches of "
-            f"{self.stages[0].num_parts} parts; rows must be a multiple of {share}",
+            f"a batch of {self.num_rows} rows cannot be cut into {self.num_microbatches} microbatches of {num_parts} "
+            f"parts; rows must be a multiple of {share}",
         )
 
     def _check_stages(self) -> None:
@@ -115,10 +121,12 @@ class Plan:
             not stages[0].start and all(s.start for s in stages[1:]),
             "every stage but the first says with which op it starts, and the first does not",
         )
-        require(
-            len({(s.mesh, s.rows) for s in stages}) == 1,
-            "stages on unlike meshes cannot be run; give all stages one mesh",
-        )
+        for rank in range(schedule.num_ranks):
+            own = {stages[s].mesh for s in schedule.stages_of(rank)}
+            require(
+                len(own) <= 1,
+                f"pipeline rank {rank} runs stages on {len(own)} meshes: {listed(map(str, own))}; give them one mesh",
+            )
         require(
             self.num_ranks <= MAX_DEVICES,
             f"{self.mesh_text} are {self.num_ranks:,} ranks; at most {MAX_DEVICES:,} devices are in a cluster",
@@ -131,8 +139,30 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of every stage."""
+        """The mesh of all stages.
+
+        Raises
+        ------
+        PlanError
+            If they have unlike ones.
+        """
+        meshes = {stage.mesh for stage in self.stages}
+        require(
+            len(meshes) == 1,
+            f"the stages lie on unlike meshes, {listed(map(str, meshes))}, where one mesh is asked for",
+        )
         return self.stages[0].mesh
+
+    @cached_property
+    def meshes(self) -> tuple[Mesh, ...]:
+        """The mesh of each pipeline rank."""
+        schedule = self.schedule
+        own = (schedule.stages_of(rank) for rank in range(schedule.num_ranks))
+        return tuple(self.stages[stages[0]].mesh if stages else Mesh() for stages in own)
+
+    @cached_property
+    def _first_ranks(self) -> tuple[int, ...]:
+        return tuple(accumulate((mesh.num_ranks for mesh in self.meshes), initial=0))
 
     @property
     def stage_starts(self) -> tuple[str, ...]:
@@ -152,28 +182,29 @@ class Plan:
     @property
     def num_ranks(self) -> int:
         """Ranks of all stages together."""
-        return self.pipeline * self.mesh.num_ranks
+        return self._first_ranks[-1]
 
     def ranks(self, pipeline: int) -> range:
         """The ranks of a pipeline rank."""
-        return range(pipeline * self.mesh.num_ranks, (pipeline + 1) * self.mesh.num_ranks)
+        return range(self._first_ranks[pipeline], self._first_ranks[pipeline + 1])
 
     def coordinate(self, rank: int) -> dict[str, int]:
         """The pipeline rank of a rank, and where it is on each axis of its mesh."""
-        pipeline, within = divmod(rank, self.mesh.num_ranks)
-        return {PIPELINE: pipeline, **self.mesh.coordinate(within)}
+        pipeline = bisect_right(self._first_ranks, rank) - 1
+        return {PIPELINE: pipeline, **self.meshes[pipeline].coordinate(rank - self._first_ranks[pipeline])}
 
     def rank_at(self, coordinate: Mapping[str, int]) -> int:
         """The rank at a coordinate."""
-        return self.ranks(coordinate[PIPELINE])[self.mesh.rank_at(coordinate)]
+        pipeline = coordinate[PIPELINE]
+        return self.ranks(pipeline)[self.meshes[pipeline].rank_at(coordinate)]
 
     def groups(self, axes: Axes, pipeline: int) -> list[tuple[int, ...]]:
         """The ranks of a pipeline rank in groups that differ on some axes only."""
         ranks = self.ranks(pipeline)
-        return [tuple(ranks[i] for i in group) for group in self.mesh.groups(axes)]
+        return [tuple(ranks[i] for i in group) for group in self.meshes[pipeline].groups(axes)]
 
     def groups_across(self, pipelines: Iterable[int]) -> list[tuple[int, ...]]:
-        """Groups of one rank of each of some pipeline ranks, which are at the same place of their meshes."""
+        """Groups of one rank of each of some pipeline ranks, which are at the same place of their equal meshes."""
         return list(zip(*map(self.ranks, pipelines), strict=True))
 
     @property
@@ -197,7 +228,9 @@ class Plan:
     @property
     def mesh_text(self) -> str:
         """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
-        sizes = ((PIPELINE, self.pipeline), *self.mesh.sizes)
+        if len(set(self.meshes)) > 1:
+            return " + ".join(str(mesh) or "1" for mesh in self.meshes)
+        sizes = ((PIPELINE, self.pipeline), *self.meshes[0].sizes)
         return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
 
     def explain(self) -> str:
@@ -213,7 +246,7 @@ class Plan:
         if self.pipeline > 1:
             parts.append(f"Schedule {self.schedule.name}, {self.schedule.num_stages} stages.")
         summed = self.state.summed_over
-        if self.mesh.size(*summed) > 1:
+        if any(mesh.size(*summed) > 1 for mesh in self.meshes):
             divided = self.state.divided_text
             kept = f"divide {divided} between them" if divided else "each keep all of the model state"
             parts.append(f"The ranks along {listed(summed)} sum their gradients, and {kept}.")

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.lower.calls import Delivery, Transfer, rank_pairs
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
-from trainyard.job.schedule import Action, Kind
-from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
-from trainyard.job.simulation.prices import Prices
+from trainyard.job.schedule import Action
+from trainyard.job.simulation.memory import MEMORY_KINDS, Effect
+from trainyard.job.simulation.prices import Seconds
 from trainyard.job.simulation.template import Template, lanes_of
 
 Ints = NDArray[np.int64]
@@ -109,6 +108,8 @@ class Assembly:
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
+        # What messages of a pipeline rank share: its links inside of nodes, and those between nodes, out and in.
+        self.links: list[tuple[int, int, int]] = []
         self.lane_names = lanes_of(self.plan)
         # The place of the call before which each delivery is posted.
         self.posted = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.posts}
@@ -138,17 +139,35 @@ class Assembly:
                     own = builder.add_link(f"rank {rank} {lane}", width * _UNITS_PER_S)
                     links[lane], units[lane] = (own, machine), width * _UNITS_PER_S
             self.lanes.append(Lanes(resources, links, units))
+            names = (f"rank {rank} {where}" for where in ("inside nodes", "out of nodes", "into nodes"))
+            within, out, into = (builder.add_link(name, _UNITS_PER_S) for name in names)
+            self.links.append((within, out, into))
 
     def add_work(
-        self, rank: int, lane: str, seconds: NDArray[np.float64], label: Ints | int, category: Ints | int
+        self,
+        rank: int,
+        lane: str,
+        seconds: NDArray[np.float64],
+        label: Ints | int,
+        category: Ints | int,
+        moving_s: NDArray[np.float64] | float = 0.0,
+        links: Ints | None = None,
     ) -> Ints:
-        """Tasks on one lane of a rank; on shared cores they are flows of core-seconds."""
+        """Tasks on one lane of a rank; on shared cores they are flows of core-seconds.
+
+        Parameters
+        ----------
+        moving_s : of the seconds those in which a task fills its ``links``, two for each task, -1 for none.
+        """
         communicates = np.isin(category, [self.builder.category(name) for name in _COMMUNICATION])
         self.work_s[rank] += float(np.where(communicates, 0.0, seconds).sum())
         lanes = self.lanes[rank]
         resources = np.full(len(seconds), lanes.resources[lane])
         if lane not in lanes.links:
-            return self.builder.add_tasks(seconds, resources=resources, label=label, category=category)
+            moving = {} if links is None else {"num_bytes": moving_s * _UNITS_PER_S, "links": links}
+            return self.builder.add_tasks(
+                seconds - moving_s, resources=resources, label=label, category=category, **moving
+            )
         links = np.tile(np.array(lanes.links[lane]), (len(seconds), 1))
         # A task that moves nothing may name no links.
         links[seconds <= 0] = -1
@@ -161,13 +180,24 @@ class Assembly:
             category=category,
         )
 
-    def add_one(self, rank: int, lane: str, seconds: float, label: str, category: str) -> int:
+    def crossed(self, rank: int, moving_s: NDArray[np.float64], between_nodes: NDArray[np.bool_]) -> Ints:
+        """The links that messages of a rank cross: shape (messages, 2), -1 for none."""
+        within, out, into = self.links[rank]
+        found = np.where(between_nodes[:, None], (out, into), (within, -1))
+        found[moving_s <= 0] = -1
+        return found
+
+    def add_one(self, rank: int, lane: str, seconds: Seconds, label: str, category: str) -> int:
         """One task."""
         builder = self.builder
-        ids = self.add_work(rank, lane, np.array([seconds]), builder.label(label), builder.category(category))
+        whole, moving = np.array([seconds.whole]), np.array([seconds.moving])
+        links = self.crossed(rank, moving, np.array([seconds.is_between_nodes]))
+        ids = self.add_work(
+            rank, lane, whole, builder.label(label), builder.category(category), moving, links
+        )
         return int(ids[0])
 
-    def then(self, rank: int, seconds: float, label: str, category: str) -> int:
+    def then(self, rank: int, seconds: Seconds, label: str, category: str) -> int:
         """One more task at the end of a rank's compute stream."""
         task = self.add_one(rank, "compute", seconds, label, category)
         self.builder.add_dependencies(self.tail[rank], task)
@@ -178,7 +208,9 @@ class Assembly:
         """Let a rank's compute stream wait for what was started, and let go of what was held until then."""
         tasks = self.under_way[rank].get(subject, UnderWay()).tasks
         if tasks:
-            self.builder.add_dependencies(tasks, self.then(rank, 0.0, f"wait for {subject}", "other"))
+            self.builder.add_dependencies(
+                tasks, self.then(rank, Seconds(0.0), f"wait for {subject}", "other")
+            )
             self.free(rank, subject)
 
     def free(self, rank: int, subject: str) -> None:
@@ -208,15 +240,22 @@ class Assembly:
         offset = np.repeat(starts[:-1], sizes)
         category = np.concatenate([r.category for r in rows])
         label = np.concatenate([r.label for r in rows])
+        moving = np.concatenate([r.moving_s for r in rows])
+        links = self.crossed(rank, moving, np.concatenate([r.between_nodes for r in rows]))
         compute = waits_for < 0
         ids = np.zeros(len(seconds), np.int64)
-        ids[compute] = self.add_work(rank, "compute", seconds[compute], label[compute], category[compute])
+
+        def add(lane: str, own: NDArray[np.bool_]) -> None:
+            ids[own] = self.add_work(
+                rank, lane, seconds[own], label[own], category[own], moving[own], links[own]
+            )
+
+        add("compute", compute)
         builder.chain(ids[compute])
         if not compute.all():
             lane = np.concatenate([r.lane for r in rows])
             for i in np.unique(lane[~compute]):
-                own = ~compute & (lane == i)
-                ids[own] = self.add_work(rank, self.lane_names[i], seconds[own], label[own], category[own])
+                add(self.lane_names[i], ~compute & (lane == i))
             builder.add_dependencies(ids[(waits_for + offset)[~compute]], ids[~compute])
             self._add_started(rank, templates, starts, ids)
             waits = [np.array(t.dependencies, np.int64).reshape(-1, 2) for t in templates]
@@ -272,73 +311,12 @@ class Assembly:
                 if num_bytes:
                     self.sent.append((rank, category, num_bytes * len(places), num_ranks))
 
-    def add_transfers(self, prices: Prices, memory: Mapping[int, StageMemory]) -> None:
-        """Sends between ranks, the order they impose between actions, and what is held for them."""
-        schedule = self.plan.schedule
-        held_by: dict[tuple[int, Kind, int, int, int], Ints] = {}
-        for index, transfer in enumerate(self.lowered.transfers):
-            of_pair: dict[tuple[int, int], list[int]] = {}
-            for microbatch, pair in enumerate(rank_pairs(schedule, transfer)):
-                of_pair.setdefault(pair, []).append(microbatch)
-            for (source, target), microbatches in of_pair.items():
-                made = np.array([self.last[Action(transfer.after, transfer.source, m)] for m in microbatches])
-                key = (transfer.source, transfer.after, transfer.target, source, target)
-                if key not in held_by:
-                    held = memory[transfer.source].actions[transfer.after].sent.get(transfer.target, 0)
-                    what = "activations" if source == target else "communication"
-                    self.memory.add(made, source, Effect(0, what, 0, held))
-                if source == target:
-                    held_by[key] = made[:0]
-                    if transfer.value in memory[transfer.target].borrowed:
-                        self._outlive(transfer, source, memory)
-                else:
-                    seconds = prices.send_s(source, target, transfer_bytes(transfer))
-                    held_by[key] = self._send(transfer, source, target, seconds, made)
-                    self._receive(index, transfer, target, microbatches, held_by[key])
-        for (stage, kind, target_stage, source, _), tasks in held_by.items():
-            held = memory[stage].actions[kind].sent.get(target_stage, 0)
-            self.memory.add(tasks, source, Effect(0, "communication", 0, -held))
-
-    def _send(self, transfer: Transfer, source: int, target: int, seconds: float, made: Ints) -> Ints:
-        lane = "up" if target > source else "down"
-        label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
-        tasks = self.add_work(source, lane, np.full(len(made), seconds), label, category)
-        self.builder.add_dependencies(made, tasks)
-        self.start(source, "sends", tasks.tolist())
-        self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
-        return tasks
-
-    def _receive(
-        self, index: int, transfer: Transfer, target: int, microbatches: list[int], tasks: Ints
-    ) -> None:
-        """The receiver posts its buffer some action ahead, and nothing moves before that."""
-        needed = [self.first[Action(transfer.before, transfer.target, m)] for m in microbatches]
-        self.builder.add_dependencies(tasks, needed)
-        places = [self.posted[Delivery(index, m)] for m in microbatches]
-        late = [(self.ends[target][i - 1][1], t) for i, t in zip(places, tasks, strict=True) if i >= 1]
-        if late:
-            self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
-        posted = np.array([self.ends[target][i][0] for i in places])
-        self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
-
-    def _outlive(self, transfer: Transfer, rank: int, memory: Mapping[int, StageMemory]) -> None:
-        """A value that a stage borrows from another one of its rank, and holds longer, counts for that time."""
-        until = {s: memory[s].released.get(transfer.value) for s in (transfer.source, transfer.target)}
-        owner, borrower = until[transfer.source], until[transfer.target]
-        size = memory[transfer.target].borrowed[transfer.value]
-        if owner is None or borrower is None:
-            return
-        for microbatch in range(self.plan.num_microbatches):
-            first = Action(owner, transfer.source, microbatch)
-            last = Action(borrower, transfer.target, microbatch)
-            if self.position[first] < self.position[last]:
-                self.memory.add(self.first[first], rank, Effect(0, "activations", size, 0))
-                self.memory.add(self.last[last], rank, Effect(0, "activations", 0, -size))
-
 
 @dataclass(frozen=True)
 class _Columns:
     seconds: NDArray[np.float64]
+    moving_s: NDArray[np.float64]
+    between_nodes: NDArray[np.bool_]
     waits_for: Ints
     lane: Ints
     category: Ints
@@ -348,6 +326,8 @@ class _Columns:
     def of(cls, template: Template, builder: TaskGraphBuilder, lanes: Sequence[str]) -> _Columns:
         return cls(
             np.array(template.seconds),
+            np.array(template.moving_s),
+            np.array(template.between_nodes, np.bool_),
             np.array(template.waits_for, np.int64),
             np.array([lanes.index(name) for name in template.lane], np.int64),
             np.array([builder.category(c) for c in template.category], np.int64),

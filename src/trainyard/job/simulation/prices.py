@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import BufferOp, OpSeconds
@@ -12,6 +13,20 @@ from trainyard.job.lower.signatures import Message
 from trainyard.job.plan import Plan
 
 Ranks = tuple[int, ...]
+
+
+class Seconds(NamedTuple):
+    """How long a message takes if no other message of its ranks is on the way.
+
+    Attributes
+    ----------
+    whole : all of it, and ``moving`` the part in which it fills the links that bound it.
+    is_between_nodes : whether these are links between nodes.
+    """
+
+    whole: float
+    moving: float = 0.0
+    is_between_nodes: bool = False
 
 
 class Prices:
@@ -24,7 +39,7 @@ class Prices:
 
     def __init__(self, plan: Plan, cluster: Cluster, op_seconds: OpSeconds) -> None:
         self.plan, self.cluster, self.op_seconds = plan, cluster, op_seconds
-        self._known: dict[tuple[object, ...], float] = {}
+        self._known: dict[tuple[object, ...], Seconds] = {}
         self._devices: dict[int, tuple[DeviceSpec, ...]] = {}
 
     def devices(self, pipeline: int) -> tuple[DeviceSpec, ...]:
@@ -34,7 +49,7 @@ class Prices:
             self._devices[pipeline] = tuple(dict.fromkeys(found))
         return self._devices[pipeline]
 
-    def message_s(self, message: Message, pipeline: int) -> float:
+    def message_s(self, message: Message, pipeline: int) -> Seconds:
         """Seconds of a collective of a pipeline rank, while all its peers do the same."""
         own = () if message.group.pipelines(self.plan) else (pipeline,)
         key = (message.kind, message.group, own, message.num_bytes)
@@ -43,7 +58,7 @@ class Prices:
             self._known[key] = self._cost(message.kind, groups, message.num_bytes)
         return self._known[key]
 
-    def send_s(self, source: int, target: int, num_bytes: int) -> float:
+    def send_s(self, source: int, target: int, num_bytes: int) -> Seconds:
         """Seconds of a transfer from one pipeline rank to another, while all their peers do the same."""
         key = ("send", source, target, num_bytes)
         if key not in self._known:
@@ -60,6 +75,8 @@ class Prices:
             self.op_seconds.buffer_op_s(what, num_elements, element_bytes, d) for d in self.devices(pipeline)
         )
 
-    def _cost(self, kind: str, groups: Sequence[Ranks], num_bytes: int) -> float:
+    def _cost(self, kind: str, groups: Sequence[Ranks], num_bytes: int) -> Seconds:
         first, others = groups[0], tuple(g for g in groups[1:] if len(g) > 1)
-        return collective_cost(self.cluster, kind, first, num_bytes, others).seconds
+        cost = collective_cost(self.cluster, kind, first, num_bytes, others)
+        nodes = {self.cluster.node_of[rank] for rank in first}
+        return Seconds(cost.seconds, cost.moving_s, len(nodes) > 1)

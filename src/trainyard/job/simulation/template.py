@@ -14,7 +14,7 @@ from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Message, RankContext, Signature, Until, has_signature, signature
 from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import Effect
-from trainyard.job.simulation.prices import Prices
+from trainyard.job.simulation.prices import Prices, Seconds
 from trainyard.program import spmd
 from trainyard.program.nodes import address
 
@@ -54,7 +54,8 @@ class Template:
 
     Attributes
     ----------
-    seconds, category, label : of each task.
+    seconds, category, label : of each task; ``moving_s`` of the seconds in which it fills links, which are
+        ``between_nodes`` or inside of one.
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
@@ -66,6 +67,8 @@ class Template:
     """
 
     seconds: list[float] = field(default_factory=list)
+    moving_s: list[float] = field(default_factory=list)
+    between_nodes: list[bool] = field(default_factory=list)
     category: list[str] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
     num_bytes: list[int] = field(default_factory=list)
@@ -80,7 +83,7 @@ class Template:
 
     def add(
         self,
-        seconds: float,
+        seconds: Seconds,
         category: str,
         label: str,
         num_bytes: int = 0,
@@ -89,7 +92,9 @@ class Template:
         lane: str = "compute",
     ) -> int:
         """Append a task; return its index."""
-        self.seconds.append(seconds)
+        self.seconds.append(seconds.whole)
+        self.moving_s.append(seconds.moving)
+        self.between_nodes.append(seconds.is_between_nodes)
         self.category.append(category)
         self.label.append(label)
         self.num_bytes.append(num_bytes)
@@ -163,10 +168,10 @@ class _Writer:
                 self._compute(node, self.work.op_s[node])
         self._flush(len(nodes))
         if self.waited_for or self.last_compute < 0:
-            self._add_compute(0.0, self._category(None))
+            self._add_compute(Seconds(0.0), self._category(None))
         return self.template
 
-    def _add_compute(self, seconds: float, category: str, **sent: Any) -> int:
+    def _add_compute(self, seconds: Seconds, category: str, **sent: Any) -> int:
         """A task of the compute stream, after all that was waited for."""
         task = self.template.add(seconds, category, sent.pop("label", self.name), **sent)
         for message, held_bytes in self.waited_for:
@@ -193,7 +198,7 @@ class _Writer:
             return
         ends = dict.fromkeys(map(address, (self.chunk_ops[0], self.chunk_ops[-1])))
         label = f"{self.name} {' .. '.join(ends)}"
-        tasks = [self._add_compute(seconds, name, label=label) for name, seconds in self.chunk.items()]
+        tasks = [self._add_compute(Seconds(each_s), name, label=label) for name, each_s in self.chunk.items()]
         self.chunk_ops = []
         self._use_memory(tasks[0], tasks[-1], self.chunk_start, end)
         self.chunk = {}
@@ -246,7 +251,7 @@ class _Writer:
         """A message beside what is computed after it."""
         self._flush(index + 1)
         if self.last_compute < 0:
-            self._add_compute(0.0, self._category(None))
+            self._add_compute(Seconds(0.0), self._category(None))
         before = self.last_compute
         sent = self._sent(node, message)
         lane = _lane(message, self.prices.plan)
@@ -265,7 +270,7 @@ class _Writer:
             Effect(task, "communication", 0, -held["message"]),
         ]
 
-    def _seconds(self, message: Message) -> float:
+    def _seconds(self, message: Message) -> Seconds:
         return self.prices.message_s(message, self.work.pipeline)
 
     def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:

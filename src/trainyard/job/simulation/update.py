@@ -9,7 +9,7 @@ from torch import fx
 from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
 from trainyard.job.simulation.memory import OLDER_WEIGHTS, Effect
-from trainyard.job.simulation.prices import Prices, Ranks
+from trainyard.job.simulation.prices import Prices, Ranks, Seconds
 from trainyard.job.simulation.template import Template
 
 Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]
@@ -22,12 +22,12 @@ def stage_update_template(
 ) -> Template:
     """The tasks of the update of a stage in the middle of a step."""
     template, name = Template(), f"{stage}U"
-    template.add(0.0, "optimizer", name)
+    template.add(Seconds(0.0), "optimizer", name)
     for node in graph.nodes:
         does = signature(node, context)
         first = len(template.seconds)
         for what, num_elements, element_bytes in does.passes:
-            seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
+            seconds = Seconds(prices.buffer_op_s(what, rank, num_elements, element_bytes))
             template.add(seconds, "optimizer", f"{name} {_name(node)}")
         for held in does.held:
             template.effects.append(Effect(first, OLDER_WEIGHTS, held.num_bytes, 0))
@@ -65,7 +65,7 @@ def _add(
     label = _name(node)
     for what, num_elements, element_bytes in does.passes:
         seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
-        assembly.then(rank, seconds, label, "optimizer")
+        assembly.then(rank, Seconds(seconds), label, "optimizer")
     if does.frees:
         assembly.free(rank, does.frees)
     if does.message is not None:
