@@ -56,7 +56,7 @@ def _reasons(
     if optimizer.clip_norm:
         yield (
             f"the gradient's norm is that of all stages, so it cannot be cut to {optimizer.clip_norm:g}. Train without "
-            "clipping (clip_norm 0)"
+            "clipping (--clip-norm 0)"
         )
     summed = [axis for axis in plan.state.summed_over if plan.mesh.size(axis) > 1]
     if summed:

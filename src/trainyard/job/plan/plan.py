@@ -56,7 +56,7 @@ class Plan:
     cluster : name of the cluster that it was made for.
     place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
         holds all of it.
-    num_rows : rows of the batch in one step.
+    num_rows : rows of the batch in one step, which is one run of the schedule.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
     stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
     placements : by parameter or input path or by op address, then by mesh axis, what is not left to propagation.
