@@ -70,7 +70,12 @@ def plan_of(task: Task, schedule: Schedule) -> Plan:
     """The layers on the ranks of a schedule."""
     program = task.program(ROWS // schedule.num_microbatches)
     products = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
-    return made_plan(program, ROWS, schedule, starts=(products[1], products[3]), bucket_bytes=300)
+    # The backward pass computes the activations again: with the weights of its forward pass.
+    tanh = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default]
+    starts = (products[1], products[3])
+    return made_plan(
+        program, ROWS, schedule, starts=starts, bucket_bytes=300, recompute=[*products[1:], *tanh]
+    )
 
 
 @dataclass

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asynchronous import ONE_RANK, OPTIMIZERS, SCHEDULES, SEED, Reference, batch_of, model, plan_of
+from asynchronous import (
+    ONE_RANK,
+    OPTIMIZERS,
+    REPLICATED,
+    SCHEDULES,
+    SEED,
+    Reference,
+    batch_of,
+    model,
+    plan_of,
+)
 from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
+from trainyard.job.plan import Plan, parse_plan
+from trainyard.job.run.config import TrainConfig, Work
+from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.step.data import by_path
+from trainyard.job.run.processes.worker import prepare, train_rank
+from trainyard.job.run.step.data import FunctionData, by_path
 from trainyard.job.run.step.executor import Executor
+from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.simulation.memory import OLDER_WEIGHTS
 from trainyard.job.task import Task
@@ -61,6 +78,33 @@ def test_processes_train_what_the_actions_say(schedule: str) -> None:
                 right = reference.params[path].detach()
                 torch.testing.assert_close(torch.from_numpy(value), right, rtol=1e-5, atol=1e-6)
         assert {path for found in ranks for path in found[i][0]} == set(reference.params)
+
+
+def test_the_text_form_reads_back() -> None:
+    plan = plan_of(Task(model()), REPLICATED)
+    text = plan.to_text()
+    assert "1: 1F0 1F2 1B0 1U 1B2 1U 1F4 1B4 1U" in text
+    assert parse_plan(text) == plan
+    assert "A step is a period of 6, 3, 5 updates of stages 0, 1, 2" in plan.explain()
+    assert "Same loss as one device" not in plan.explain()
+
+
+def test_a_run_goes_on_from_the_end_of_a_period(tmp_path: Path) -> None:
+    task = Task(model())
+    plan = plan_of(task, ONE_RANK)
+
+    def trained(steps: int, folder: Path, resume: bool = False, plan: Plan = plan) -> list[float]:
+        config = TrainConfig(steps, OPTIMIZERS["adamw"], folder, resume=resume)
+        work = Work(task.model, plan, FunctionData(batch_of), config)
+        said: list[Any] = []
+        train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
+        return [step.losses["loss:loss"] for step in said[1:]]
+
+    whole = trained(4, tmp_path / "whole")
+    assert trained(2, tmp_path / "parts") + trained(4, tmp_path / "parts", resume=True) == whole
+    once = replace(plan, schedule=make_schedule("breadth_first", 1, 6, 3))
+    with pytest.raises(CheckpointError, match=r"schedule is one_rank of 6 .* there and not given here"):
+        trained(5, tmp_path / "parts", resume=True, plan=once)
 
 
 def test_older_weights_are_counted_in_memory() -> None:
