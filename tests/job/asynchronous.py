@@ -17,6 +17,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.schedule import Action, Schedule, parse_schedule
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.random.positional import PositionalDraws
 
@@ -69,9 +70,9 @@ def batch_of(step: int, width: int = WIDTH) -> dict[str, Tensor]:
 def plan_of(task: Task, schedule: Schedule) -> Plan:
     """The layers on the ranks of a schedule."""
     program = task.program(ROWS // schedule.num_microbatches)
-    products = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
+    products = [address(n) for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
     # The backward pass computes the activations again: with the weights of its forward pass.
-    tanh = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default]
+    tanh = [address(n) for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default]
     starts = (products[1], products[3])
     return made_plan(
         program, ROWS, schedule, starts=starts, bucket_bytes=300, recompute=[*products[1:], *tanh]
@@ -171,3 +172,13 @@ class Reference:
         neighbour = action.stage + (-1 if action.kind == "F" else 1)
         inside = 0 <= neighbour < self.schedule.num_stages
         return not inside or (action.kind, neighbour, action.microbatch) in done
+
+
+def most_allocated(profiler: Any) -> int:
+    """Most bytes that tensors had at one time."""
+    level = most = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            most = max(most, level)
+    return most

@@ -29,7 +29,14 @@ from trainyard.job.schedules.gpipe import gpipe
 from trainyard.job.schedules.interleaved import interleaved
 from trainyard.job.schedules.one_f_one_b import one_f_one_b
 from trainyard.job.schedules.pipedream import pipedream
-from trainyard.job.schedules.versions import WeightUse, explain_versions, num_versions, staleness, weight_uses
+from trainyard.job.schedules.versions import (
+    WeightUse,
+    explain_versions,
+    is_one_step,
+    num_versions,
+    staleness,
+    weight_uses,
+)
 from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
 from trainyard.reading import shown
 
@@ -41,6 +48,8 @@ __all__ = [
     "check",
     "dry_run",
     "explain_versions",
+    "is_one_step",
+    "is_one_step",
     "gpipe",
     "interleaved",
     "make_schedule",
