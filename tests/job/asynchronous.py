@@ -113,10 +113,10 @@ class Reference:
             if action.kind == "F":
                 own = {path: p.detach().clone().requires_grad_() for path, p in self._of(stage).items()}
                 began.setdefault(k, {}).update(own)
-            elif action.kind == "B":
+            elif action.kind in ("B", "I", "W"):
                 if k not in grads:
                     grads[k] = self._gradients(began[k], batch, step, k, losses)
-                summed[stage].append(grads[k])
+                summed[stage] += [] if action.kind == "I" else [grads[k]]
             else:
                 squares[stage].append(self._update(stage, summed[stage]))
                 summed[stage] = []
@@ -169,5 +169,6 @@ class Reference:
             others = [(r, a) for r, a in enumerate(self.schedule.actions) if action in a]
             return all(a[position[r] : position[r] + 1] == (action,) for r, a in others)
         neighbour = action.stage + (-1 if action.kind == "F" else 1)
+        makers = {(kind, neighbour, action.microbatch) for kind in ("F" if action.kind == "F" else "BI")}
         inside = 0 <= neighbour < self.schedule.num_stages
-        return not inside or (action.kind, neighbour, action.microbatch) in done
+        return not inside or action.kind == "W" or not makers.isdisjoint(done)
