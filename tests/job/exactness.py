@@ -22,6 +22,7 @@ from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.placement import Placement, Shard, parse_placement
 from trainyard.program.program import Program
@@ -111,9 +112,9 @@ def make_plan(cell: Cell, program: Program) -> Plan:
     """The cell's plan."""
     num_stages = cell.pipeline * cell.per_rank
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
-    starts = tuple(forward[len(forward) * i // num_stages].name for i in range(1, num_stages))
+    starts = tuple(address(forward[len(forward) * i // num_stages]) for i in range(1, num_stages))
     styles = {"data": (cell.data, cell.data_style), "tensor": (cell.tensor, cell.tensor_style)}
-    again = frozenset(n.name for n in forward if n.target is not torch.ops.aten.add.Tensor)
+    again = frozenset(address(n) for n in forward if n.target is not torch.ops.aten.add.Tensor)
     return made_plan(
         program,
         cell.rows,
@@ -142,7 +143,7 @@ def _styled(style: str, program: Program) -> dict[str, Placement]:
                 break
     if style == "sequence":
         # Between the tensor-parallel parts, positions are shared out (arXiv 2205.05198).
-        found |= {n.name: Shard(1) for n in program.graph.nodes if _in_residual_stream(n)}
+        found |= {address(n): Shard(1) for n in program.graph.nodes if _in_residual_stream(n)}
     return found
 
 

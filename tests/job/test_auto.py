@@ -46,7 +46,7 @@ def layers_by_stage(task: Task, chosen: Plan) -> list[int]:
     nodes = [
         n for n in task.program(chosen.rows_per_microbatch).graph.nodes if n.meta.get("phase") == "forward"
     ]
-    bounds = [next(i for i, n in enumerate(nodes) if n.name == s) for s in chosen.stage_starts]
+    bounds = [next(i for i, n in enumerate(nodes) if n.meta.get("address") == s) for s in chosen.stage_starts]
     paths = {block_path(n.meta["layer"]): i for i, n in reversed(list(enumerate(nodes))) if n.meta["layer"]}
     counts = Counter(sum(i >= b for b in bounds) for i in paths.values())
     return [counts[stage] for stage in range(len(bounds) + 1)]

@@ -23,6 +23,7 @@ from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.capture import CaptureError, capture
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard, parse_placement
@@ -68,7 +69,7 @@ class Case:
         return self.task().program(models.ROWS // self.microbatches)
 
     def plan(self, program: Program) -> Plan:
-        forward = [n.name for n in program.graph.nodes if _is_forward(n)]
+        forward = [address(n) for n in program.graph.nodes if _is_forward(n)]
         stages = self.pipeline * self.per_rank
         starts = self.starts or tuple(forward[len(forward) * i // stages] for i in range(1, stages))
         return made_plan(
@@ -106,24 +107,24 @@ ALONE = {
     "tied on one rank": Case(models.tied, per_rank=2, schedule="interleaved"),
 }
 TOGETHER = {
-    "two tied, in other orders": Case(models.two_tied, pipeline=2, starts=("mm_2",)),
+    "two tied, in other orders": Case(models.two_tied, pipeline=2, starts=(":mm.3",)),
     "tied through a view": Case(models.tied_view, pipeline=2),
-    "tied three times": Case(models.tied_three_times, pipeline=2, starts=("mm_2",)),
-    "detached use": Case(models.detached_use, pipeline=2, starts=("addmm",)),
-    "norm of another stage": Case(models.norm_of_another_stage, pipeline=2, starts=("tanh",)),
-    "loss of another stage": Case(models.loss_of_another_stage, pipeline=2, starts=("tanh",)),
+    "tied three times": Case(models.tied_three_times, pipeline=2, starts=(":mm.3",)),
+    "detached use": Case(models.detached_use, pipeline=2, starts=("b:addmm",)),
+    "norm of another stage": Case(models.norm_of_another_stage, pipeline=2, starts=(":tanh",)),
+    "loss of another stage": Case(models.loss_of_another_stage, pipeline=2, starts=(":tanh",)),
     "bucket made in both halves": Case(
-        models.weights_made_by_another_stage, pipeline=2, schedule="zero_bubble_h1", starts=("add",)
+        models.weights_made_by_another_stage, pipeline=2, schedule="zero_bubble_h1", starts=(":add",)
     ),
-    "frozen stage": Case(models.frozen, pipeline=2, starts=("tanh",)),
-    "frozen stage, split": Case(models.frozen, pipeline=2, starts=("tanh",), schedule="zero_bubble_h1"),
+    "frozen stage": Case(models.frozen, pipeline=2, starts=(":tanh",)),
+    "frozen stage, split": Case(models.frozen, pipeline=2, starts=(":tanh",), schedule="zero_bubble_h1"),
     "spectral norm, split": Case(
         models.spectral_norm, pipeline=2, microbatches=4, schedule="zero_bubble_h1", recompute=True
     ),
     "interleaved": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="interleaved"),
     "v": Case(models.layer_norm, pipeline=2, per_rank=2, microbatches=4, schedule="zb_v"),
     "maximum of cut rows": Case(models.maximum_reported, data=2),
-    "a view of what travels": Case(models.view_of_what_travels, pipeline=2, starts=("transpose_1",)),
+    "a view of what travels": Case(models.view_of_what_travels, pipeline=2, starts=(":transpose.2",)),
     "one gradient, cut in two ways": Case(
         models.one_gradient_of_two, data=2, cut=(("base", Shard(0, 2)), ("delta", Shard(0)))
     ),
@@ -232,11 +233,11 @@ def test_a_missing_gradient_is_noticed() -> None:
 
 def test_a_buffer_written_in_two_stages_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'norm\.running_mean' is written in stage 1 .* stages \[0\]"):
-        Case(models.norm_used_twice, pipeline=2, starts=("tanh",)).lowered()
+        Case(models.norm_used_twice, pipeline=2, starts=(":tanh",)).lowered()
 
 
 def test_values_are_let_go_after_their_last_reader() -> None:
-    case = Case(models.layer_norm, pipeline=2, schedule="zero_bubble_h1", starts=("native_layer_norm",))
+    case = Case(models.layer_norm, pipeline=2, schedule="zero_bubble_h1", starts=("norm:native_layer_norm",))
     lowered = case.lowered()
     stage = lowered.stages[1]
     taken = {kind: {s.name for s in seg.inputs if s.kind == "value"} for kind, seg in stage.segments.items()}
@@ -250,7 +251,7 @@ def test_values_are_let_go_after_their_last_reader() -> None:
 
 def test_what_is_moved_is_recomputed_with_its_source() -> None:
     program = Case(models.gelu_last, microbatches=1).program()
-    forward = frozenset(n.name for n in program.graph.nodes if _is_forward(n))
+    forward = frozenset(address(n) for n in program.graph.nodes if _is_forward(n))
     styles = {"a.weight": "S0", "a.bias": "S0", "b.weight": "S1"}
     placed = {"tensor": {path: parse_placement(text) for path, text in styles.items()}}
     kept = {}
@@ -266,12 +267,13 @@ def test_what_is_moved_is_recomputed_with_its_source() -> None:
 def test_recomputing_what_is_no_forward_op_is_refused() -> None:
     case = Case(models.gelu_last)
     program = case.program()
-    backward = next(n.name for n in program.graph.nodes if n.meta.get("phase") == "backward")
-    for name, message in (("tanhh", r"'tanhh' is unknown.*such as tanh"), (backward, "of the backward pass")):
-        plan = case.plan(program)
-        plan = plan.with_recomputed({name})
+    wrong = {
+        ":tanhh": "':tanhh' is no op of the model; there are :tanh",
+        "b:backward.mm": "of the backward pass",
+    }
+    for name, message in wrong.items():
         with pytest.raises(PlanError, match=message):
-            lower(program, plan)
+            lower(program, case.plan(program).with_recomputed({name}))
 
 
 def test_random_ops_are_refused_by_name_and_layer() -> None:
@@ -323,3 +325,4 @@ def test_names_of_the_captured_program_mean_the_same_after_ops_are_written_out()
     for name, node in program.nodes.items():
         if node.op == "call_function":
             assert local.nodes[name].meta["layer"] == node.meta["layer"], name
+            assert local.nodes[name].meta["address"] == node.meta["address"], name

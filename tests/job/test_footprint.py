@@ -9,6 +9,7 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
+from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.signatures import rank_context
 from trainyard.job.planning import make_setting
 from trainyard.job.setting import apply
@@ -36,5 +37,5 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     again = recomputed(program, kind)
     lowered = lower(program, plan.with_recomputed(again))
     left = stage_memory(lowered, lowered.stages[0], rank_context(lowered, 0)).actions["F"].kept
-    layers = layer_table(lowered.program, lambda node: 0.0, again)
+    layers = layer_table(lowered.program, lambda node: 0.0, resolve(program, lowered.plan).recomputed)
     assert layers.kept_bytes.sum() == left > 0

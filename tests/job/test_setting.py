@@ -49,7 +49,13 @@ def setting() -> Setting:
 def test_ops(setting: Setting) -> None:
     table = setting.op_table(ROWS)
     products = [i for i, flops in enumerate(table.flops) if flops]
-    assert [table.names[i] for i in products] == ["mm", "addmm", "mm_1", "mm_2", "mm_3"]
+    assert [table.names[i] for i in products] == [
+        "up:mm",
+        "down:addmm",
+        "down:backward.mm",
+        "down:backward.mm.2",
+        "up:backward.mm",
+    ]
     # 2 m n k: 6 rows through 4 x 8 and 8 x 2, and back; the input has no gradient.
     assert table.flops[products].tolist() == table.seconds[products].tolist() == [384, 192, 192, 192, 384]
     assert table.is_backward[products].tolist() == [False, False, True, True, True]
@@ -70,9 +76,11 @@ def test_tensors(setting: Setting) -> None:
     weights = [i for i, kind in enumerate(table.kinds) if kind == "param"]
     assert table.num_bytes[weights].tolist() == [4 * 32, 4 * 16, 4 * 2]
     # Products read weights through a transposed view, which is no tensor of its own.
-    assert fact(table.names[weights[1]]) == ("param", 64, "", ["addmm", "mm_1"])
-    assert fact("relu") == ("value", 4 * 48, "relu", ["addmm", "mm_2", "threshold_backward"])
-    assert fact("mm_3") == ("value", 4 * 32, "mm_3", [])
+    assert fact(table.names[weights[1]]) == ("param", 64, "", ["down:addmm", "down:backward.mm"])
+    assert table.names[weights[1]] == "down.weight"
+    readers = ["down:addmm", "down:backward.mm.2", ":backward.threshold_backward"]
+    assert fact(":relu") == ("value", 4 * 48, ":relu", readers)
+    assert fact("up:backward.mm") == ("value", 4 * 32, "up:backward.mm", [])
 
 
 def test_parts_of_a_tuple_are_what_their_op_makes() -> None:
@@ -81,15 +89,15 @@ def test_parts_of_a_tuple_are_what_their_op_makes() -> None:
     )
     setting = make_setting(Task(model), parse_cluster("1x1xT4"))
     ops, table = setting.op_table(ROWS).names, setting.tensor_table(ROWS)
-    norm = [i for i, op in enumerate(table.producer) if op == ops.index("native_layer_norm")]
+    norm = [i for i, op in enumerate(table.producer) if op == ops.index(":native_layer_norm")]
     # The result, and the mean and deviation of each row, which only the backward pass reads.
     assert table.num_bytes[norm].tolist() == [4 * 24, 4 * ROWS, 4 * ROWS]
-    assert [ops[c] for c in table.consumers_of(norm[1])] == ["native_layer_norm_backward"]
+    assert [ops[c] for c in table.consumers_of(norm[1])] == [":backward.native_layer_norm_backward"]
 
 
 def test_layers(setting: Setting) -> None:
     table = setting.layer_table(ROWS)
-    assert (table.paths, table.firsts) == (("up", "down"), ("mm", "addmm"))
+    assert (table.paths, table.firsts) == (("up", "down"), ("up:mm", "down:addmm"))
     assert (table.forward_s.tolist(), table.backward_s.tolist()) == ([384, 192], [384, 384])
     assert table.recompute_s.tolist() == [0, 0]
     # Kept are the result of relu, which it needs again, and that of the network, whose square is the loss.
@@ -136,7 +144,7 @@ def test_a_plan_is_simulated_as_it_would_run_and_once(setting: Setting) -> None:
     alone = simulate_task(plan, Task(setting.task.model))
     assert (found.step_s, found.peak_memory_bytes) == (alone.step_s, alone.peak_memory_bytes)
     assert setting.simulate(replace(plan, made_by=("someone",), reasons=("why",))) is found
-    assert setting.simulate(plan.with_recomputed({"relu"})) is not found
+    assert setting.simulate(plan.with_recomputed({":relu"})) is not found
 
 
 def test_tasks_are_timed(setting: Setting) -> None:

@@ -23,6 +23,7 @@ from trainyard.job.remesh import with_mesh
 from trainyard.job.schedules import dry_run
 from trainyard.job.setting import first_plan
 from trainyard.job.simulate import simulate_plan
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 
 CLUSTER = parse_cluster("1x8xA100-80G")
@@ -58,7 +59,7 @@ def lowered_of(model: Model, cluster: Cluster = CLUSTER, stages: int = 1, schedu
     for index in range(1, stages):
         block = blocks[index * len(blocks) // stages]
         first = next(n for n in ops if block in n.meta["layer"].split(".")[:2] and not is_free(n))
-        starts.append(first.name)
+        starts.append(address(first))
     plan: Plan = with_mesh(setting, first_plan(setting), stage_starts=tuple(starts), **mesh)
     return lower(program, changed(plan, **changes))
 
@@ -129,7 +130,7 @@ def test_all_memory_of_a_step_is_given_back(zero, dtype, schedule):
     setting = make_setting(task_of(tiny("gpt", 16), dtype), CLUSTER)
     program = setting.task.program(4)
     start = next(
-        n.name for n in program.graph.nodes
+        address(n) for n in program.graph.nodes
         if n.op == "call_function" and n.meta["layer"].startswith("blocks.1") and n.meta["phase"] == "forward"
     )  # fmt: skip
     plan = with_mesh(
@@ -172,11 +173,7 @@ def test_gradients_that_are_shared_are_never_whole_on_one_rank():
 
 def test_recomputing_costs_time_and_saves_memory():
     lowered = lowered_of(tiny("gpt", 16))
-    forward = [
-        n for n in lowered.program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"
-    ]
-    names = frozenset(n.name for n in forward if n.meta["layer"].startswith("blocks"))
-    again = lower(lowered.program, lowered.plan.with_recomputed(names))
+    again = lower(lowered.program, lowered.plan.with_recomputed({"blocks.**:*"}))
     plain, less = simulate_plan(lowered, CLUSTER, Constant()), simulate_plan(again, CLUSTER, Constant())
     assert less.breakdown["recompute"] > 0
     assert less.step_s == pytest.approx(plain.step_s + less.breakdown["recompute"])

@@ -23,6 +23,7 @@ from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import assemble
 from trainyard.job.simulation.memory import MEMORY_KINDS
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 from trainyard.zoo import build
@@ -52,8 +53,8 @@ def lowered_of(name: str) -> Lowered:
     schedule, ranks, per_rank, recompute = CASES[name]
     program, stages = captured(), ranks * per_rank
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
-    starts = tuple(forward[len(forward) * i // stages].name for i in range(1, stages))
-    again = frozenset(n.name for n in forward if recompute and n.meta["layer"].startswith("blocks"))
+    starts = tuple(address(forward[len(forward) * i // stages]) for i in range(1, stages))
+    again = frozenset({"blocks.**:*"} if recompute else ())
     actions = make_schedule(schedule, ranks, MICROBATCHES, per_rank)
     plan = made_plan(program, ROWS, actions, starts=starts, recompute=again)
     return lower(program, plan)
@@ -107,7 +108,7 @@ def test_a_value_counts_once_however_many_stages_of_a_rank_hold_it():
     program = Task(model).program(ROWS // 2)
     text = "0F0 1F0 2F0 0F1 1F1 2F1 2I0 1I0 0I0 2I1 1I1 0I1 2W0 2W1 1W0 1W1 0W0 0W1"
     schedule = Schedule("late", 3, 2, (tuple(parse_action(word) for word in text.split()),))
-    plan = made_plan(program, ROWS, schedule, starts=("addmm_1", "addmm_2"))
+    plan = made_plan(program, ROWS, schedule, starts=("1:addmm", "3:addmm"))
     lowered = lower(program, plan)
     assert {"tanh"} == {s.name for s in lowered.stages[1].segments["I"].inputs if s.kind == "value"} & {
         s.name for s in lowered.stages[2].segments["W"].inputs

@@ -28,15 +28,15 @@ def test_every_rank_and_message_is_told() -> None:
     text = routines_text(lower(found.task.program(found.plan.rows_per_microbatch), found.plan))
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("pipeline rank")] == [
-        f"pipeline rank {rank}: 1 x 2 processes (data x tensor)" for rank in (0, 1)
+        f"pipeline rank {rank}: 2 tensor" for rank in (0, 1)
     ]
     assert "  0F0 0F1 0B0 0B1 update" in lines
     assert any(line.startswith("  send ") and line.endswith("to stage 1") for line in lines)
     # The sum of the input's gradient is on its way while the weights' gradients are computed.
-    start = next(i for i, line in enumerate(lines) if "# blocks.0.up:start_all_reduce" in line)
+    start = next(i for i, line in enumerate(lines) if "# blocks.0.up:backward.all_reduce" in line)
     assert "runs beside what follows" in lines[start]
     waits = next(i for i in range(start, len(lines)) if " = wait(" in lines[i])
-    assert any("= mm(" in line and "# blocks.0.up:mm" in line for line in lines[start:waits])
+    assert any("= mm(" in line and "# blocks.0.up:backward.mm" in line for line in lines[start:waits])
     assert text.count("sum_over_stages(") == 2
     assert "update: parameters" in lines
 

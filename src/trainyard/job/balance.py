@@ -134,7 +134,7 @@ def _seconds_by_block(program: Program, ops: OpTable) -> dict[str, float]:
         last = block.first
     for name, seconds in zip(ops.names, ops.seconds.tolist(), strict=True):
         if found:
-            found[block_at.get(program.nodes[name].meta["position"], last)] += seconds
+            found[block_at.get(program.addresses.nodes[name].meta["position"], last)] += seconds
     return found
 
 

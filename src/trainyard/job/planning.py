@@ -171,10 +171,7 @@ def _noted(plan: Plan, task: Task) -> Plan:
     if coupling is not None and not any(coupling in reason for reason in plan.reasons):
         notes.append(f"The batch is not split into microbatches: {coupling}.")
     if program.recompute:
-        notes.append(
-            f"{len(program.recompute)} tensors are recomputed because the model checkpoints what makes them "
-            "(torch.utils.checkpoint)."
-        )
+        notes.append("What the model checkpoints (torch.utils.checkpoint) is recomputed.")
     if program.unused:
         first = ", ".join(program.unused[:5])
         more = f" and {len(program.unused) - 5} more" if len(program.unused) > 5 else ""

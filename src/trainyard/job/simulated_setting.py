@@ -20,6 +20,7 @@ from trainyard.job import tabulate
 from trainyard.job.footprint import node_bytes
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.resolve import resolve
 from trainyard.job.plan import Plan
 from trainyard.job.setting import RunnerUp, Setting
 from trainyard.job.simulate import Simulation, simulate_plan
@@ -95,12 +96,12 @@ class SimulatedSetting(Setting):
 
     def rank_layer_table(self, plan: Plan) -> LayerTable:
         """What every layer costs on one rank of a plan of one pipeline stage."""
-        whole = replace(plan, tensors={})
+        program = self.task.program(plan.rows_per_microbatch)
+        named = resolve(program, plan)
+        whole = replace(named, tensors={})
         if not self._sharded or self._sharded[0][0] != whole:
-            program, _, _ = shard_axes(self.task.program(plan.rows_per_microbatch), whole)
-            self._sharded[:] = [(whole, program)]
-        program = self._sharded[0][1]
-        return tabulate.layer_table(program, partial(self._on_rank_s, plan), plan.recomputed)
+            self._sharded[:] = [(whole, shard_axes(program, whole)[0])]
+        return tabulate.layer_table(self._sharded[0][1], partial(self._on_rank_s, plan), named.recomputed)
 
     def _on_rank_s(self, plan: Plan, node: fx.Node) -> float:
         """Seconds of an op of a sharded program on the first rank."""

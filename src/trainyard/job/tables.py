@@ -20,7 +20,7 @@ class OpTable:
 
     Attributes
     ----------
-    names : by which plans name them, in ``recompute`` and ``stage_starts``.
+    names : their addresses, by which plans name them in ``recompute`` and ``stage_starts``.
     is_backward : of the backward pass.
     layer : its index in the layer table; an op outside of all layers belongs to the one before it, an op of the backward
         pass to that of the op it differentiates.
@@ -43,7 +43,7 @@ class TensorTable:
 
     Attributes
     ----------
-    names : of the node that makes it.
+    names : path of the input, or address of the op that makes it.
     kinds : of an input (``param``, ``buffer``, ``batch``, ``rng``, ``constant``, ``total``); ``value`` of all others.
     num_bytes : of each.
     producer : op that makes it; -1 for an input.
@@ -70,7 +70,7 @@ class LayerTable:
     Attributes
     ----------
     paths : of the part of the model, ``blocks.3``, or the first component for what is not repeated (``tokens``).
-    firsts : name of its first op, at which a stage can start.
+    firsts : address of its first op, at which a stage can start.
     forward_s, backward_s : of its ops; communication and recomputation included, where the program has any.
     recompute_s : the part of ``backward_s`` that runs the forward pass again.
     kept_bytes : what its forward pass keeps for the backward pass.

@@ -17,6 +17,7 @@ from trainyard.cost.ops import is_free, op_bytes
 from trainyard.job.footprint import SavedValues, node_bytes, saved_values, storage_of
 from trainyard.job.lower.cut import Cut, cut
 from trainyard.job.tables import Floats, LayerTable, OpTable, TensorTable
+from trainyard.program.addresses import address
 from trainyard.program.blocks import block_path
 from trainyard.program.flops import node_flops
 from trainyard.program.program import Program
@@ -34,7 +35,7 @@ def op_table(program: Program, seconds: NodeSeconds) -> OpTable:
     number = {path: i for i, path in enumerate(dict.fromkeys(layer_of.values()))}
     ops = _computing(program, parts)
     return OpTable(
-        tuple(n.name for n in ops),
+        tuple(map(address, ops)),
         np.array([n.meta["phase"] == "backward" for n in ops], np.bool_),
         np.array([number[layer_of[n]] for n in ops], np.int64),
         np.array([node_flops(n) for n in ops], np.int64),
@@ -47,8 +48,8 @@ def tensor_table(program: Program) -> TensorTable:
     """The inputs of a program and what its ops make; ops are numbered as in its `op_table`."""
     parts = cut(program, ())
     number = {node: i for i, node in enumerate(_computing(program, parts))}
-    kinds = {program.nodes[i.node]: i.kind for i in program.inputs}
-    readers: dict[fx.Node, dict[int, None]] = {node: {} for node in kinds}
+    inputs = {program.nodes[i.node]: i for i in program.inputs}
+    readers: dict[fx.Node, dict[int, None]] = {node: {} for node in inputs}
     for node in program.graph.nodes:
         if _maker(node) in number and storage_of(node) is node and isinstance(node.meta["val"], torch.Tensor):
             readers.setdefault(node, {})
@@ -56,8 +57,10 @@ def tensor_table(program: Program) -> TensorTable:
             readers.setdefault(storage_of(source), {})[number[node]] = None
     tensors = list(readers)
     return TensorTable(
-        tuple(n.name for n in tensors),
-        tuple(kinds.get(n, "value" if _maker(n) in number else "constant") for n in tensors),
+        tuple(inputs[n].path if n in inputs else address(n) for n in tensors),
+        tuple(
+            inputs[n].kind if n in inputs else "value" if _maker(n) in number else "constant" for n in tensors
+        ),
         np.array([node_bytes(n) for n in tensors], np.int64),
         np.array([number.get(_maker(n), -1) for n in tensors], np.int64),
         np.cumsum([0, *(len(readers[n]) for n in tensors)], dtype=np.int64),
@@ -81,7 +84,7 @@ def layer_table(
 
     Parameters
     ----------
-    recompute : forward nodes that the backward pass computes again.
+    recompute : names of forward nodes that the backward pass computes again.
     """
     parts = cut(program, ())
     layer_of = _layer_of(program, parts)
@@ -183,7 +186,7 @@ def _layer(
     ]
     recompute_s = sum(map(seconds, repeated))
     return _Layer(
-        (forward or ops)[0].name,
+        address((forward or ops)[0]),
         sum(map(seconds, forward)),
         sum(map(seconds, backward)) + recompute_s,
         recompute_s,

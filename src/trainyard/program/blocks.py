@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from trainyard.program.addresses import address
 from trainyard.program.program import Program
 
 
@@ -24,8 +25,8 @@ class Block:
 
     @property
     def first(self) -> str:
-        """Name of the first op: a place where a stage can start."""
-        return self.ops[0].name
+        """Address of the first op: a place where a stage can start."""
+        return address(self.ops[0])
 
 
 def blocks(program: Program) -> tuple[Block, ...]:

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
+from trainyard.program.addresses import give_addresses
 from trainyard.program.batch import ROOT, batch_rows, batch_tensors, whole_paths
 from trainyard.program.hidden_state import refuse_hidden_state
 from trainyard.program.model import CaptureError, Model
@@ -100,6 +101,7 @@ def capture(
     simplify(graph)
     if dtype in HALF:
         leave_out_conversions(graph)
+    give_addresses(graph)
     constants = _constants_as_inputs(model.name, graph_module)
     inputs += tuple(Input(node.name, "constant", path) for path, (node, _) in constants.items())
     held = {path: value for path, (_, value) in constants.items()}

@@ -20,7 +20,8 @@ from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from trainyard.program.nodes import add_op, copy_node
+from trainyard.program.addresses import Numbering, address
+from trainyard.program.nodes import add_op, copy_node, op_name
 from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
@@ -236,8 +237,8 @@ def forward_of(node: fx.Node) -> fx.Node | None:
 def expand(program: Program, nodes: Collection[fx.Node]) -> Program:
     """The program with some ops written as in ``EXPANSIONS`` or ``AS_SUMS``.
 
-    The nodes that compute the results have the names of those that they replace, and all of an expansion have
-    the phase, layer and position of the op; ``meta["part_of"]`` is its name.
+    The nodes that compute the results have the names and addresses of those that they replace, and all of an expansion
+    have the phase, layer and position of the op; ``meta["part_of"]`` is its name.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {}
@@ -271,17 +272,20 @@ def _write_out(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, Any]) -> An
     results = output_args(trace)
     names = dict(zip(results, _result_names(node), strict=True))
     # A node with several results gives its name to the first part, so that a plan can still start a stage there.
-    own = [node.name] if isinstance(node.meta["val"], tuple | list) else []
-    others = chain(own, repeat(f"{node.name}_part"))
+    first = [node.name] if isinstance(node.meta["val"], tuple | list) else []
+    others = chain(first, repeat(f"{node.name}_part"))
     placeholders = trace.find_nodes(op="placeholder")
     inner = {p: copies[n] for p, n in zip(placeholders, given, strict=True)}
     place = {key: node.meta[key] for key in ("phase", "layer", "position")}
+    replaced = {n.name: address(n) for n in (node, *node.users) if n.op == "call_function"}
+    numbering = Numbering()
     for part in trace.nodes:
         if part.op == "call_function":
             args, kwargs = fx.map_arg((part.args, part.kwargs), inner.__getitem__)
             name = names.get(part) or next(others)
             copy = add_op(graph, part.target, args, kwargs, name)
-            copy.meta = {**place, "val": part.meta["val"], "part_of": node.name}
+            own = replaced.get(name) or numbering.next(f"{address(node)}/{op_name(part.target)}")
+            copy.meta = {**place, "address": own, "val": part.meta["val"], "part_of": node.name}
             inner[part] = copy
     found = tuple(None if r is None else inner[r] for r in results)
     return found if isinstance(node.meta["val"], tuple | list) else found[0]

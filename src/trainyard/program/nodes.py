@@ -59,12 +59,6 @@ def remove_dead(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def address(node: fx.Node) -> str:
-    """Where an op is in the model, as a person writes it: ``blocks.3.mlp.up:addmm``."""
-    layer = node.meta.get("layer", "")
-    return f"{layer}:{op_name(node.target)}" if layer else op_name(node.target)
-
-
 def op_name(target: Any) -> str:
     """The name of an op without its namespace and overload."""
     return (

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
+from trainyard.program.addresses import Addresses
+
 InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total"]
 OutputKind = Literal["loss", "metric", "grad", "buffer", "total"]
 Phase = Literal["forward", "backward"]
@@ -52,8 +54,8 @@ class Program:
     The graph holds aten ops and Trainyard's own (random numbers by position), is functional (no op writes to its
     inputs), and every node carries ``meta["val"]`` (a fake tensor or a tuple of them), ``meta["phase"]`` and
     ``meta["layer"]`` (the module path whose forward made it; a backward node has the path of the forward op
-    it differentiates). A forward node inside a function that the user checkpoints has the call's number as
-    ``meta["checkpoint"]``.
+    it differentiates). An op carries ``meta["address"]``, too (see `trainyard.program.addresses`), and a forward node
+    inside a function that the user checkpoints the call's number as ``meta["checkpoint"]``.
 
     Attributes
     ----------
@@ -90,23 +92,29 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     @cached_property
+    def addresses(self) -> Addresses:
+        """Ops by their addresses."""
+        return Addresses(self.graph)
+
+    @cached_property
     def params(self) -> tuple[Input, ...]:
         return tuple(i for i in self.inputs if i.kind == "param")
 
     @cached_property
     def recompute(self) -> frozenset[str]:
-        """Forward nodes that the user wants computed again: those in a checkpointed region but what leaves it."""
+        """Forward ops that the user wants computed again: those in a checkpointed region but what leaves it."""
 
         def stays(user: fx.Node, region: Any) -> bool:
             return user.meta.get("phase") == "backward" or user.meta.get("checkpoint") == region
 
-        return frozenset(
-            node.name
+        again = [
+            node
             for node in self.graph.nodes
             if (region := node.meta.get("checkpoint")) is not None
             and node.op == "call_function"
             and all(stays(user, region) for user in node.users)
-        )
+        ]
+        return frozenset(self.addresses.shortened(again))
 
     @cached_property
     def result_nodes(self) -> tuple[fx.Node | None, ...]:

@@ -95,7 +95,7 @@ def propagate(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> 
     Parameters
     ----------
     program : what runs; its shapes are whole with respect to this axis.
-    wanted : placements by node name, by input path (``blocks.0.mlp.weight``), or by ``grad:<path>``.
+    wanted : placements by the address of an op, by input path (``blocks.0.mlp.weight``), or by ``grad:<path>``.
 
     Raises
     ------
@@ -147,10 +147,10 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
     }
     unlike: set[fx.Node] = set()
     for name, placement in wanted.items():
-        node = by_path.get(name) or by_output.get(name) or program.nodes.get(name)
+        node = by_path.get(name) or by_output.get(name) or program.addresses.nodes.get(name)
         if node is None:
             raise KeyError(
-                f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or a node"
+                f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or an op"
             )
         if isinstance(placement, Shard):
             shape = node.meta["val"].shape

@@ -13,6 +13,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.planning import Infeasible, Planned
 from trainyard.job.setting import RunnerUp
 from trainyard.job.simulation.result import Simulation
+from trainyard.program.patterns import in_words
 from trainyard.report.league import Contender
 from trainyard.report.tables import make_table
 from trainyard.report.units import bytes_text, percent_text, seconds_text
@@ -43,7 +44,7 @@ def mesh_text(plan: Plan) -> str:
     if plan.state.divided:
         parts.append(f"divides {plan.state.divided_text}")
     if plan.recomputed:
-        parts.append(f"recomputes {len(plan.recomputed)} tensors")
+        parts.append(f"recomputes {in_words(plan.recomputed, 1)}")
     return ", ".join(parts)
 
 

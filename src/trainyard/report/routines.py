@@ -14,7 +14,8 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
 from trainyard.job.plan import microbatches_text
-from trainyard.program.nodes import address, op_name
+from trainyard.program.addresses import address
+from trainyard.program.nodes import op_name
 from trainyard.program.program import tensors_of
 
 _CALLS_PER_LINE = 8
@@ -32,7 +33,7 @@ def _lines(lowered: Lowered) -> Iterator[str]:
         yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
         context = rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {str(plan.mesh) or 1} processes"
+        yield f"pipeline rank {rank}: {plan.meshes[rank]}"
         end = "end of the step" if plan.schedule.has_updates else "update"
         yield from _calls(calls, end)
         for stage in lowered.stages_of(rank):

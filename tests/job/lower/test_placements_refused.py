@@ -27,8 +27,8 @@ def planned() -> tuple[Task, Plan]:
         ("grad:tokens.weight", "R", "a gradient lies as its parameter does"),
         ("tokens.weight", "P", "ranks can hold terms of sums only, P, and of inputs none"),
         ("batch.tokens", "P", "ranks can hold terms of sums only, P, and of inputs none"),
-        ("gelu", "Pavg", "ranks can hold terms of sums only"),
-        ("gelu", "Pmax", "ranks can hold terms of sums only"),
+        ("blocks.0:gelu", "Pavg", "ranks can hold terms of sums only"),
+        ("blocks.0:gelu", "Pmax", "ranks can hold terms of sums only"),
     ],
 )
 def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement: str, why: str) -> None:

@@ -15,6 +15,7 @@ from trainyard.job.run.config import TrainConfig
 from trainyard.job.run.step.data import TextData
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.placement import parse_placement
 from trainyard.program.program import Program
 from trainyard.zoo.registry import build
@@ -50,14 +51,14 @@ def plan(
     stages = pipeline * per_rank
     paths = [i.path for i in captured.params]
     cut = {path: parse_placement(text) for path in paths for part, text in _MEGATRON.items() if part in path}
-    again = {n.name for n in forward if n.target is torch.ops.aten.gelu.default} if recompute else ()
+    again = {address(n) for n in forward if n.target is torch.ops.aten.gelu.default} if recompute else ()
     return made_plan(
         captured,
         ROWS,
         make_schedule(schedule, pipeline, microbatches, per_rank),
         data=data,
         tensor=tensor,
-        starts=[forward[len(forward) * i // stages].name for i in range(1, stages)],
+        starts=[address(forward[len(forward) * i // stages]) for i in range(1, stages)],
         placed={"tensor": cut} if tensor > 1 else {},
         recompute=again,
         zero=zero,

@@ -76,7 +76,8 @@ def test_checkpointed_functions_are_captured_once_and_recomputed(way: str) -> No
     assert len({n.meta["checkpoint"] for n in inside}) == regions
     assert all(n.meta["phase"] == "forward" for n in inside)
     # All products and dropouts but those whose results leave a region.
-    leaving = {n.name for n in inside} - program.recompute
+    again = program.addresses.names(program.recompute)
+    leaving = {n.name for n in inside if n.meta["address"] not in again}
     assert len(leaving) == regions
     assert all(any("checkpoint" not in u.meta or u.meta["checkpoint"] != n.meta["checkpoint"] for u in n.users)
                for n in inside if n.name in leaving)  # fmt: skip
@@ -87,4 +88,4 @@ def test_the_plan_recomputes_what_the_model_checkpoints() -> None:
     planned = plan(model, "1x2xA100-80G", "data_parallel").plan
     assert planned.recomputed >= capture(model).recompute
     assert planned.recomputed
-    assert "because the model checkpoints what makes them" in planned.explain()
+    assert "What the model checkpoints" in planned.explain()

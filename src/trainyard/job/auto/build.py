@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import fx
+
 from trainyard.job.auto.estimate import Estimate
 from trainyard.job.auto.space import Recompute, Sharding
 from trainyard.job.balance import repeated_blocks
@@ -98,7 +100,7 @@ def _placed(setting: Setting, plan: Plan, sharding: Sharding) -> Plan:
 
 
 def recomputed(program: Program, kind: Recompute) -> frozenset[str]:
-    """Forward nodes that are computed again.
+    """Forward ops that are computed again, by address and pattern.
 
     ``selective`` is the core of attention (arXiv 2205.05198, section 5); ``full`` is all of the repeated blocks but
     what they hand on (arXiv 1604.06174 with a segment per block).
@@ -107,14 +109,15 @@ def recomputed(program: Program, kind: Recompute) -> frozenset[str]:
         return frozenset()
     if kind == "selective":
         attention = [region for region in tensor_parallel_regions(program, 1) if region.is_attention]
-        return frozenset(n.name for region in attention for n in attention_core(region))
-    again: set[str] = set()
+        core = [n for region in attention for n in attention_core(region)]
+        return frozenset(program.addresses.shortened(core))
+    again: list[fx.Node] = []
     for block in repeated_blocks(program):
         inside = set(block.ops)
         for node in block.ops:
             if all(u in inside or u.meta.get("phase") == "backward" for u in node.users):
-                again.add(node.name)
-    return frozenset(again)
+                again.append(node)
+    return frozenset(program.addresses.shortened(again))
 
 
 def has_experts(program: Program) -> bool:

@@ -85,7 +85,8 @@ def _may_be_best(setting: Setting, trials: Trials, plan: Plan) -> bool:
     if best is None:
         return True
     devices = set(setting.cluster.devices)
-    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), plan.recomputed) for d in devices)
+    again = setting.task.program(plan.rows_per_microbatch).addresses.names(plan.recomputed)
+    ops_s = min(_computing_s(setting.op_table(plan.rows_per_microbatch, d), again) for d in devices)
     least_s = plan.num_microbatches * ops_s / plan.num_ranks
     return least_s * min(1.0, trials.time_ratio) < best.simulation.step_s
 

@@ -10,6 +10,7 @@ from torch import fx
 
 from trainyard.job.plan import PlanError
 from trainyard.program import spmd
+from trainyard.program.addresses import address
 from trainyard.program.program import Program, output_args
 
 aten = torch.ops.aten
@@ -63,12 +64,12 @@ def cut(program: Program, stage_starts: tuple[str, ...]) -> Cut:
 
     Parameters
     ----------
-    stage_starts : the first forward op of each stage after the first.
+    stage_starts : names of the first forward op of each stage after the first.
 
     Raises
     ------
     PlanError
-        If a name is no forward op of the program, or the starts are not in program order.
+        If the starts are not in program order.
     """
     bounds = _bounds(program, stage_starts)
     free = _free_nodes(program)
@@ -109,14 +110,10 @@ def ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _bounds(program: Program, stage_starts: tuple[str, ...]) -> list[int]:
-    bounds = []
-    for name in stage_starts:
-        node = program.nodes.get(name)
-        if node is None or node.op != "call_function" or node.meta["phase"] != "forward":
-            raise PlanError(f"stage start {name!r} is no forward op of {program.name}")
-        bounds.append(node.meta["position"])
+    starts = [program.nodes[name] for name in stage_starts]
+    bounds = [node.meta["position"] for node in starts]
     if bounds != sorted(set(bounds)):
-        raise PlanError(f"stage starts {', '.join(stage_starts)} are not in program order")
+        raise PlanError(f"stage starts {', '.join(map(address, starts))} are not in program order")
     return bounds
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen
 from trainyard.job.lower.calls import Call, StageUpdate, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut
 from trainyard.job.lower.in_place import write_in_place
+from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
@@ -135,13 +135,13 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
             f"the plan was made for {plan.model} with fingerprint {plan.fingerprint}; this is {program.name} with "
             f"{program.fingerprint}. Plan again: the model, its batch or the version of PyTorch changed"
         )
-    _check_recompute(program, plan)
-    local, inputs, outputs = shard_axes(program, plan)
-    parts = cut(local, plan.stage_starts)
+    named = resolve(program, plan)
+    local, inputs, outputs = shard_axes(program, named)
+    parts = cut(local, named.stage_starts)
     params = _params(program, local, inputs, parts)
     results = _results_by_stage(local, parts, params)
     stages = tuple(
-        _stage(local, parts, plan, s, params, results.get(s, [])) for s in range(plan.schedule.num_stages)
+        _stage(local, parts, named, s, params, results.get(s, [])) for s in range(plan.schedule.num_stages)
     )
     _check_accumulated(stages)
     optimizer = optimizer or OptimizerConfig()
@@ -155,7 +155,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         params,
         {i.path: inputs[i.path] for i in program.inputs},
         {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
-        None if program.totals is None else _totals(program.totals, plan),
+        None if program.totals is None else _totals(program.totals, named),
         optimizer,
     )
 
@@ -243,22 +243,6 @@ def _results_by_stage(
             )
         found.setdefault(home, []).append((node, f"{output.kind}:{output.path}"))
     return found
-
-
-def _check_recompute(program: Program, plan: Plan) -> None:
-    forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
-    known = {n.name for n in forward}
-    wrong = sorted(plan.recomputed - known)
-    if wrong:
-        node = program.nodes.get(wrong[0])
-        what = (
-            "unknown" if node is None else "an input" if node.op == "placeholder" else "of the backward pass"
-        )
-        close = difflib.get_close_matches(wrong[0], known) or sorted(known)[:3]
-        raise PlanError(
-            f"the plan recomputes {', '.join(map(repr, wrong[:8]))}; {wrong[0]!r} is {what}. Only forward ops of "
-            f"{program.name} can be computed again, such as {', '.join(close)}"
-        )
 
 
 def _check_accumulated(stages: Sequence[StageProgram]) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from trainyard.program import spmd
+from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.decompose import expand
@@ -87,6 +88,7 @@ class _Emitter:
                 self._op(node)
         results, placements = self._outputs()
         self.graph.output(tuple(results))
+        give_addresses(self.graph)
         local = replace(self.program, graph=self.graph)
         inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
         return Sharded(local, inputs, placements)

@@ -17,6 +17,7 @@ from torch import fx
 from trainyard.job.lower.cut import ancestors
 from trainyard.job.lower.shard import Sharded, complete, emit
 from trainyard.program import spmd
+from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.rules import has_rule, tensor_args
 from trainyard.program.decompose import AS_SUMS, expand
 from trainyard.program.nodes import add_op, add_placeholder, copy_node, remove_dead
@@ -102,6 +103,7 @@ def _summed(sharded: Sharded) -> Program:
             index.meta = {**place, "val": None}
             results[i].meta = {**place, "val": node.meta["val"]}  # type: ignore[union-attr]
     end.args = (tuple(results),)
+    give_addresses(graph)
     return program
 
 

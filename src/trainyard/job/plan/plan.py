@@ -24,6 +24,7 @@ from trainyard.job.plan.mesh import PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
 from trainyard.job.schedule import Schedule
 from trainyard.job.schedules import explain_versions, make_schedule
+from trainyard.program.patterns import in_words
 from trainyard.program.placement import Placement
 from trainyard.reading import listed
 from trainyard.reading.limits import MOST_ROWS
@@ -59,10 +60,12 @@ class Plan:
     num_rows : rows of the batch in one step, which is one run of the schedule.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
     stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
-    placements : by parameter or input path or by op address, then by mesh axis, what is not left to propagation.
-        Gradients lie as their parameters do, and rows as the stages divide them.
-    tensors : by address of a forward op, what becomes of its result until the backward pass needs it. What is not named
-        is kept. What is computed again takes with it what sharding made of it (a gathered or summed copy).
+    placements : by the path of a parameter or input, by the address of an op (see `trainyard.program.addresses`), or by a
+        pattern, then by mesh axis, what is not left to propagation. Gradients lie as their parameters do, and rows as
+        the stages divide them.
+    tensors : by the address of a forward op or by a pattern, what becomes of its result until the backward pass needs
+        it. What is not named is kept. What is computed again takes with it what sharding made of it (a gathered or
+        summed copy).
     state : who keeps parameters, gradients and optimizer state.
     traffic : how messages travel.
     dtype : compute precision; parameters and optimizer state are kept in float32. Buffers that a step writes, such as
@@ -209,7 +212,7 @@ class Plan:
 
     @property
     def recomputed(self) -> frozenset[str]:
-        """Addresses of the ops whose results are computed again."""
+        """Addresses and patterns of the ops whose results are computed again."""
         return frozenset(address for address, fate in self.tensors.items() if fate == "recompute")
 
     def with_recomputed(self, addresses: Iterable[str]) -> Plan:
@@ -229,7 +232,7 @@ class Plan:
     def mesh_text(self) -> str:
         """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
         if len(set(self.meshes)) > 1:
-            return " + ".join(str(mesh) or "1" for mesh in self.meshes)
+            return " + ".join(map(str, self.meshes))
         sizes = ((PIPELINE, self.pipeline), *self.meshes[0].sizes)
         return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
 
@@ -254,8 +257,8 @@ class Plan:
             parts.append(explain_versions(self.schedule))
         if self.statistics == "microbatch" or not self.schedule.has_updates:
             parts.append(_MEANING[self.statistics])
-        if self.tensors:
-            parts.append(f"{len(self.tensors)} tensors are recomputed in the backward pass.")
+        if self.recomputed:
+            parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
     def to_text(self) -> str:

@@ -16,7 +16,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.simulation.memory import Effect
 from trainyard.job.simulation.prices import Prices, Seconds
 from trainyard.program import spmd
-from trainyard.program.nodes import address
+from trainyard.program.addresses import address
 
 
 def lanes_of(plan: Plan) -> tuple[str, ...]:
@@ -275,5 +275,5 @@ class _Writer:
 
     def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:
         size = self.prices.group_size(message)
-        origin = address(node) if node.meta["layer"] else f"{message.about}:{message.kind}"
+        origin = address(node) if "address" in node.meta else f"{message.about}:{message.kind}"
         return {"label": f"{self.name} {origin}", "num_bytes": message.num_bytes, "num_ranks": size}

@@ -21,6 +21,7 @@ from torch import fx
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import forward_ops
+from trainyard.program.addresses import address
 from trainyard.program.program import Program, size_bytes, tensors_of
 
 
@@ -56,7 +57,7 @@ def sublinear(*, segments: int | None = None, budget_bytes: float | None = None)
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x1xA100-80G"))
     >>> plan = apply((("sublinear", sublinear(segments=2)),), setting)
     >>> plan.reasons[-1]
-    '2 segments: kept are the activations at add_2; 153 ops are recomputed.'
+    '2 segments: kept are the activations at blocks.0:add.2; 153 ops are recomputed.'
     """
     if segments is not None and budget_bytes is not None:
         raise PlanError("give sublinear either segments or budget_bytes, not both")
@@ -64,19 +65,20 @@ def sublinear(*, segments: int | None = None, budget_bytes: float | None = None)
         raise PlanError(f"segments count from 1 and a budget from 0, got {segments} and {budget_bytes}")
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
-        chain = Chain.of(setting.task.program(plan.rows_per_microbatch))
+        program = setting.task.program(plan.rows_per_microbatch)
+        chain = Chain.of(program)
         if budget_bytes is None:
             kept = _equal_segments(chain, segments)
         else:
             kept = _within(chain, budget_bytes) if budget_bytes else _searched(chain)
-        names = {chain.ops[i].name for i in kept}
-        again = frozenset(n.name for n in chain.ops) - names
-        where = ", ".join(chain.ops[i].name for i in kept)
+        again = [op for i, op in enumerate(chain.ops) if i not in set(kept)]
+        where = ", ".join(address(chain.ops[i]) for i in kept)
         why = (
             f"{len(kept) + 1} segments: kept are the activations at {where or 'no op'}; "
             f"{len(again)} ops are recomputed."
         )
-        return replace(plan.with_recomputed(again), reasons=(*plan.reasons, why))
+        plan = plan.with_recomputed(program.addresses.shortened(again))
+        return replace(plan, reasons=(*plan.reasons, why))
 
     return strategy
 

@@ -66,7 +66,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
     >>> setting = make_setting(Task(build("gpt-tiny", 16)), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("gpipe", gpipe()),), setting)
     >>> plan.pipeline, plan.num_microbatches, plan.stage_starts
-    (2, 8, ('native_layer_norm_2',))
+    (2, 8, ('blocks.1.norm_1:native_layer_norm',))
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:
@@ -83,7 +83,7 @@ def gpipe(*, stages: int | None = None, microbatches: int | None = None, recompu
             schedule="gpipe",
             stage_starts=balanced_starts(program, num_stages, setting.op_table(program.num_rows)),
         )
-        again = frozenset(node.name for node in forward_ops(program)) if recompute else frozenset[str]()
+        again = program.addresses.shortened(forward_ops(program)) if recompute else ()
         why = (
             f"{num_stages} stages balanced by time and {microbatches_text(count)} leave "
             f"{100 * bubble_fraction(num_stages, count):.1f}% of a step idle."

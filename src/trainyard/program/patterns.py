@@ -1,0 +1,70 @@
+"""Patterns: one text for the addresses of many ops, or the paths of many inputs.
+
+- In a path, ``*`` is any text within one component, and ``**`` any number of components: ``blocks.*.mlp.up.weight``.
+- After the colon of an address, ``*`` is any text: ``blocks.*.mlp:*`` are all ops of the forward pass of these modules,
+  and ``blocks.*.mlp:backward.*`` those of the backward pass; ``blocks.*.mlp.**:*`` has the modules within, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+__all__ = ["BACKWARD", "in_words", "is_like", "is_op_like"]
+
+BACKWARD = "backward."
+"""Stands before the names of ops of the backward pass."""
+
+_ALL_FORWARD = "**:*"
+
+
+def in_words(patterns: Collection[str], most: int) -> str:
+    """Addresses and patterns for a sentence: the first ``most`` of them."""
+    if _ALL_FORWARD in patterns:
+        return "all forward ops"
+    first = sorted(patterns)[:most]
+    more = f" and {len(patterns) - len(first)} more" if len(patterns) > len(first) else ""
+    return ", ".join(first) + more
+
+
+def is_like(pattern: str, path: str) -> bool:
+    """Whether the path of a module or an input is as a pattern has it."""
+    if "*" not in pattern:
+        return pattern == path
+    runs: list[list[str]] = [[]]
+    for component in pattern.split("."):
+        if component == "**":
+            runs.append([])
+        else:
+            runs[-1].append(component)
+    return _in_turn(runs, path.split(".") if path else [], _are_like)
+
+
+def _are_like(patterns: Sequence[str], components: Sequence[str]) -> bool:
+    return all(_in_turn(p.split("*"), c, str.__eq__) for p, c in zip(patterns, components, strict=True))
+
+
+def is_op_like(pattern: str, name: str) -> bool:
+    """Whether an op of a module, ``bmm.2``, is as the end of a pattern has it."""
+    if pattern.startswith(BACKWARD) != name.startswith(BACKWARD):
+        return False
+    return _in_turn(pattern.split("*"), name, str.__eq__)
+
+
+def _in_turn(
+    pieces: Sequence[Sequence[Any]], whole: Sequence[Any], is_same: Callable[[Any, Any], bool]
+) -> bool:
+    """Whether the pieces stand in a sequence one after the other, from its begin to its end, with anything between."""
+    first, last = pieces[0], pieces[-1]
+    end = len(whole) - len(last)
+    if len(pieces) == 1:
+        return end == 0 and is_same(first, whole)
+    at = len(first)
+    if at > end or not is_same(first, whole[:at]) or not is_same(last, whole[end:]):
+        return False
+    for piece in pieces[1:-1]:
+        size = len(piece)
+        while at + size <= end and not is_same(piece, whole[at : at + size]):
+            at += 1
+        at += size
+    return at <= end
