@@ -17,6 +17,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.schedule import Action, Schedule, parse_schedule
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.random.positional import PositionalDraws
 
@@ -69,12 +70,14 @@ def batch_of(step: int, width: int = WIDTH) -> dict[str, Tensor]:
 def plan_of(task: Task, schedule: Schedule) -> Plan:
     """The layers on the ranks of a schedule."""
     program = task.program(ROWS // schedule.num_microbatches)
-    products = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
+    products, tanh = (
+        [address(n) for n in program.graph.nodes if n.target is op]
+        for op in (torch.ops.aten.addmm.default, torch.ops.aten.tanh.default)
+    )
     # The backward pass computes the activations again: with the weights of its forward pass.
-    tanh = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default]
-    starts = (products[1], products[3])
+    again = (*products[1:], *tanh)
     return made_plan(
-        program, ROWS, schedule, starts=starts, bucket_bytes=300, recompute=[*products[1:], *tanh]
+        program, ROWS, schedule, starts=(products[1], products[3]), bucket_bytes=300, recompute=again
     )
 
 
