@@ -76,7 +76,7 @@ def test_compare_says_what_is_short_in_a_row(small_cluster, capsys):
     arguments = ("compare", "gpt-tiny", "--cluster", small_cluster, "--strategies", "data_parallel")
     assert cli.main(arguments) == 1
     out, err = capsys.readouterr()
-    assert "does not fit: data 2. a device needs" in " ".join(out.split())
+    assert "does not fit: 2 data. a device needs" in " ".join(out.split())
     assert "none of the strategies has a plan that fits" in err
 
 
@@ -86,7 +86,7 @@ def test_simulate_agrees_with_plan_and_writes_files(saved, tmp_path, capsys):
     files = ("--html", str(page), "--trace", str(trace))
     found = document("simulate", str(path), *files, capsys=capsys)
     assert found["step_s"] == printed["prediction"]["step_s"]
-    assert "tensor 2" in page.read_text()
+    assert "2 tensor" in page.read_text()
     assert json.loads(trace.read_text())["traceEvents"]
 
 
