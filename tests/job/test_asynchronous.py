@@ -18,6 +18,7 @@ from asynchronous import (
     Reference,
     batch_of,
     model,
+    most_allocated,
     plan_of,
 )
 from hypothesis import given, settings
@@ -180,12 +181,3 @@ def test_older_weights_are_counted_in_memory() -> None:
         for step, batch in enumerate(batches):
             executor.step(batch, step)
     assert most_allocated(profiler) == pytest.approx(simulation.tensor_bytes[0], rel=1e-3)
-
-
-def most_allocated(profiler: Any) -> int:
-    level = most = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            most = max(most, level)
-    return most
