@@ -87,7 +87,7 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     library: Library = "nccl" if cluster.profile is None else "gloo"
     contexts = [rank_context(lowered, rank, library) for rank in range(plan.pipeline)]
     memory = {
-        s.stage: stage_memory(lowered, s, context)
+        s.stage: stage_memory(lowered, s, replace(context, is_first=_adds_nothing(lowered, s.stage)))
         for context, own in zip(contexts, stages, strict=True)
         for s in own
     }
@@ -99,6 +99,13 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
+
+
+def _adds_nothing(lowered: Lowered, stage: int) -> bool:
+    """Whether every update of a stage is of one microbatch of each rank."""
+    ranks = lowered.plan.schedule.ranks_of(stage)
+    calls = (call for rank in ranks for call in lowered.calls[rank] if call.action.stage == stage)
+    return all(call.weights.num_own <= 1 for call in calls)
 
 
 def _add_rank(
