@@ -144,7 +144,7 @@ def test_train_resume_and_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "plan.yaml").write_text(found["plan"])
     again = document("run", "plan.yaml", "--steps", "2", capsys=capsys)
     assert [next(iter(m["losses"].values())) for m in again["metrics"]] == pytest.approx(losses[:2], rel=1e-5)
-    assert yaml.safe_load(again["plan"])["mesh"] == {"data": 2, "tensor": 1}
+    assert yaml.safe_load(again["plan"])["stages"] == [{"mesh": {"data": 2}, "rows": ["data"]}]
 
     assert cli.main((*start, "20")) == 2
     assert "--resume" in capsys.readouterr().err
