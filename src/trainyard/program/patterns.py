@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
-__all__ = ["BACKWARD", "in_words", "is_like", "is_op_like"]
+__all__ = ["BACKWARD", "in_words", "is_like", "is_op_like", "kind_of", "shortened"]
 
 BACKWARD = "backward."
 """Stands before the names of ops of the backward pass."""
 
 _ALL_FORWARD = "**:*"
+_Said = TypeVar("_Said")
 
 
 def in_words(patterns: Collection[str], most: int) -> str:
@@ -25,6 +26,24 @@ def in_words(patterns: Collection[str], most: int) -> str:
     first = sorted(patterns)[:most]
     more = f" and {len(patterns) - len(first)} more" if len(patterns) > len(first) else ""
     return ", ".join(first) + more
+
+
+def kind_of(path: str) -> str:
+    """A path with ``*`` in place of its numbers: modules that repeat are of one kind."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def shortened(said: Mapping[str, _Said], paths: Collection[str]) -> dict[str, _Said]:
+    """What is said of some of the paths, by patterns where it is said of all paths that are like them.
+
+    Examples
+    --------
+    >>> shortened({"blocks.0.up": 1, "blocks.1.up": 1, "head": 2}, ["blocks.0.up", "blocks.1.up", "head", "norm"])
+    {'blocks.*.up': 1, 'head': 2}
+    """
+    by_kind = {kind_of(path): value for path, value in said.items()}
+    whole = {k for k, value in by_kind.items() if all(said.get(p) == value for p in paths if is_like(k, p))}
+    return {kind_of(path) if kind_of(path) in whole else path: value for path, value in said.items()}
 
 
 def is_like(pattern: str, path: str) -> bool:

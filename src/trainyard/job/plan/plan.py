@@ -263,7 +263,7 @@ class Plan:
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""
-        return yaml.safe_dump(self._as_dict(), sort_keys=False, width=110)
+        return yaml.dump(self._as_dict(), Dumper=_Dumper, sort_keys=False, width=110)
 
     def _as_dict(self) -> dict[str, Any]:
         """What the text form holds; a part that says nothing special is left out."""
@@ -276,9 +276,9 @@ class Plan:
             "statistics": self.statistics,
             "schedule": _schedule_by_name(self.schedule) or self.schedule.to_text(),
             "stages": _stages_as_dicts(self.stages),
-            "placements": {n: {a: str(p) for a, p in w.items()} for n, w in self.placements.items()},
+            "placements": {n: _Line((a, str(p)) for a, p in w.items()) for n, w in self.placements.items()},
             "tensors": dict(self.tensors),
-            "state": self.state.to_dict(),
+            "state": {part: _Line(said) for part, said in self.state.to_dict().items()},
             "traffic": {"bucket_bytes": self.traffic.bucket_bytes} if self.traffic != Traffic() else {},
             "made_by": list(self.made_by),
             "reasons": list(self.reasons),
@@ -290,6 +290,19 @@ class Plan:
         path.write_text(self.to_text())
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes short things on one line."""
+
+
+class _Line(dict[str, Any]):
+    """What is written on one line."""
+
+
+_Dumper.add_representer(
+    _Line, lambda dumper, said: dumper.represent_mapping("tag:yaml.org,2002:map", said, True)
+)
+
+
 def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
     """A mesh and rows like those of the stage before are not said again."""
     found: list[dict[str, Any]] = []
@@ -298,7 +311,7 @@ def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
         said: dict[str, Any] = {"start": stage.start} if stage.start else {}
         if (stage.mesh, stage.rows) != (before.mesh, before.rows):
             said |= {"mesh": dict(stage.mesh.sizes), "rows": list(stage.rows)}
-        found.append(said)
+        found.append(_Line(said))
         before = stage
     return found
 
