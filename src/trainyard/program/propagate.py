@@ -1,6 +1,6 @@
 """Propagation: from the placements a plan names to one choice per op, on one mesh axis.
 
-A plan names the placements of parameters, inputs, gradients and a few activations; the rest is completed here,
+A plan names the placements of parameters, inputs and a few activations; the rest is completed here,
 op by op in topological order, each taking the choice that moves the fewest bytes now or leaves the fewest to be
 moved later (GSPMD's idea of a few annotations propagated, arXiv 2105.04663, with costs in place of priorities).
 """

@@ -39,7 +39,7 @@ class ShardedStage:
 
     Attributes
     ----------
-    outputs : by axis, the placement in which each output comes out, in the order of ``program.outputs``.
+    outputs : of each output, in the order of ``program.outputs``, its placement along every axis.
     """
 
     program: Program

@@ -53,13 +53,14 @@ class Plan:
     ----------
     model : name of the captured model. Of one in a Python file it says where that was, and does not run it: see
         `model_for`.
-    fingerprint : of the program of one microbatch, all of its rows together.
+    fingerprint : of the program of one microbatch, before it is divided over ranks.
     cluster : name of the cluster that it was made for.
     place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
         holds all of it.
     num_rows : rows of the batch in one step, which is one run of the schedule.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
-    stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
+    stages : in program order, each with the mesh of its ranks. Ranks are numbered by the lines of the
+        schedule: first all ranks of its first pipeline rank, then those of the second.
     placements : by the path of a parameter or input, by the address of an op (see `trainyard.program.addresses`), or by a
         pattern, then by mesh axis, what is not left to propagation. Gradients lie as their parameters do, and rows as
         the stages divide them.

@@ -19,11 +19,11 @@ class WeightUse(NamedTuple):
 
     Attributes
     ----------
-    version : with which it computes, from 0; an update makes the next one of it.
-    is_last : whether no later action of the rank uses that version: it is let go of after a backward pass, and an
-        update is made in its place.
-    num_own, num_applied : microbatches whose gradients are added up until the stage is updated with them, on this rank
-        and on all of its ranks together. Of a forward pass they mean nothing.
+    version : of the weights that it reads, from 0; an update reads one and makes the next.
+    is_last : whether no later action of this pipeline rank reads that version. Then a backward pass lets go of it, and
+        an update overwrites it.
+    num_own, num_applied : microbatches whose gradients the update applies that comes next, of this pipeline rank and of
+        all that run the stage. Of a forward pass they mean nothing.
     """
 
     version: int
@@ -92,7 +92,7 @@ def num_versions(schedule: Schedule, rank: int, stage: int) -> int:
 
 
 def staleness(schedule: Schedule, stage: int) -> int:
-    """Most updates that come between the weights of which a stage's gradients are and those that they are applied to."""
+    """Most updates of a stage between the forward pass of a microbatch and the update that applies its gradient."""
     most = 0
     for actions, uses in zip(schedule.actions, weight_uses(schedule), strict=True):
         num_done = 0
