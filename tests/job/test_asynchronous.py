@@ -144,7 +144,7 @@ def test_the_text_form_reads_back() -> None:
     text = plan.to_text()
     assert "1: 1F0 1F2 1B0 1U 1B2 1U 1F4 1B4 1U" in text
     assert parse_plan(text) == plan
-    assert "A step is a period of 6, 3, 5 updates of stages 0, 1, 2" in plan.explain()
+    assert "Stage 1: 3 updates, by gradients of weights up to" in plan.explain()
     assert "Same loss as one device" not in plan.explain()
 
 
