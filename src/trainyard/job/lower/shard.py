@@ -9,6 +9,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
+from trainyard.program.choices import written_out
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
-from trainyard.program.placement import Partial, Placement, Replicate, Shard, local_shape
+from trainyard.program.placement import OpChoice, Partial, Placement, Replicate, Shard, local_shape
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
 
@@ -34,32 +36,45 @@ class Sharded:
     program : what every rank of the axis runs; shapes are a rank's own.
     inputs : placement of every input by path.
     outputs : placement in which every output comes out, in the order of ``program.outputs``.
+    choices : how every op runs, by its address in the whole program.
     """
 
     program: Program
     inputs: Mapping[str, Placement]
     outputs: tuple[Placement, ...]
+    choices: Mapping[str, OpChoice]
 
 
-def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Sharded:
+def shard(
+    program: Program,
+    axis: Axis,
+    wanted: Mapping[str, Placement],
+    choices: Mapping[str, OpChoice] = MappingProxyType({}),
+) -> Sharded:
     """Cut a program over the ranks of one axis.
 
     Parameters
     ----------
     program : the whole.
     axis : its ranks.
-    wanted : placements that the plan names (see ``propagate``).
+    wanted, choices : placements and choices that the plan names (see ``propagate``).
     """
-    whole, assignment = complete(program, axis, wanted)
+    whole, assignment = complete(program, axis, wanted, choices)
     return emit(whole, assignment, wanted)
 
 
-def complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
+def complete(
+    program: Program,
+    axis: Axis,
+    wanted: Mapping[str, Placement],
+    choices: Mapping[str, OpChoice] = MappingProxyType({}),
+) -> tuple[Program, Assignment]:
     """Decide how every op runs; the program comes back with those ops written out that are cut apart."""
-    assignment = propagate(program, axis, wanted)
+    program = written_out(program, choices)
+    assignment = propagate(program, axis, wanted, choices)
     while assignment.expand:
         program = expand(program, assignment.expand)
-        assignment = propagate(program, axis, wanted)
+        assignment = propagate(program, axis, wanted, choices)
     return program, assignment
 
 
@@ -91,7 +106,7 @@ class _Emitter:
         give_addresses(self.graph)
         local = replace(self.program, graph=self.graph)
         inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
-        return Sharded(local, inputs, placements)
+        return Sharded(local, inputs, placements, self.assignment.decided())
 
     def _placeholder(self, node: fx.Node) -> None:
         (placement,) = self.assignment.made[node]

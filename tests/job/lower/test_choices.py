@@ -1,0 +1,191 @@
+"""Choices that a plan gives: complete ones are run as they are said, and any of them compute what one device does."""
+
+from __future__ import annotations
+
+import operator
+import random
+import re
+from functools import cache
+
+import pytest
+import torch
+from lockstep import joined_values, whole_values
+from torch import Tensor
+
+from trainyard.job.lower.shard import complete, shard
+from trainyard.job.task import Task
+from trainyard.program import spmd
+from trainyard.program.algebra.notation import choices
+from trainyard.program.algebra.rules import axes_of
+from trainyard.program.choices import ChoiceError
+from trainyard.program.model import Model
+from trainyard.program.placement import REPLICATE, OpChoice, Placement, Shard, parse_op_choice
+from trainyard.program.program import Program
+from trainyard.program.propagate import Axis
+from trainyard.zoo.llama import LlamaConfig, build
+
+ROWS = 4
+ALL_R = (REPLICATE, REPLICATE)
+TENSOR = Axis("tensor", 2)
+MEGATRON: dict[str, Placement] = {
+    **dict.fromkeys((f"blocks.0.attention.{name}.weight" for name in "qkv"), Shard(0)),
+    **dict.fromkeys((f"blocks.0.{name}.weight" for name in ("gate", "up")), Shard(0)),
+    **dict.fromkeys((f"blocks.0.{name}.weight" for name in ("attention.out", "down")), Shard(1)),
+    "tokens.weight": Shard(0),
+    "head.weight": Shard(0),
+}
+
+
+@cache
+def model() -> Model:
+    """One Llama block between an embedding and a head."""
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab=32, context=8, layers=1, hidden=16, heads=4, kv_heads=2, ffn=32)
+    return build("one-block", config, ROWS)
+
+
+@cache
+def program() -> Program:
+    return Task(model()).program(ROWS)
+
+
+@cache
+def inputs() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    found = {f"batch.{name}": value for name, value in model().batch.items()} | dict(program().constants)
+    found |= {"rng": torch.tensor([3, 0, 0])}
+    for name, p in model().module.named_parameters():
+        found[name] = torch.randn(p.shape, generator=generator) * p.shape[-1] ** -0.5
+    return found | dict(model().module.named_buffers())
+
+
+@cache
+def alone() -> dict[str, Tensor]:
+    return whole_values(program(), inputs())
+
+
+def grads(placed: dict[str, Placement]) -> dict[str, Placement]:
+    """A gradient lies as its parameter does."""
+    return {f"grad:{i.path}": placed.get(i.path, REPLICATE) for i in program().params} | placed
+
+
+def check(wanted: dict[str, Placement], said: dict[str, OpChoice]) -> None:
+    """All ranks together compute the loss and gradients of one device."""
+    found = joined_values(shard(program(), TENSOR, wanted, said), TENSOR.size, inputs())
+    assert found.keys() == alone().keys()
+    for name, value in alone().items():
+        scale = max(float(value.abs().max()), 1e-3)
+        assert float((found[name] - value).abs().max()) <= 1e-5 * scale, name
+
+
+def complete_choices(seed: int) -> dict[str, OpChoice]:
+    """Some choice for every op, and for some to where its result is moved."""
+    drawn = random.Random(seed)
+    found: dict[str, OpChoice] = {}
+    for name, node in program().addresses.nodes.items():
+        if node.target is operator.getitem:
+            continue
+        choice = drawn.choice(choices(axes_of(node), TENSOR.size))
+        moves: list[Placement | None] = [None, None]
+        if len(choice.results) == 1:
+            shape = node.meta["val"].shape
+            moves += [REPLICATE, *(Shard(d) for d, size in enumerate(shape) if size % TENSOR.size == 0)]
+        move = drawn.choice(moves)
+        found[name] = OpChoice(choice.operands, choice.results, move if move not in choice.results else None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 100))]
+)
+def test_any_complete_choices_compute_what_one_device_does(seed: int) -> None:
+    said = complete_choices(seed)
+    whole, assignment = complete(program(), TENSOR, grads({}), said)
+    assert whole is program(), "nothing is written out unasked"
+    assert assignment.decided() == said
+    check(grads({}), said)
+
+
+PLACED = {
+    "nothing": {},
+    "megatron": MEGATRON,
+    "rows": dict.fromkeys(("batch.tokens", "batch.targets"), Shard(0)),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_what_propagation_decides_can_be_given_back(name: str) -> None:
+    wanted = grads(dict(PLACED[name]))
+    first = shard(program(), TENSOR, wanted)
+    text = {name: str(choice) for name, choice in first.choices.items()}
+    again = shard(program(), TENSOR, wanted, {name: parse_op_choice(c) for name, c in text.items()})
+    assert {name: str(choice) for name, choice in again.choices.items()} == text
+    assert str(again.program.graph) == str(first.program.graph)
+    check(wanted, dict(again.choices))
+
+
+def test_one_op_runs_as_it_is_said_and_the_rest_is_completed() -> None:
+    """Of a product that propagation would cut by columns, the weights' rows are cut."""
+    free = shard(program(), TENSOR, grads(MEGATRON))
+    assert str(free.choices["blocks.0.up:mm"]) == "R S1 -> S1"
+    said = {
+        "blocks.0.up:mm": parse_op_choice("S1 S0 -> P -> R"),
+        "blocks.*:backward.mul*": OpChoice(ALL_R, ALL_R[:1]),
+    }
+    found = shard(program(), TENSOR, grads(MEGATRON), said)
+    assert str(found.choices["blocks.0.up:mm"]) == "S1 S0 -> P -> R"
+    assert str(found.choices["blocks.0:backward.mul"]) == "R R -> R"
+    sums = [
+        n
+        for n in found.program.graph.nodes
+        if n.target is spmd.all_reduce and n.meta["layer"] == "blocks.0.up"
+    ]
+    assert [n.meta["moved_from"] for n in sums if n.meta["phase"] == "forward"] == [
+        (program().addresses.nodes["blocks.0.up:mm"].name,)
+    ]
+    check(grads(MEGATRON), said)
+
+
+def test_parts_that_are_named_are_written_out() -> None:
+    """The softmax of the loss, cut over the vocabulary, and its gradient with it."""
+    said = {":_log_softmax/sum": parse_op_choice("S1 -> P -> R")}
+    found = shard(program(), TENSOR, grads({}), said)
+    assert str(found.choices[":_log_softmax/sum"]) == "S1 -> P -> R"
+    assert ":backward._log_softmax_backward_data/sum" in found.choices
+    check(grads({}), said)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "why"),
+    [
+        (
+            "blocks.0.up:mm",
+            "S0 S0 -> S0",
+            "blocks.0.up:mm cannot run as S0 S0 -> S0 on 2 ranks; it can as R R -> R, ",
+        ),
+        ("blocks.0.up:mm", "R -> R", "cannot run as R -> R"),
+        ("blocks.0.up:mm", "S7 R -> S7", "cannot run as S7 R -> S7"),
+        ("blocks.0.up:mm", "R R -> R -> Pmax", "cannot be moved to Pmax"),
+        ("blocks.0.up:mm", "R R -> R -> S2", "cannot be moved to S2: its result of shape (32, 32)"),
+        ("blocks.0.up:mn", "R R -> R", "'blocks.0.up:mn' is no op of the model; there are blocks.*.up:mm"),
+        (
+            ":_log_softmax/sun",
+            "S1 -> P",
+            "':_log_softmax/sun' is no op of the model; there are :_log_softmax/sum",
+        ),
+    ],
+)
+def test_what_an_op_cannot_do_is_refused(name: str, choice: str, why: str) -> None:
+    with pytest.raises(ChoiceError, match=re.escape(why)):
+        shard(program(), TENSOR, grads({}), {name: parse_op_choice(choice)})
+
+
+@pytest.mark.parametrize("text", ["R R", "R -> R -> R -> R", "R -> R R -> R", "X -> R", "R -> R ->", ""])
+def test_what_is_no_choice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no (choice of an op|placement)"):
+        parse_op_choice(text)
+
+
+def test_the_text_form_reads_back() -> None:
+    said = complete_choices(0)
+    assert {name: parse_op_choice(str(choice)) for name, choice in said.items()} == said
