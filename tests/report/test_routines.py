@@ -28,7 +28,7 @@ def test_every_rank_and_message_is_told() -> None:
     text = routines_text(lower(found.task.program(found.plan.rows_per_microbatch), found.plan))
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("pipeline rank")] == [
-        f"pipeline rank {rank}: 1 x 2 processes (data x tensor)" for rank in (0, 1)
+        f"pipeline rank {rank}: 2 tensor" for rank in (0, 1)
     ]
     assert "  0F0 0F1 0B0 0B1 update" in lines
     assert any(line.startswith("  send ") and line.endswith("to stage 1") for line in lines)

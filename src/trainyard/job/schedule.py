@@ -5,6 +5,12 @@ and receives: these follow from the actions, since stage ``s`` needs the output 
 gradient of stage ``s + 1``. The published schedules, the proof that one trains every microbatch exactly once
 and cannot deadlock (`check`), and its evaluation in time (`dry_run`) are in `trainyard.job.schedules`.
 
+A schedule without updates is one optimizer step: all stages are updated after the last action. One with updates
+is a period of several: the update of a stage applies the gradients of the microbatches whose backward passes came
+since the one before it. Several ranks may then have actions of one stage, for different microbatches (replicas).
+Which versions of the weights there are, and how old they are, follows from the actions
+(`trainyard.job.schedules.versions`).
+
 References
 ----------
 The action notation (``0F3``: stage 0, forward, microbatch 3) is the one of torch.distributed.pipelining. The
@@ -15,21 +21,27 @@ split of the backward into input and weight gradients: Qi et al., Zero Bubble Pi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast, get_args
 
 from trainyard.reading import shown
 
-Kind = Literal["F", "B", "I", "W"]
-"""F forward; B full backward (gradients of inputs and weights); I only those of inputs; W of weights."""
+Kind = Literal["F", "B", "I", "W", "U"]
+"""F forward; B full backward (gradients of inputs and weights); I only those of inputs; W of weights; U update."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+PASSES: tuple[Kind, ...] = ("F", "B", "I", "W")
+"""The kinds of actions that compute something of a microbatch: all but the update."""
+
+NO_MICROBATCH = -1
 
 MOST_ACTIONS = 2**18
 """Of all ranks. Published schedules have at most about 130,000; checking so many takes some seconds."""
 
-_ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})", re.ASCII)
+_ACTION = re.compile(r"(\d{1,9})(?:([FBIW])(\d{1,9})|U)", re.ASCII)
 _HEADER = re.compile(r"(\S+) stages=(\d{1,9}) microbatches=(\d{1,9})", re.ASCII)
 
 
@@ -49,14 +61,14 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
-    """One computation of one stage on one microbatch; written ``0F3`` for stage 0, forward, microbatch 3.
+    """What one stage does with one microbatch; written ``0F3`` for stage 0, forward, microbatch 3. An update is ``0U``.
 
     Parameters
     ----------
-    kind : {"F", "B", "I", "W"}
+    kind : {"F", "B", "I", "W", "U"}
         See `Kind`.
     stage, microbatch : int
-        Both from 0.
+        Both from 0. An update has no microbatch, and `NO_MICROBATCH` in its place.
 
     Raises
     ------
@@ -66,16 +78,20 @@ class Action:
 
     kind: Kind
     stage: int
-    microbatch: int
+    microbatch: int = NO_MICROBATCH
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"unknown kind of action {self.kind!r}; the known ones are {', '.join(KINDS)}")
-        if self.stage < 0 or self.microbatch < 0:
-            raise ValueError(f"stage and microbatch count from 0, got {self.stage} and {self.microbatch}")
+        is_update = self.kind == "U"
+        if self.stage < 0 or (self.microbatch < 0) != is_update:
+            raise ValueError(
+                f"stage and microbatch count from 0, and an update has no microbatch; got {self.kind} with "
+                f"{self.stage} and {self.microbatch}"
+            )
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.microbatch}"
+        return f"{self.stage}U" if self.kind == "U" else f"{self.stage}{self.kind}{self.microbatch}"
 
 
 def parse_action(text: str) -> Action:
@@ -84,15 +100,16 @@ def parse_action(text: str) -> Action:
     Raises
     ------
     ValueError
-        When `text` is not a stage, one of the letters F, B, I, W and a microbatch.
+        When `text` is not a stage, one of the letters F, B, I, W and a microbatch, nor a stage and U.
     """
     match = _ACTION.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"{shown(text)} is not an action; write stage, kind ({', '.join(KINDS)}), microbatch, as in '0F3'"
+            f"{shown(text)} is not an action; write stage, kind ({', '.join(PASSES)}), microbatch, as in '0F3', or a "
+            "stage and U, as in '0U'"
         )
     stage, kind, microbatch = match.groups()
-    return Action(cast(Kind, kind), int(stage), int(microbatch))
+    return Action("U", int(stage)) if kind is None else Action(cast(Kind, kind), int(stage), int(microbatch))
 
 
 @dataclass(frozen=True)
@@ -104,7 +121,7 @@ class Schedule:
     name : str
         Which schedule it is, without spaces.
     num_stages, num_microbatches : int
-        Stages of the whole pipeline, and microbatches of one step.
+        Stages of the whole pipeline, and microbatches of one run of the schedule.
     actions : tuple of tuple of Action
         One tuple per pipeline rank.
 
@@ -148,23 +165,59 @@ class Schedule:
             raise ValueError(f"no rank {rank}; schedule {self.name} has ranks 0 to {self.num_ranks - 1}")
         return tuple(sorted({action.stage for action in self.actions[rank]}))
 
-    def rank_of(self, stage: int) -> int:
-        """Rank that owns `stage`.
+    def ranks_of(self, stage: int) -> tuple[int, ...]:
+        """Ranks that run `stage`, ascending; several take its microbatches in turn.
 
         Raises
         ------
         ValueError
             When no rank has an action of that stage.
         """
-        if stage not in self._rank_of:
+        if stage not in self._ranks_of:
             raise ValueError(f"no rank runs stage {stage}; schedule {self.name} has {self.num_stages} stages")
-        return self._rank_of[stage]
+        return self._ranks_of[stage]
+
+    def rank_of(self, stage: int, microbatch: int) -> int:
+        """Rank that runs `stage` on a microbatch.
+
+        Raises
+        ------
+        ValueError
+            When no rank has an action of that stage, or none of that microbatch.
+        """
+        ranks = self.ranks_of(stage)
+        if len(ranks) == 1:
+            return ranks[0]
+        if (stage, microbatch) not in self._replica_of:
+            raise ValueError(f"no rank runs microbatch {microbatch} in stage {stage} of schedule {self.name}")
+        return self._replica_of[stage, microbatch]
+
+    def ranks_with(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Ranks that run any of some stages, ascending."""
+        return tuple(sorted({rank for stage in stages for rank in self.ranks_of(stage)}))
 
     @cached_property
-    def _rank_of(self) -> dict[int, int]:
-        # The first that has an action of a stage, where several do.
-        of_ranks = reversed(list(enumerate(self.actions)))
-        return {action.stage: rank for rank, actions in of_ranks for action in actions}
+    def has_updates(self) -> bool:
+        """Whether stages are updated between the actions, and not all of them after the last."""
+        return any(action.kind == "U" for actions in self.actions for action in actions)
+
+    @cached_property
+    def _ranks_of(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for rank in range(self.num_ranks):
+            for stage in self.stages_of(rank):
+                found[stage] = (*found.get(stage, ()), rank)
+        return found
+
+    @cached_property
+    def _replica_of(self) -> dict[tuple[int, int], int]:
+        """The ranks of the microbatches of replicated stages."""
+        return {
+            (action.stage, action.microbatch): rank
+            for rank, actions in enumerate(self.actions)
+            for action in actions
+            if len(self._ranks_of[action.stage]) > 1
+        }
 
     def to_text(self) -> str:
         """Write as text: a header, then a line of actions per rank; `parse_schedule` reads it back."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,26 +13,27 @@ from trainyard.engine.simulate import simulate
 from trainyard.engine.timeline import Timeline
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.errors import HardwareError
-from trainyard.job.lower.calls import Transfer
-from trainyard.job.lower.lower import Lowered, StageProgram
+from trainyard.job.lower.calls import Call
+from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import Library, RankContext, rank_context
-from trainyard.job.schedule import Action, Kind
+from trainyard.job.schedule import Kind
 from trainyard.job.simulation.build import Assembly, MemoryColumns
 from trainyard.job.simulation.memory import (
     MEMORY_KINDS,
+    OLDER_WEIGHTS,
     ActionMemory,
     Effect,
     StageMemory,
     stage_memory,
     state_bytes,
     totals_memory,
-    transfer_bytes,
 )
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
-from trainyard.job.simulation.prices import Prices, Seconds
+from trainyard.job.simulation.prices import Prices
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
-from trainyard.job.simulation.update import add_updates
+from trainyard.job.simulation.transfers import add_transfers
+from trainyard.job.simulation.update import Together, add_updates, stage_update_template
 from trainyard.program.flops import program_flops
 
 __all__ = ["Simulation", "simulate_plan"]
@@ -79,10 +81,7 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     plan = lowered.plan
     prices = Prices(plan, cluster, op_seconds)
     assembly = Assembly(lowered, cluster)
-    stages = [
-        [s for s in lowered.stages if s.stage in plan.schedule.stages_of(rank)]
-        for rank in range(plan.pipeline)
-    ]
+    stages = [lowered.stages_of(rank) for rank in range(plan.pipeline)]
     assembly.add_ranks([state_bytes(lowered, own) for own in stages])
     # The processors of this machine send over gloo.
     library: Library = "nccl" if cluster.profile is None else "gloo"
@@ -92,10 +91,11 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
         for context, own in zip(contexts, stages, strict=True)
         for s in own
     }
-    for rank, own in enumerate(stages):
-        _add_rank(assembly, prices, rank, own, memory, contexts[rank])
-    assembly.add_transfers(_send_seconds(lowered, prices), memory)
-    add_updates(assembly, prices, contexts)
+    together: Together = {}
+    for rank, context in enumerate(contexts):
+        _add_rank(assembly, prices, rank, memory, context, together)
+    add_transfers(assembly, prices, memory)
+    add_updates(assembly, prices, contexts, together)
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
@@ -105,38 +105,88 @@ def _add_rank(
     assembly: Assembly,
     prices: Prices,
     rank: int,
-    stages: list[StageProgram],
     memory: Mapping[int, StageMemory],
     context: RankContext,
+    together: Together,
 ) -> None:
-    """Make the templates of a rank's actions, and add the actions."""
-    actions = prices.plan.schedule.actions[rank]
-    works = {
-        (s.stage, kind): Work(
-            segment,
-            rank,
-            context,
-            op_seconds_of(segment, rank, prices),
-            memory[s.stage].actions[kind].graph,
-        )
-        for s in stages
-        for kind, segment in s.segments.items()
-    }
-    firsts: dict[tuple[int, Kind], Action] = {}
-    lasts: dict[tuple[int, Kind], Action] = {}
-    for action in actions:
-        firsts.setdefault((action.stage, action.kind), action)
-        lasts[action.stage, action.kind] = action
-    known: dict[tuple[int, Kind, bool, bool], Template] = {}
-    templates = []
-    for action in actions:
-        what = (action.stage, action.kind)
-        key = (*what, firsts[what] == action, lasts[what] == action)
-        if key not in known:
-            known[key] = make_template(works[what], prices, key[2], key[3])
-            _between_actions(known[key], memory[action.stage].actions[action.kind])
-        templates.append(known[key])
-    assembly.add_actions(rank, actions, templates, _totals_template(assembly.lowered, prices, rank, context))
+    """Make the templates of a rank's calls, and add what they run."""
+    lowered = assembly.lowered
+    calls, make = lowered.calls[rank], _Templates(lowered, prices, rank, memory, context)
+    # Between two updates of a stage its gradients are added up from nothing.
+    spans = list(_spans(calls))
+    first, last = (
+        {span: i for i, span in reversed(list(enumerate(spans)))},
+        {s: i for i, s in enumerate(spans)},
+    )
+    templates = [
+        make.of(call, first[span] == i, last[span] == i)
+        for i, (call, span) in enumerate(zip(calls, spans, strict=True))
+    ]
+    before = _totals_template(lowered, prices, rank, context)
+    tasks = assembly.add_actions(rank, prices.plan.schedule.actions[rank], templates, before)
+    for call, template, ids in zip(calls, templates, tasks, strict=True):
+        for message, ready, task in template.joint:
+            at = (message.group.pipelines(prices.plan), message.about, call.weights.version)
+            together.setdefault(at, []).append((int(ids[ready]), int(ids[task])))
+
+
+def _spans(calls: Sequence[Call]) -> Iterator[tuple[int, Kind, int]]:
+    """Of every call its stage and kind, and the updates of that stage before it."""
+    num_updates: Counter[int] = Counter()
+    for call in calls:
+        stage, kind = call.action.stage, call.action.kind
+        yield stage, kind, num_updates[stage]
+        num_updates[stage] += kind == "U"
+
+
+class _Templates:
+    """The templates of a rank's calls; those that are alike are made once."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        prices: Prices,
+        rank: int,
+        memory: Mapping[int, StageMemory],
+        context: RankContext,
+    ) -> None:
+        self.lowered, self.prices, self.rank = lowered, prices, rank
+        self.memory, self.context = memory, context
+        self.works = {
+            (s.stage, kind): Work(
+                segment,
+                rank,
+                context,
+                op_seconds_of(segment, rank, prices),
+                memory[s.stage].actions[kind].graph,
+            )
+            for s in lowered.stages_of(rank)
+            for kind, segment in s.segments.items()
+        }
+        self.known: dict[object, Template] = {}
+
+    def of(self, call: Call, is_first: bool, is_last: bool) -> Template:
+        """The template of a call, the first or the last whose gradients are added up."""
+        action, lets_go = call.action, call.weights.is_last
+        key = call.update if action.kind == "U" else (action.stage, action.kind, is_first, is_last, lets_go)
+        if key not in self.known:
+            self.known[key] = (
+                self._update(call) if action.kind == "U" else self._pass(call, is_first, is_last)
+            )
+        return self.known[key]
+
+    def _update(self, call: Call) -> Template:
+        graph = self.lowered.stage_updates[call.update]
+        return stage_update_template(graph, call.action.stage, self.rank, self.context, self.prices)
+
+    def _pass(self, call: Call, is_first: bool, is_last: bool) -> Template:
+        stage, kind = call.action.stage, call.action.kind
+        template = make_template(self.works[stage, kind], self.prices, is_first, is_last)
+        _between_actions(template, self.memory[stage].actions[kind])
+        if call.weights.is_last:
+            held = sum(b.num_elements * b.element_bytes for b in self.lowered.stages[stage].buckets)
+            template.effects.append(Effect(template.last_compute, OLDER_WEIGHTS, 0, -held))
+        return template
 
 
 def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankContext) -> Template | None:
@@ -167,16 +217,6 @@ def _between_actions(template: Template, memory: ActionMemory) -> None:
         Effect(last, "temporaries", 0, -left),
         Effect(last, "activations", 0, memory.kept),
     ]
-
-
-def _send_seconds(lowered: Lowered, prices: Prices) -> dict[Transfer, Seconds]:
-    schedule = lowered.plan.schedule
-    found: dict[Transfer, Seconds] = {}
-    for transfer in lowered.transfers:
-        source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
-        same = source == target
-        found[transfer] = Seconds(0.0) if same else prices.send_s(source, target, transfer_bytes(transfer))
-    return found
 
 
 def _once(num_ranks: int) -> float:

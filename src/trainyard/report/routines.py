@@ -13,6 +13,7 @@ from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
+from trainyard.job.plan import microbatches_text
 from trainyard.program.addresses import address
 from trainyard.program.nodes import op_name
 from trainyard.program.program import tensors_of
@@ -32,22 +33,31 @@ def _lines(lowered: Lowered) -> Iterator[str]:
         yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
         context = rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {str(plan.mesh) or 1} processes"
-        yield from _calls(calls)
-        for stage in lowered.stages:
-            if plan.schedule.rank_of(stage.stage) == rank:
-                for kind, segment in stage.segments.items():
-                    yield f"routine {stage.stage}{kind}"
-                    yield from _graph(segment, context)
-                    yield from _sends(lowered, stage.stage, kind)
+        yield f"pipeline rank {rank}: {plan.meshes[rank]}"
+        end = "end of the step" if plan.schedule.has_updates else "update"
+        yield from _calls(calls, end)
+        for stage in lowered.stages_of(rank):
+            for kind, segment in stage.segments.items():
+                yield f"routine {stage.stage}{kind}"
+                yield from _graph(segment, context)
+                yield from _sends(lowered, stage.stage, kind)
+            for update, graph in lowered.stage_updates.items():
+                if update.stage == stage.stage:
+                    how = "in place" if update.in_place else "in a copy"
+                    yield f"routine {stage.stage}U of {microbatches_text(update.num_microbatches)}, {how}"
+                    yield from _ops(graph, context)
         for name, graph in lowered.updates[rank].routines.items():
-            yield f"update: {name}"
-            yield from (f"  {_call(n)}{_does(n, context)}" for n in graph.nodes if n.op == "call_function")
+            yield f"{end}: {name}"
+            yield from _ops(graph, context)
 
 
-def _calls(calls: tuple[Call, ...]) -> Iterator[str]:
+def _ops(graph: fx.Graph, context: RankContext) -> Iterator[str]:
+    yield from (f"  {_call(n)}{_does(n, context)}" for n in graph.nodes if n.op == "call_function")
+
+
+def _calls(calls: tuple[Call, ...], end: str) -> Iterator[str]:
     """The calls in order, wrapped."""
-    words = [str(call.action) for call in calls] + ["update"]
+    words = [*(str(call.action) for call in calls), end]
     for i in range(0, len(words), _CALLS_PER_LINE):
         yield "  " + " ".join(words[i : i + _CALLS_PER_LINE])
 

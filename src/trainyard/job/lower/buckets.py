@@ -60,7 +60,8 @@ class Bucket:
         stages use is summed over them first, at the end of the step, and only then cut.
     parameters_shared : whether each rank keeps its part of the values only, and they are gathered on use.
     stages : stages whose gradients are summed, more than one for a tied parameter.
-    num_copies : ranks that hold the same elements, along the other axes and the stages.
+    pipeline_ranks : those of the stages.
+    num_copies : ranks that hold the same elements, along the other axes and the pipeline.
     dtype : in which the parameters are computed with.
     is_trained : whether there are gradients, optimizer state and values in float32. Without, each rank keeps its part
         of the values in ``dtype``, and nothing else.
@@ -77,9 +78,15 @@ class Bucket:
     gradients_shared: bool
     parameters_shared: bool
     stages: tuple[int, ...]
+    pipeline_ranks: tuple[int, ...]
     num_copies: int
     dtype: str
     is_trained: bool
+
+    @property
+    def is_of_one_action(self) -> bool:
+        """Whether no other stage or pipeline rank adds to the gradients that an action makes."""
+        return len(self.stages) == len(self.pipeline_ranks) == 1
 
     @property
     def reduced(self) -> bool:
@@ -182,7 +189,9 @@ def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
     num_shards = num_terms if state.optimizer else 1
     total = sum(p.numel for p in group)
     stages = first.stages if first.trainable else (stage,)
-    copies = plan.mesh.num_ranks // (num_terms * plan.mesh.size(*cut)) * len(stages)
+    ranks = plan.schedule.ranks_with(stages)
+    same = max(len(stages), len(ranks))
+    copies = plan.mesh.num_ranks // (num_terms * plan.mesh.size(*cut)) * same
     return Bucket(
         name,
         stage,
@@ -195,6 +204,7 @@ def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
         num_shards > 1 and bool(state.gradients) and len(stages) == 1 and first.trainable,
         num_shards > 1 and bool(state.parameters),
         stages,
+        ranks,
         copies,
         first.dtype,
         first.trainable,

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from trainyard.job.schedule import Action, Kind, Schedule
+from trainyard.job.schedules import WeightUse, weight_uses
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,42 @@ class Delivery(NamedTuple):
     microbatch: int
 
 
+def is_handed_over(schedule: Schedule, transfer: Transfer) -> bool:
+    """Whether both stages are on one rank, so that nothing is sent."""
+    return schedule.ranks_of(transfer.source) == schedule.ranks_of(transfer.target)
+
+
+def rank_pairs(schedule: Schedule, transfer: Transfer) -> list[tuple[int, int]]:
+    """The rank that has the value and the one that needs it, of every microbatch."""
+    ranks = schedule.ranks_of(transfer.source), schedule.ranks_of(transfer.target)
+    if len(ranks[0]) == len(ranks[1]) == 1:
+        return [(ranks[0][0], ranks[1][0])] * schedule.num_microbatches
+    microbatches = range(schedule.num_microbatches)
+    return [
+        (schedule.rank_of(transfer.source, k), schedule.rank_of(transfer.target, k)) for k in microbatches
+    ]
+
+
+def ends_of(schedule: Schedule, transfers: Sequence[Transfer], delivery: Delivery) -> tuple[int, int]:
+    """The rank that sends a delivery, and the one that receives it."""
+    transfer, microbatch = transfers[delivery.transfer], delivery.microbatch
+    return schedule.rank_of(transfer.source, microbatch), schedule.rank_of(transfer.target, microbatch)
+
+
+class StageUpdate(NamedTuple):
+    """An update of one stage in the middle of a step: all that run the same graph.
+
+    Attributes
+    ----------
+    num_microbatches : of which the gradients are, on all ranks of the stage together.
+    in_place : whether no microbatch needs the weights as they were.
+    """
+
+    stage: int
+    num_microbatches: int
+    in_place: bool
+
+
 @dataclass(frozen=True)
 class Call:
     """One run of an action's graph.
@@ -51,54 +88,64 @@ class Call:
     sends : deliveries that leave when it has run. To a stage of the same rank the value is only handed over.
     arrived : deliveries of earlier calls to other ranks that have arrived once ``receives`` are there: what is received
         was sent after them. The rank need not hold their values any longer.
+    weights : which version of the weights of its stage it uses.
     """
 
     action: Action
     posts: tuple[Delivery, ...]
     receives: tuple[Delivery, ...]
     sends: tuple[Delivery, ...]
+    weights: WeightUse
     arrived: tuple[Delivery, ...] = ()
+
+    @property
+    def update(self) -> StageUpdate:
+        """Of an update: which."""
+        return StageUpdate(self.action.stage, self.weights.num_applied, self.weights.is_last)
 
 
 def make_calls(schedule: Schedule, transfers: Sequence[Transfer]) -> tuple[tuple[Call, ...], ...]:
     """The calls of every pipeline rank.
 
-    A rank posts what its next action receives one action ahead, and before it all that the same sender sends earlier:
-    messages between two ranks keep their order.
+    A rank posts what its next action receives one action ahead (updates not counted), and before it all that the same
+    sender sends earlier: messages between two ranks keep their order.
     """
     leaving: dict[tuple[int, Kind], list[int]] = {}
     arriving: dict[tuple[int, Kind], list[int]] = {}
     for index, transfer in enumerate(transfers):
         leaving.setdefault((transfer.source, transfer.after), []).append(index)
-        if schedule.rank_of(transfer.source) != schedule.rank_of(transfer.target):
+        if not is_handed_over(schedule, transfer):
             arriving.setdefault((transfer.target, transfer.before), []).append(index)
     sent: dict[tuple[int, int], deque[Delivery]] = {}
-    for rank, actions in enumerate(schedule.actions):
+    for actions in schedule.actions:
         for action in actions:
             for index in leaving.get((action.stage, action.kind), ()):
-                target = schedule.rank_of(transfers[index].target)
-                sent.setdefault((rank, target), deque()).append(Delivery(index, action.microbatch))
+                delivery = Delivery(index, action.microbatch)
+                sent.setdefault(ends_of(schedule, transfers, delivery), deque()).append(delivery)
 
     def deliveries(action: Action, of: dict[tuple[int, Kind], list[int]]) -> tuple[Delivery, ...]:
         return tuple(Delivery(index, action.microbatch) for index in of.get((action.stage, action.kind), ()))
 
-    def calls(rank: int, actions: Sequence[Action]) -> tuple[Call, ...]:
+    def calls(rank: int, actions: Sequence[Action], uses: Sequence[WeightUse]) -> tuple[Call, ...]:
         posted: set[Delivery] = set()
         found = []
         for i, action in enumerate(actions):
             posts: list[Delivery] = []
-            for ahead in actions[i : i + 2]:
+            # An update receives nothing, and takes no time in which something could arrive.
+            num_ahead = 3 if i + 1 < len(actions) and actions[i + 1].kind == "U" else 2
+            for ahead in actions[i : i + num_ahead]:
                 for wanted in deliveries(ahead, arriving):
-                    source = schedule.rank_of(transfers[wanted.transfer].source)
+                    pair = ends_of(schedule, transfers, wanted)
                     while wanted not in posted:
-                        posts.append(sent[source, rank].popleft())
+                        posts.append(sent[pair].popleft())
                         posted.add(posts[-1])
             found.append(
-                Call(action, tuple(posts), deliveries(action, arriving), deliveries(action, leaving))
+                Call(action, tuple(posts), deliveries(action, arriving), deliveries(action, leaving), uses[i])
             )
         return tuple(found)
 
-    found = [calls(rank, actions) for rank, actions in enumerate(schedule.actions)]
+    uses = weight_uses(schedule)
+    found = [calls(rank, actions, uses[rank]) for rank, actions in enumerate(schedule.actions)]
     sent_by = {d: i for rank_calls in found for i, call in enumerate(rank_calls) for d in call.sends}
     taken_by = {d: i for rank_calls in found for i, call in enumerate(rank_calls) for d in call.receives}
     return tuple(
@@ -126,11 +173,11 @@ def _with_arrived(
     for call in own:
         arrived: list[Delivery] = []
         for received in call.receives:
-            known = held.get(schedule.rank_of(transfers[received.transfer].source), [])
+            known = held.get(ends_of(schedule, transfers, received)[0], [])
             while known and known[0][0] <= sent_by[received]:
                 arrived.append(heappop(known)[1])
         for sent in call.sends:
-            peer = schedule.rank_of(transfers[sent.transfer].target)
+            _, peer = ends_of(schedule, transfers, sent)
             if peer != rank:
                 heappush(held.setdefault(peer, []), (taken_by[sent], sent))
         calls.append(replace(call, arrived=tuple(arrived)))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import fx
 
+from trainyard.job.lower.asynchronous import check_asynchronous
 from trainyard.job.lower.axes import shard_axes
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
-from trainyard.job.lower.calls import Call, Transfer, make_calls
+from trainyard.job.lower.calls import Call, StageUpdate, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut
 from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
-from trainyard.job.lower.update import Update, write_update
+from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.schedule import Kind
@@ -87,19 +88,32 @@ class Lowered:
 
     @cached_property
     def calls(self) -> tuple[tuple[Call, ...], ...]:
-        """What each pipeline rank runs, in order, before the update."""
+        """What each pipeline rank runs, in order, before the end of the step."""
         return make_calls(self.plan.schedule, self.transfers)
 
     @cached_property
     def updates(self) -> tuple[Update, ...]:
         """What each pipeline rank runs at the end of a step."""
-        schedule = self.plan.schedule
         losses = sorted(name for name in self.results if not name.startswith("buffer:"))
-        of_rank = (
-            [s for s in self.stages if schedule.rank_of(s.stage) == rank]
-            for rank in range(self.plan.pipeline)
-        )
+        of_rank = (self.stages_of(rank) for rank in range(self.plan.pipeline))
         return tuple(write_update(self.plan, [b for s in own for b in s.buckets], losses) for own in of_rank)
+
+    @cached_property
+    def stage_updates(self) -> Mapping[StageUpdate, fx.Graph]:
+        """What calls that are updates run."""
+        found = {call.update for calls in self.calls for call in calls if call.action.kind == "U"}
+        return {u: write_stage_update(self.plan, u, self.stages[u.stage].buckets) for u in sorted(found)}
+
+    def update_nodes(self, rank: int) -> Iterator[fx.Node]:
+        """The ops of the updates of a pipeline rank in order: those among its calls, and the end of the step."""
+        for call in self.calls[rank]:
+            if call.action.kind == "U":
+                yield from (n for n in self.stage_updates[call.update].nodes if n.op == "call_function")
+        yield from self.updates[rank].nodes
+
+    def stages_of(self, rank: int) -> list[StageProgram]:
+        """The stages of a pipeline rank."""
+        return [s for s in self.stages if rank in self.plan.schedule.ranks_of(s.stage)]
 
 
 def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None) -> Lowered:
@@ -130,6 +144,9 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         _stage(local, parts, named, s, params, results.get(s, [])) for s in range(plan.schedule.num_stages)
     )
     _check_accumulated(stages)
+    optimizer = optimizer or OptimizerConfig()
+    if plan.schedule.has_updates:
+        check_asynchronous(plan, program, params, results, optimizer)
     return Lowered(
         plan,
         local,
@@ -139,7 +156,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         {i.path: inputs[i.path] for i in program.inputs},
         {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
         None if program.totals is None else _totals(program.totals, named),
-        optimizer or OptimizerConfig(),
+        optimizer,
     )
 
 

@@ -28,6 +28,14 @@ squared_norm = unbound("squared_norm")
 sum_over_ranks = unbound("sum_over_ranks")
 update_parameters = unbound("update_parameters")
 
+# In a step of several updates, of the buckets of one stage: go on with a copy of the weights, since microbatches in
+# flight need them as they were; and the update, by the mean loss of some of the microbatches. At the end of such a
+# step: the mean of the squares of the norms of all updates, and what the step reports.
+keep_weights = unbound("keep_weights")
+update_stage = unbound("update_stage")
+mean_squared_norm = unbound("mean_squared_norm")
+finish_updates = unbound("finish_updates")
+
 # Of parameters, after the update: in the type in which they are computed with, and whole.
 convert_weights = unbound("convert_weights")
 start_weights = unbound("start_weights")

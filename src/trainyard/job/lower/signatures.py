@@ -45,15 +45,15 @@ class Group(NamedTuple):
         """The pipeline ranks that send to each other; none where each sends for itself."""
         if self.axes:
             return ()
-        rank_of = plan.schedule.rank_of
-        return tuple(sorted({rank_of(s) for s in self.stages} or range(plan.pipeline)))
+        return plan.schedule.ranks_with(self.stages) or tuple(range(plan.pipeline))
 
 
 EVERYONE = Group()
 UPDATE = "update"
 
-Until = Literal["message", "wait", "update"]
-"""When memory is let go: with the end of the message, when it is waited for, or when parameters are updated."""
+Until = Literal["message", "wait", "update", "backward"]
+"""When memory is let go: with the end of the message, when it is waited for, when parameters are updated, or after the
+last backward pass that uses it."""
 
 
 Library = Literal["gloo", "nccl"]
@@ -156,8 +156,7 @@ class RankContext:
 def rank_context(lowered: Lowered, rank: int, library: Library = "nccl") -> RankContext:
     """A pipeline rank of a plan."""
     plan = lowered.plan
-    stages = [s for s in lowered.stages if plan.schedule.rank_of(s.stage) == rank]
-    buckets = {b.name: b for s in stages for b in (*s.buckets, *s.frozen)}
+    buckets = {b.name: b for s in lowered.stages_of(rank) for b in (*s.buckets, *s.frozen)}
     return RankContext(plan, buckets, lowered.optimizer, library)
 
 
@@ -253,7 +252,7 @@ def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     converted = 0 if context.plan.dtype == "float32" else 4 * sum(bucket.sizes)
-    if not (context.is_last and bucket.reduced and len(bucket.stages) == 1):
+    if not (context.is_last and bucket.reduced and bucket.is_of_one_action):
         return Signature((added,), scratch_bytes=converted)
     return replace(_start_reduction(node, context), passes=(added,), scratch_bytes=converted)
 
@@ -311,6 +310,17 @@ def _update_parameters(node: fx.Node, context: RankContext) -> Signature:
     return Signature((BufferPass(context.optimizer.update, _num_elements(node, context)),), frees=UPDATE)
 
 
+def _keep_weights(node: fx.Node, context: RankContext) -> Signature:
+    buckets = [context.buckets[str(name)] for name in _names(node)]
+    copies = tuple(BufferPass("copy", b.num_elements, b.element_bytes) for b in buckets)
+    num_bytes = sum(b.num_elements * b.element_bytes for b in buckets)
+    return Signature(copies, held=(Held(num_bytes, "backward"),))
+
+
+def _update_stage(node: fx.Node, context: RankContext) -> Signature:
+    return Signature((BufferPass(context.optimizer.update, _num_elements(node, context)),))
+
+
 def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     return Signature((BufferPass("copy", bucket.num_elements, bucket.element_bytes),))
@@ -357,6 +367,8 @@ _SIGNATURES: dict[Any, Callable[[fx.Node, RankContext], Signature]] = {
     ops.squared_norm: _squared_norm,
     ops.sum_over_ranks: _sum_over_ranks,
     ops.update_parameters: _update_parameters,
+    ops.keep_weights: _keep_weights,
+    ops.update_stage: _update_stage,
     ops.convert_weights: _convert_weights,
     ops.start_weights: _start_weights,
     ops.wait_weights: _waits("weights of {}"),

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from torch import fx
 
 from trainyard.cost.ops import is_view
-from trainyard.job.lower.calls import Call, Delivery
+from trainyard.job.lower.calls import Call, Delivery, ends_of, is_handed_over
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
+from trainyard.job.lower.verify_stage_updates import check_stage_updates
 from trainyard.job.lower.verify_update import LoweringError, check_update
 from trainyard.job.plan import Plan
 from trainyard.program import spmd
@@ -41,7 +43,10 @@ def verify(lowered: Lowered) -> None:
         _check_subjects(lowered, rank, calls)
         for name, graph in lowered.updates[rank].routines.items():
             check_graph(graph, f"rank {rank}, update {name}")
-        check_update(lowered, rank)
+        if lowered.plan.schedule.has_updates:
+            check_stage_updates(lowered, rank)
+        else:
+            check_update(lowered, rank)
     _check_gradients(lowered)
     _check_deliveries(lowered)
     for rank, calls in enumerate(lowered.calls):
@@ -120,6 +125,8 @@ def _check_values(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
     held: set[tuple[int, str, int]] = set()
     for call in calls:
         stage, kind, microbatch = call.action.stage, call.action.kind, call.action.microbatch
+        if kind == "U":
+            continue
         for delivery in call.receives:
             held.add((stage, lowered.transfers[delivery.transfer].value, microbatch))
         segment = stages[stage].segments[kind]
@@ -132,7 +139,7 @@ def _check_values(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
             transfer = lowered.transfers[delivery.transfer]
             if transfer.value not in made:
                 raise LoweringError(f"rank {rank}, {call.action}: {transfer.value} is sent and not made")
-            if lowered.plan.schedule.rank_of(transfer.target) == rank:
+            if is_handed_over(lowered.plan.schedule, transfer):
                 held.add((transfer.target, transfer.value, microbatch))
         held |= {(stage, name, microbatch) for name in stages[stage].kept[kind]}
     if held:
@@ -144,8 +151,8 @@ def _check_values(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
 
 def _check_actions(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None:
     """The calls are the actions of the schedule, and each takes and gives each of its transfers once."""
-    transfers, rank_of = lowered.transfers, lowered.plan.schedule.rank_of
-    actions = lowered.plan.schedule.actions[rank]
+    transfers, schedule = lowered.transfers, lowered.plan.schedule
+    actions = schedule.actions[rank]
     if tuple(call.action for call in calls) != tuple(actions):
         raise LoweringError(f"rank {rank}: its calls are not the actions of the schedule, in their order")
     for call in calls:
@@ -154,7 +161,7 @@ def _check_actions(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> None
         taken = [
             i
             for i, t in enumerate(transfers)
-            if (t.target, t.before) == at and rank_of(t.source) != rank_of(t.target)
+            if (t.target, t.before) == at and not is_handed_over(schedule, t)
         ]
         for wanted, found in ((given, call.sends), (taken, call.receives)):
             if sorted(found) != [Delivery(i, call.action.microbatch) for i in wanted]:
@@ -215,17 +222,18 @@ def _check_arrived(lowered: Lowered) -> None:
     """What a rank lets go of was sent before, and taken by its receiver before that sent what the rank receives."""
     sent = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.sends}
     taken = {d: i for calls in lowered.calls for i, call in enumerate(calls) for d in call.receives}
-    rank_of = lowered.plan.schedule.rank_of
+    ends = partial(ends_of, lowered.plan.schedule, lowered.transfers)
     for rank, calls in enumerate(lowered.calls):
         let_go: set[Delivery] = set()
         for i, call in enumerate(calls):
-            answers = [(rank_of(lowered.transfers[d.transfer].source), sent[d]) for d in call.receives]
+            answers = [(ends(d)[0], sent[d]) for d in call.receives]
             for delivery in call.arrived:
-                transfer = lowered.transfers[delivery.transfer]
-                answered = [at for peer, at in answers if peer == rank_of(transfer.target)]
-                is_own = rank_of(transfer.source) == rank and delivery not in let_go and sent[delivery] < i
+                source, target = ends(delivery)
+                answered = [at for peer, at in answers if peer == target]
+                is_own = source == rank and delivery not in let_go and sent[delivery] < i
                 if not is_own or taken.get(delivery, len(sent)) > max(answered, default=-1):
-                    raise LoweringError(f"rank {rank}, {call.action}: {transfer.value} may not have arrived")
+                    value = lowered.transfers[delivery.transfer].value
+                    raise LoweringError(f"rank {rank}, {call.action}: {value} may not have arrived")
                 let_go.add(delivery)
 
 
@@ -248,11 +256,10 @@ def _check_subjects(lowered: Lowered, rank: int, calls: tuple[Call, ...]) -> Non
     """What actions and the update start is waited for at the end of the step, once it was started."""
     context = rank_context(lowered, rank)
     stages = {s.stage: s for s in lowered.stages}
-    contexts = {(call.action.stage, call.action.kind): replace(context, is_last=True) for call in calls}
+    passes = {(call.action.stage, call.action.kind) for call in calls if call.action.kind != "U"}
+    last = replace(context, is_last=True)
     started = {
-        subject
-        for (stage, kind), last in contexts.items()
-        for subject in _started(stages[stage].segments[kind].graph, last)
+        subject for stage, kind in passes for subject in _started(stages[stage].segments[kind].graph, last)
     }
     if any(call.sends for call in calls):
         started.add("sends")
@@ -280,21 +287,19 @@ def _started(graph: fx.Graph, context: RankContext) -> Iterator[str]:
 
 def _check_deliveries(lowered: Lowered) -> None:
     """Of two ranks, one posts what the other sends, in that order, before it needs it."""
-    rank_of = lowered.plan.schedule.rank_of
+    ends = partial(ends_of, lowered.plan.schedule, lowered.transfers)
     sent: dict[tuple[int, int], list[Delivery]] = {}
     posted: dict[tuple[int, int], list[Delivery]] = {}
     for rank, calls in enumerate(lowered.calls):
         ready: set[Delivery] = set()
         for call in calls:
             for delivery in call.posts:
-                posted.setdefault((rank_of(lowered.transfers[delivery.transfer].source), rank), []).append(
-                    delivery
-                )
+                posted.setdefault((ends(delivery)[0], rank), []).append(delivery)
             ready.update(call.posts)
             if not ready.issuperset(call.receives):
                 raise LoweringError(f"rank {rank}, {call.action}: receives what it is not ready to receive")
             for delivery in call.sends:
-                target = rank_of(lowered.transfers[delivery.transfer].target)
+                _, target = ends(delivery)
                 if target != rank:
                     sent.setdefault((rank, target), []).append(delivery)
     for pair in sent.keys() | posted.keys():
@@ -305,11 +310,11 @@ def _check_deliveries(lowered: Lowered) -> None:
 
 
 def _check_joint_messages(lowered: Lowered) -> None:
-    """Ranks of different stages that send to each other at the end of the step do it in one order."""
+    """Pipeline ranks that send to each other in updates do it in one order."""
     found: dict[tuple[int, ...], dict[int, list[tuple[str, int, str]]]] = {}
     for rank in range(lowered.plan.pipeline):
         context = rank_context(lowered, rank)
-        for node in lowered.updates[rank].nodes:
+        for node in lowered.update_nodes(rank):
             message = signature(node, context).message
             if message is None or message.group.axes:
                 continue
@@ -317,18 +322,27 @@ def _check_joint_messages(lowered: Lowered) -> None:
             of_group.setdefault(rank, []).append((message.kind, message.num_bytes, message.about))
     for group, by_rank in found.items():
         if set(by_rank) != set(group) or any(said != by_rank[group[0]] for said in by_rank.values()):
-            raise LoweringError(f"ranks {group} do not send the same to each other at the end of the step")
+            raise LoweringError(f"ranks {group} do not send the same to each other in updates")
 
 
 def _check_progress(lowered: Lowered) -> None:
-    """Each rank runs its calls in order, and waits for what it receives: all come to the end."""
+    """Each rank runs its calls in order, and waits for what it receives, or for others to update: all come to the end."""
     arrived: set[Delivery] = set()
+    met: dict[tuple[int, int], set[int]] = {}
     position = [0] * len(lowered.calls)
+
+    def may_run(rank: int, call: Call) -> bool:
+        if call.action.kind != "U":
+            return arrived.issuperset(call.receives)
+        ranks = met.setdefault((call.action.stage, call.weights.version), set())
+        ranks.add(rank)
+        return ranks.issuperset(lowered.plan.schedule.ranks_of(call.action.stage))
+
     moved = True
     while moved:
         moved = False
         for rank, calls in enumerate(lowered.calls):
-            while position[rank] < len(calls) and arrived.issuperset(calls[position[rank]].receives):
+            while position[rank] < len(calls) and may_run(rank, calls[position[rank]]):
                 arrived.update(calls[position[rank]].sends)
                 position[rank] += 1
                 moved = True

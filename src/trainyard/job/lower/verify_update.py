@@ -26,8 +26,7 @@ def check_update(lowered: Lowered, rank: int) -> None:
         Names the rank and the op at fault.
     """
     plan, where = lowered.plan, f"rank {rank}, update"
-    stages = [s for s in lowered.stages if plan.schedule.rank_of(s.stage) == rank]
-    buckets = {b.name: b for s in stages for b in s.buckets}
+    buckets = {b.name: b for s in lowered.stages_of(rank) for b in s.buckets}
     update = lowered.updates[rank]
     gradients = _Gradients(plan, buckets, where)
     for node in _calls(update.gradients):
@@ -51,7 +50,7 @@ class _Gradients:
         self.plan, self.buckets, self.where = plan, buckets, where
         self.stages = {name: frozenset({b.stage}) for name, b in buckets.items()}
         # The last gradients of an action are on their way when it ends, except where they are shared by stages.
-        alone = {name for name, b in buckets.items() if b.reduced and len(b.stages) == 1}
+        alone = {name for name, b in buckets.items() if b.reduced and b.is_of_one_action}
         self.sharded = {name for name, b in buckets.items() if b.gradients_shared}
         self.started = alone - self.sharded
         self.reduced: set[str] = set()
@@ -75,6 +74,8 @@ class _Gradients:
             known[node.target](node, *node.args)
         else:
             self._need(node, node.target not in self.once, "has run before")
+            if node.target is ops.finish_accumulation:
+                self._need(node, node.args[0] == tuple(self.buckets), "is not of all gradients of the rank")
             self.once.append(node.target)
             self.reduced |= self.sharded if node.target is ops.finish_accumulation else set()
 
@@ -110,8 +111,8 @@ class _Gradients:
         self.stages[name] = self.stages[source]
 
     def _sum_over_stages(self, node: fx.Node, name: str, stages: Sequence[int]) -> None:
-        bucket, rank_of = self.buckets[name], self.plan.schedule.rank_of
-        own = {s for s in bucket.stages if rank_of(s) == rank_of(bucket.stage)}
+        bucket, ranks_of = self.buckets[name], self.plan.schedule.ranks_of
+        own = {s for s in bucket.stages if ranks_of(s) == ranks_of(bucket.stage)}
         self._need(node, tuple(stages) == bucket.stages, "is not of the stages that share it")
         self._need(node, self.stages[name] == own, "is not of all gradients of the rank, once")
         self._need(node, name not in self.started, "sums what is on its way")

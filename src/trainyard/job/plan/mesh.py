@@ -100,4 +100,4 @@ class Mesh:
             yield dict(zip(axes, where, strict=True))
 
     def __str__(self) -> str:
-        return " x ".join(f"{size} {name}" for name, size in self.sizes)
+        return " x ".join(f"{size} {name}" for name, size in self.sizes if size > 1) or "1 device"

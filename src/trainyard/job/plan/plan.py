@@ -23,7 +23,7 @@ from trainyard.job.plan.errors import require
 from trainyard.job.plan.mesh import PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
 from trainyard.job.schedule import Schedule
-from trainyard.job.schedules import make_schedule
+from trainyard.job.schedules import explain_versions, make_schedule
 from trainyard.program.patterns import in_words
 from trainyard.program.placement import Placement
 from trainyard.reading import listed
@@ -57,7 +57,7 @@ class Plan:
     cluster : name of the cluster that it was made for.
     place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
         holds all of it.
-    num_rows : rows of the batch in one step.
+    num_rows : rows of the batch in one step, which is one run of the schedule.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
     stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
     placements : by the path of a parameter or input, by the address of an op (see `trainyard.program.addresses`), or by a
@@ -232,7 +232,7 @@ class Plan:
     def mesh_text(self) -> str:
         """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
         if len(set(self.meshes)) > 1:
-            return " + ".join(str(mesh) or "1" for mesh in self.meshes)
+            return " + ".join(map(str, self.meshes))
         sizes = ((PIPELINE, self.pipeline), *self.meshes[0].sizes)
         return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
 
@@ -253,7 +253,10 @@ class Plan:
             divided = self.state.divided_text
             kept = f"divide {divided} between them" if divided else "each keep all of the model state"
             parts.append(f"The ranks along {listed(summed)} sum their gradients, and {kept}.")
-        parts.append(_MEANING[self.statistics])
+        if self.schedule.has_updates:
+            parts.append(explain_versions(self.schedule))
+        if self.statistics == "microbatch" or not self.schedule.has_updates:
+            parts.append(_MEANING[self.statistics])
         if self.recomputed:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))

@@ -28,20 +28,28 @@ from trainyard.job.schedules.dry_run import DryRun, dry_run, peak_awaiting_backw
 from trainyard.job.schedules.gpipe import gpipe
 from trainyard.job.schedules.interleaved import interleaved
 from trainyard.job.schedules.one_f_one_b import one_f_one_b
+from trainyard.job.schedules.pipedream import pipedream
+from trainyard.job.schedules.versions import WeightUse, explain_versions, num_versions, staleness, weight_uses
 from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
 from trainyard.reading import shown
 
 __all__ = [
     "SCHEDULES",
     "DryRun",
+    "WeightUse",
     "breadth_first",
     "check",
     "dry_run",
+    "explain_versions",
     "gpipe",
     "interleaved",
     "make_schedule",
+    "num_versions",
     "one_f_one_b",
     "peak_awaiting_backward",
+    "pipedream",
+    "staleness",
+    "weight_uses",
     "zb_v",
     "zero_bubble_h1",
     "zero_bubble_h2",
@@ -52,6 +60,7 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = MappingProxyType(
         "gpipe": gpipe,
         "breadth_first": breadth_first,
         "one_f_one_b": one_f_one_b,
+        "pipedream": pipedream,
         "interleaved": interleaved,
         "zero_bubble_h1": zero_bubble_h1,
         "zero_bubble_h2": zero_bubble_h2,

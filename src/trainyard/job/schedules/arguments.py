@@ -5,7 +5,9 @@ from __future__ import annotations
 from trainyard.job.schedule import MOST_ACTIONS
 
 
-def require_counts(num_ranks: int, num_microbatches: int, num_stages_per_rank: int) -> None:
+def require_counts(
+    num_ranks: int, num_microbatches: int, num_stages_per_rank: int, actions_per_microbatch: int = 2
+) -> None:
     """Refuse counts below 1, and such that make more actions than a schedule has.
 
     Raises
@@ -21,7 +23,7 @@ def require_counts(num_ranks: int, num_microbatches: int, num_stages_per_rank: i
     for what, count in counts.items():
         if count < 1:
             raise ValueError(f"{what} must be at least 1, got {count}")
-    num_actions = 2 * num_ranks * num_stages_per_rank * num_microbatches
+    num_actions = actions_per_microbatch * num_ranks * num_stages_per_rank * num_microbatches
     if num_actions > MOST_ACTIONS:
         raise ValueError(
             f"{num_ranks} rank(s) with {num_stages_per_rank} stage(s) each and {num_microbatches} microbatches have "

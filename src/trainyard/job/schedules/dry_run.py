@@ -56,7 +56,7 @@ def dry_run(
     ----------
     schedule : Schedule
     seconds : mapping from kind to seconds, or function of an action
-        How long an action takes, in seconds.
+        How long an action takes, in seconds. Updates take none where the mapping does not say it.
     send_s : float
         Seconds from the end of an action until another rank can use its result; a send keeps no rank busy and
         never waits for another. Within a rank it is 0.
@@ -105,12 +105,12 @@ def _seconds_of(seconds: Mapping[Kind, float] | Callable[[Action], float]) -> Ca
     """One function of an action for both ways of giving durations, which refuses what is no duration."""
     if not isinstance(seconds, Mapping):
         return lambda action: _duration(seconds(action), str(action))
-    by_kind = {kind: _duration(value, kind) for kind, value in seconds.items()}
+    by_kind = {"U": 0.0} | {kind: _duration(value, kind) for kind, value in seconds.items()}
 
     def look_up(action: Action) -> float:
         if action.kind not in by_kind:
             raise ValueError(
-                f"{action} has kind {action.kind!r}, but seconds are given only for {sorted(by_kind)}; add it"
+                f"{action} has kind {action.kind!r}, but seconds are given only for {sorted(seconds)}; add it"
             )
         return by_kind[action.kind]
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from trainyard.engine.builder import TaskGraphBuilder
 from trainyard.engine.categories import STANDARD_CATEGORIES
 from trainyard.hardware.cluster import Cluster
-from trainyard.job.lower.calls import Delivery, Transfer
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
-from trainyard.job.schedule import Action, Kind
-from trainyard.job.simulation.memory import MEMORY_KINDS, Effect, StageMemory, transfer_bytes
+from trainyard.job.schedule import Action
+from trainyard.job.simulation.memory import MEMORY_KINDS, Effect
 from trainyard.job.simulation.prices import Seconds
 from trainyard.job.simulation.template import Template, lanes_of
 
@@ -88,8 +87,9 @@ class Assembly:
     Attributes
     ----------
     base : bytes by kind that each pipeline rank holds all the time.
-    first, last : ids of the first and the last task of every action.
-    position : of every action in its rank's list.
+    first, last : ids of the first and the last task of every action on a microbatch.
+    ends : the same two of every action of a rank, in order.
+    position : of every action on a microbatch in its rank's list.
     tail : last task so far on the compute stream of each pipeline rank.
     under_way : what each rank has started and not yet waited for, by its subject.
     work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
@@ -102,6 +102,7 @@ class Assembly:
         self.memory = Recorder.empty()
         self.first: dict[Action, int] = {}
         self.last: dict[Action, int] = {}
+        self.ends: list[list[tuple[int, int]]] = [[] for _ in range(self.plan.pipeline)]
         self.tail: dict[int, int] = {}
         self.under_way: list[dict[str, UnderWay]] = [{} for _ in range(self.plan.pipeline)]
         self.sent: list[tuple[int, str, int, int]] = []
@@ -220,8 +221,13 @@ class Assembly:
 
     def add_actions(
         self, rank: int, actions: tuple[Action, ...], templates: list[Template], before: Template | None
-    ) -> None:
-        """The tasks of a rank's actions, one action after the other, and what comes before the first."""
+    ) -> list[Ints]:
+        """The tasks of a rank's actions, one action after the other, and what comes before the first.
+
+        Returns
+        -------
+        The ids of the tasks of each action.
+        """
         builder = self.builder
         first = 0 if before is None else 1
         templates = templates if before is None else [before, *templates]
@@ -257,10 +263,13 @@ class Assembly:
             builder.add_dependencies(ids[pairs[:, 0]], ids[pairs[:, 1]])
         self.start(rank, UPDATE, [], sum(t.kept_until_update for t in templates))
         for action, start, template in zip(actions, starts[first:], templates[first:], strict=False):
-            self.first[action] = int(ids[start])
-            self.last[action] = int(ids[start + template.last_compute])
+            ends = int(ids[start]), int(ids[start + template.last_compute])
+            self.ends[rank].append(ends)
+            if action.kind != "U":
+                self.first[action], self.last[action] = ends
         self.tail[rank] = int(ids[compute][-1])
         self._record(rank, templates, starts, ids)
+        return np.split(ids, starts[1:-1])[first:]
 
     def start(self, rank: int, subject: str, tasks: list[int], held_bytes: int = 0) -> None:
         """Note tasks that will be waited for, and the bytes that are let go then."""
@@ -301,74 +310,6 @@ class Assembly:
             for category, num_bytes, num_ranks in zip(*columns, strict=True):
                 if num_bytes:
                     self.sent.append((rank, category, num_bytes * len(places), num_ranks))
-
-    def add_transfers(self, send_s: Mapping[Transfer, Seconds], memory: Mapping[int, StageMemory]) -> None:
-        """Sends between ranks, the order they impose between actions, and what is held for them."""
-        schedule = self.plan.schedule
-        held_by: dict[tuple[int, Kind, int], Ints] = {}
-        for index, transfer in enumerate(self.lowered.transfers):
-            source, target = schedule.rank_of(transfer.source), schedule.rank_of(transfer.target)
-            microbatches = range(self.plan.num_microbatches)
-            made = np.array([self.last[Action(transfer.after, transfer.source, m)] for m in microbatches])
-            key = (transfer.source, transfer.after, transfer.target)
-            if key not in held_by:
-                held = memory[transfer.source].actions[transfer.after].sent.get(transfer.target, 0)
-                what = "activations" if source == target else "communication"
-                self.memory.add(made, source, Effect(0, what, 0, held))
-            if source == target:
-                held_by[key] = made[:0]
-                if transfer.value in memory[transfer.target].borrowed:
-                    self._outlive(transfer, source, memory)
-            else:
-                tasks = self._send(transfer, source, target, send_s[transfer], made)
-                self._receive(index, transfer, target, tasks)
-                held_by[key] = tasks
-        for (stage, kind, target_stage), tasks in held_by.items():
-            held = memory[stage].actions[kind].sent.get(target_stage, 0)
-            self.memory.add(tasks, schedule.rank_of(stage), Effect(0, "communication", 0, -held))
-
-    def _send(self, transfer: Transfer, source: int, target: int, seconds: Seconds, made: Ints) -> Ints:
-        lane = "up" if target > source else "down"
-        label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
-        if seconds.moving <= 0:
-            crossed = (-1, -1)
-        elif seconds.is_between_nodes:
-            crossed = (self.links[source][1], self.links[target][2])
-        else:
-            crossed = (self.links[source][0], -1)
-        links = np.tile(crossed, (len(made), 1))
-        whole, moving = (np.full(len(made), each_s) for each_s in (seconds.whole, seconds.moving))
-        tasks = self.add_work(source, lane, whole, label, category, moving, links)
-        self.builder.add_dependencies(made, tasks)
-        self.start(source, "sends", tasks.tolist())
-        self.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
-        return tasks
-
-    def _receive(self, index: int, transfer: Transfer, target: int, tasks: Ints) -> None:
-        """The receiver posts its buffer some action ahead, and nothing moves before that."""
-        actions, microbatches = self.plan.schedule.actions[target], range(self.plan.num_microbatches)
-        needed = [self.first[Action(transfer.before, transfer.target, m)] for m in microbatches]
-        self.builder.add_dependencies(tasks, needed)
-        places = [self.posted[Delivery(index, m)] for m in microbatches]
-        late = [(self.last[actions[i - 1]], t) for i, t in zip(places, tasks, strict=True) if i >= 1]
-        if late:
-            self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
-        posted = np.array([self.first[actions[i]] for i in places])
-        self.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
-
-    def _outlive(self, transfer: Transfer, rank: int, memory: Mapping[int, StageMemory]) -> None:
-        """A value that a stage borrows from another one of its rank, and holds longer, counts for that time."""
-        until = {s: memory[s].released.get(transfer.value) for s in (transfer.source, transfer.target)}
-        owner, borrower = until[transfer.source], until[transfer.target]
-        size = memory[transfer.target].borrowed[transfer.value]
-        if owner is None or borrower is None:
-            return
-        for microbatch in range(self.plan.num_microbatches):
-            first = Action(owner, transfer.source, microbatch)
-            last = Action(borrower, transfer.target, microbatch)
-            if self.position[first] < self.position[last]:
-                self.memory.add(self.first[first], rank, Effect(0, "activations", size, 0))
-                self.memory.add(self.last[last], rank, Effect(0, "activations", 0, -size))
 
 
 @dataclass(frozen=True)

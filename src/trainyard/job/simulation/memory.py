@@ -20,8 +20,18 @@ from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
 from trainyard.program.program import size_bytes, tensor_of
 
-TENSOR_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "communication")
-"""What tensors are for."""
+OLDER_WEIGHTS = "older weights"
+
+TENSOR_KINDS = (
+    "parameters",
+    OLDER_WEIGHTS,
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporaries",
+    "communication",
+)
+"""What tensors are for. Older weights are parameters as they were before an update, for microbatches in flight."""
 
 MEMORY_KINDS = (*TENSOR_KINDS, *OVERHEAD_KINDS)
 """What memory is used for."""
@@ -126,8 +136,8 @@ class _Stage:
 
     def __init__(self, lowered: Lowered, stage: StageProgram, context: RankContext) -> None:
         self.lowered, self.stage, self.context = lowered, stage, context
-        rank_of = lowered.plan.schedule.rank_of
-        self.neighbours = {s.stage for s in lowered.stages if rank_of(s.stage) == rank_of(stage.stage)}
+        ranks_of = lowered.plan.schedule.ranks_of
+        self.neighbours = {s.stage for s in lowered.stages if ranks_of(s.stage) == ranks_of(stage.stage)}
         self.borrowed: dict[str, int] = {}
         # Storage of every value that the stage holds at the moment, and of all that it made or received.
         self.values: dict[str, Storage] = {}

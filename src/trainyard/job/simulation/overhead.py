@@ -14,6 +14,7 @@ from trainyard.cost.overhead import (
     fragmentation_bytes,
 )
 from trainyard.hardware.cluster import Cluster
+from trainyard.job.lower.calls import rank_pairs
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import Group, Message, has_signature, rank_context, signature
 from trainyard.job.plan import PIPELINE, Plan
@@ -37,8 +38,7 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
         Communicator(_own(rank, group.members(plan, pipeline)), frozenset(names))
         for group, names in kinds.items()
     ]
-    rank_of = plan.schedule.rank_of
-    pairs = {(rank_of(t.source), rank_of(t.target)) for t in lowered.transfers}
+    pairs = {pair for t in lowered.transfers for pair in rank_pairs(plan.schedule, t)}
     for pair in sorted(p for p in pairs if p[0] != p[1] and pipeline in p):
         found.append(Communicator(_own(rank, plan.groups_across(pair)), frozenset({"send"})))
     return tuple(c for c in found if len(c.ranks) > 1)
@@ -47,12 +47,12 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
 def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
     # The last microbatch sends all that any of them sends.
     context = replace(rank_context(lowered, pipeline), is_last=True)
-    stages = (s for s in lowered.stages if lowered.plan.schedule.rank_of(s.stage) == pipeline)
-    graphs: list[fx.Graph] = [segment.graph for s in stages for segment in s.segments.values()]
+    segments = (segment for s in lowered.stages_of(pipeline) for segment in s.segments.values())
+    graphs: list[fx.Graph] = [segment.graph for segment in segments]
     if lowered.totals is not None:
         graphs.append(lowered.totals.graph)
     nodes = (node for graph in graphs for node in graph.nodes)
-    for node in (*nodes, *lowered.updates[pipeline].nodes):
+    for node in (*nodes, *lowered.update_nodes(pipeline)):
         message = signature(node, context).message if has_signature(node) else None
         if message is not None:
             yield message

@@ -123,6 +123,7 @@ class Simulation:
 
 _REMEDIES = {
     "parameters": "Cut the model further, or divide parameters over ranks (zero).",
+    "older weights": "Take fewer stages, or a schedule that updates when fewer microbatches are in flight.",
     "gradients": "Cut the model further, or divide gradients over ranks (zero).",
     "optimizer": "Cut the model further, or divide optimizer state over ranks (zero).",
     "activations": "Recompute, take smaller microbatches, or another schedule.",

@@ -63,6 +63,7 @@ class Template:
     started : messages that a later action or the end of the step waits for, in order.
     dependencies : pairs of a message and the task of the compute stream that waits for it.
     kept_until_update : bytes that are let go when parameters are updated.
+    joint : messages of several pipeline ranks, with the task before: each begins when the last of them is ready.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Template:
     started: list[Started] = field(default_factory=list)
     dependencies: list[tuple[int, int]] = field(default_factory=list)
     kept_until_update: int = 0
+    joint: list[tuple[Message, int, int]] = field(default_factory=list)
 
     def add(
         self,

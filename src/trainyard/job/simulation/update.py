@@ -1,4 +1,4 @@
-"""The tasks of the end of a step: the ops of the update, in order, on every pipeline rank."""
+"""The tasks of updates: their ops, in order, in the middle of a step and at its end, on every pipeline rank."""
 
 from __future__ import annotations
 
@@ -8,13 +8,41 @@ from torch import fx
 
 from trainyard.job.lower.signatures import Message, RankContext, Signature, signature
 from trainyard.job.simulation.build import Assembly
-from trainyard.job.simulation.memory import Effect
+from trainyard.job.simulation.memory import OLDER_WEIGHTS, Effect
 from trainyard.job.simulation.prices import Prices, Ranks, Seconds
+from trainyard.job.simulation.template import Template
+
+Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]
+"""Messages of several pipeline ranks: the task before and its own, on each of them. By the ranks, what the message is
+about, and the version of the weights that is updated, -1 at the end of the step."""
 
 
-def add_updates(assembly: Assembly, prices: Prices, contexts: Sequence[RankContext]) -> None:
-    """Add them after the last action of every pipeline rank; ``contexts`` are those of the ranks."""
-    together: dict[tuple[Ranks, str], list[tuple[int, int]]] = {}
+def stage_update_template(
+    graph: fx.Graph, stage: int, rank: int, context: RankContext, prices: Prices
+) -> Template:
+    """The tasks of the update of a stage in the middle of a step."""
+    template, name = Template(), f"{stage}U"
+    template.add(Seconds(0.0), "optimizer", name)
+    for node in graph.nodes:
+        does = signature(node, context)
+        first = len(template.seconds)
+        for what, num_elements, element_bytes in does.passes:
+            seconds = Seconds(prices.buffer_op_s(what, rank, num_elements, element_bytes))
+            template.add(seconds, "optimizer", f"{name} {_name(node)}")
+        for held in does.held:
+            template.effects.append(Effect(first, OLDER_WEIGHTS, held.num_bytes, 0))
+        if does.message is not None:
+            message, seconds = does.message, prices.message_s(does.message, rank)
+            sent = (message.num_bytes, prices.group_size(message))
+            task = template.add(seconds, message.kind, f"{name} {message.about}:{message.kind}", *sent)
+            template.joint.append((message, task - 1, task))
+    return template
+
+
+def add_updates(
+    assembly: Assembly, prices: Prices, contexts: Sequence[RankContext], together: Together
+) -> None:
+    """Add the end of a step after the last action of every pipeline rank; ``contexts`` are those of the ranks."""
     for rank, context in enumerate(contexts):
         for node in assembly.lowered.updates[rank].nodes:
             _add(assembly, prices, rank, node, signature(node, context), together)
@@ -30,11 +58,11 @@ def _add(
     rank: int,
     node: fx.Node,
     does: Signature,
-    together: dict[tuple[Ranks, str], list[tuple[int, int]]],
+    together: Together,
 ) -> None:
     if does.waits:
         assembly.wait(rank, does.waits)
-    label = str(node.target.__name__).replace("_", " ")  # type: ignore[union-attr]
+    label = _name(node)
     for what, num_elements, element_bytes in does.passes:
         seconds = prices.buffer_op_s(what, rank, num_elements, element_bytes)
         assembly.then(rank, Seconds(seconds), label, "optimizer")
@@ -44,7 +72,11 @@ def _add(
         ready = assembly.tail[rank]
         task = _send(assembly, prices, rank, does, does.message)
         if pipelines := does.message.group.pipelines(prices.plan):
-            together.setdefault((pipelines, does.message.about), []).append((ready, task))
+            together.setdefault((pipelines, does.message.about, -1), []).append((ready, task))
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target.__name__).replace("_", " ")  # type: ignore[union-attr]
 
 
 def _send(assembly: Assembly, prices: Prices, rank: int, does: Signature, message: Message) -> int:

@@ -60,6 +60,11 @@ def settings_of(plan: Plan, config: TrainConfig) -> dict[str, Any]:
         "dtype": plan.dtype,
         "statistics": statistics,
     }
+    if plan.schedule.has_updates:
+        schedule = plan.schedule
+        found["schedule"] = (
+            f"{schedule.name} of {schedule.num_microbatches} microbatches in {schedule.num_stages} stages"
+        )
     return dict(json.loads(json.dumps(found)))
 
 
@@ -71,9 +76,11 @@ def check_settings(saved: Mapping[str, Any], asked: Mapping[str, Any], where: ob
     CheckpointError
         If anything differs; the message names all of it.
     """
-    unlike = [name for name in asked if saved.get(name) != asked[name]]
+    unlike = [name for name in {**asked, **saved} if saved.get(name) != asked.get(name)]
     if unlike:
-        parts = [f"{n} is {saved.get(n, 'not there')} there and {asked[n]} here" for n in unlike]
+        parts = [
+            f"{n} is {saved.get(n, 'not given')} there and {asked.get(n, 'not given')} here" for n in unlike
+        ]
         raise CheckpointError(
             f"{where} is of another run: {', '.join(parts)}. Leave out what differs, which continues that run, or "
             "start a run of its own in another folder"

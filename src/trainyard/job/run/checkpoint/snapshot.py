@@ -14,6 +14,7 @@ import torch
 
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.segment import Segment
+from trainyard.job.plan import PIPELINE
 from trainyard.job.run.checkpoint.boxes import Box, boxes
 from trainyard.job.run.checkpoint.same_run import BUFFERS, FIELDS, PARAMS
 from trainyard.job.run.step.executor import Executor
@@ -51,7 +52,9 @@ def take(executor: Executor) -> dict[str, Part]:
     taken: dict[str, Part] = {}
     position = _positions(executor)
     for state in executor.state.buckets.values():
-        first_of_its_stages = state.bucket.stage == state.bucket.stages[0]
+        first_of_its_stages = state.bucket.stage == state.bucket.stages[0] and _is_first_of(
+            executor, state.bucket.stage
+        )
         for field, flat in _flats(executor, state).items():
             whole = executor.state.local_tensors({state.bucket.name: flat})
             for path, value in whole.items():
@@ -86,7 +89,12 @@ def _is_home(executor: Executor, path: str) -> bool:
     stages = executor.lowered.stages
     making = [s.stage for s in stages for seg in s.segments.values() if _makes(seg, path)]
     using = [s.stage for s in stages for seg in s.segments.values() if _uses(seg, path)]
-    return min(making or using or [0]) in {s.stage for s in executor.stages}
+    return _is_first_of(executor, min(making or using or [0]))
+
+
+def _is_first_of(executor: Executor, stage: int) -> bool:
+    """Whether this rank writes what all ranks of a stage have."""
+    return executor.plan.schedule.ranks_of(stage)[0] == executor.mesh.index(PIPELINE)
 
 
 def _uses(segment: Segment, path: str) -> bool:
@@ -206,4 +214,4 @@ class Target:
             kept.copy_(read)
         self.executor.exact |= self._exact
         self.executor.unused |= self._unused
-        self.executor.update["weights"]()
+        self.executor.restored()

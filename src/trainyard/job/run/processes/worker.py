@@ -90,6 +90,11 @@ def prepare(work: Work, task: Task | None = None) -> Prepared:
         raise PlanError(
             "gradients in float16 need loss scaling, which is not there; plan with dtype bfloat16 or float32"
         )
+    if plan.schedule.has_updates and work.config.on_nonfinite == "skip":
+        raise PlanError(
+            f"schedule {plan.schedule.name} updates stages before the loss of a step is known, so the updates of one "
+            "that is not finite cannot be left out; train with --on-nonfinite stop, or take a schedule without updates"
+        )
     model = work.build()
     if work.config.checkpoint is not None:
         one_bytes = checkpoint_bytes(model.module, work.config.optimizer)
@@ -165,7 +170,7 @@ def train_rank(
             pacer.rest()
         done = _step(executor, work, rank, step, began_s)
         if done.skipped and config.on_nonfinite == "stop":
-            raise _stopped(done, config, checkpointer)
+            raise _stopped(done, work, checkpointer)
         report(done)
         last = step + 1 == config.steps or _is_paused(config, executor)
         due = config.checkpoint_every and (step + 1) % config.checkpoint_every == 0
@@ -177,8 +182,9 @@ def train_rank(
         checkpointer.wait()
 
 
-def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | None) -> NonFiniteError:
+def _stopped(step: RankStep, work: Work, checkpointer: Checkpointer | None) -> NonFiniteError:
     """What is raised when a step is not finite, once the checkpoint before it is on the disk."""
+    config = work.config
     values = {**step.losses, "norm of the gradient": step.grad_norm}
     wrong = [f"{n.removeprefix('loss:')} is {x}" for n, x in values.items() if not math.isfinite(x)]
     if checkpointer is not None:
@@ -189,9 +195,14 @@ def _stopped(step: RankStep, config: TrainConfig, checkpointer: Checkpointer | N
         if steps
         else "there is no checkpoint"
     )
+    what = f"step {step.step + 1}, of data({step.step}), is not finite: {', '.join(wrong)}. The run ended"
+    if work.plan.schedule.has_updates:
+        return NonFiniteError(
+            f"{what} without saving it; {kept}.",
+            "Look at the data of that step, or lower the learning rate in a run of its own",
+        )
     return NonFiniteError(
-        f"step {step.step + 1}, of data({step.step}), is not finite: {', '.join(wrong)}. The run ended before its "
-        f"update; {kept}.",
+        f"{what} before its update; {kept}.",
         "Look at the data of that step, lower the learning rate in a run of its own, or leave out the updates of such "
         f"steps ({'--resume ' if steps else ''}--on-nonfinite skip)",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import fx
 
 from trainyard.job.lower.buckets import Bucket
-from trainyard.job.lower.calls import Call, Delivery
+from trainyard.job.lower.calls import Call, Delivery, is_handed_over
 from trainyard.job.lower.in_place import apply_writes
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
@@ -37,8 +38,9 @@ class StepResult:
     Attributes
     ----------
     losses : the loss and metrics, averaged over the batch.
-    grad_norm : global norm of the gradient.
-    is_finite : whether the loss and that norm are; else there was no update. The same on all ranks.
+    grad_norm : global norm of the gradient; of a step of several updates the root of the mean of its square.
+    is_finite : whether the loss and that norm are; else there was no update, unless the step is one of several. The same
+        on all ranks.
     """
 
     losses: Mapping[str, float]
@@ -66,11 +68,10 @@ class Executor:
     ) -> None:
         plan = lowered.plan
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
-        shared = frozenset(p.stages for p in lowered.params.values() if len(p.stages) > 1 and p.trainable)
+        shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
         self.mesh = Mesh(plan, rank, summed_over, shared, lowered.transfers)
-        mine = set(plan.schedule.stages_of(self.mesh.index(PIPELINE)))
-        self.stages = [s for s in lowered.stages if s.stage in mine]
+        self.stages = lowered.stages_of(self.mesh.index(PIPELINE))
         self.calls = lowered.calls[self.mesh.index(PIPELINE)]
         self.state = State(
             tuple(b for s in self.stages for b in s.buckets),
@@ -85,16 +86,18 @@ class Executor:
         self.params = self.state.param_views()
         self._add_constants(values)
         self._add_unused(values)
-        self.optimizer = Optimizer(lowered.optimizer, self.state)
+        num_updates = Counter(call.action.stage for call in self.calls if call.action.kind == "U")
+        updates_in_step = {name: num_updates[b.bucket.stage] or 1 for name, b in self.state.buckets.items()}
+        self.optimizer = Optimizer(lowered.optimizer, self.state, updates_in_step)
         self.functions = {
             (s.stage, kind): self._runnable(seg.graph_module)
             for s in self.stages
             for kind, seg in s.segments.items()
         }
-        update = lowered.updates[self.mesh.index(PIPELINE)]
-        self.update = {
-            name: bind(graph_module(graph), self).forward for name, graph in update.routines.items()
-        }
+        self._bind_updates()
+        # Parameters that were updated since, and are needed still, by stage and version; and the present call's.
+        self.older: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        self.version = (0, 0)
         self.microbatch = 0
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
@@ -111,6 +114,18 @@ class Executor:
             for kind, segment in s.segments.items()
         }
         self.freed = {(s.stage, kind): names for s in self.stages for kind, names in s.freed.items()}
+
+    def _bind_updates(self) -> None:
+        """The functions of the end of a step, of a checkpoint that was read, and of updates between the actions."""
+
+        def function(graph: fx.Graph) -> Callable[[], Any]:
+            return bind(graph_module(graph), self).forward
+
+        end = self.lowered.updates[self.mesh.index(PIPELINE)]
+        self.update = {name: function(graph) for name, graph in end.routines.items()}
+        self.restored = function(end.restored)
+        kinds = {call.update for call in self.calls if call.action.kind == "U"}
+        self.stage_updates = {kind: function(self.lowered.stage_updates[kind]) for kind in kinds}
 
     def _runnable(self, graph_module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         """The function of a graph, without the layers of calls that a module has."""
@@ -215,7 +230,20 @@ class Executor:
         for delivery in call.receives:
             self._receive(delivery)
         self._let_go(call)
-        action = call.action
+        self.version = call.action.stage, call.weights.version
+        self.state.num_microbatches = call.weights.num_own
+        if call.action.kind == "U":
+            self.stage_updates[call.update]()
+        else:
+            self._run_pass(call.action, batch, step)
+            if call.weights.is_last:
+                del self.older[self.version]
+        for delivery in call.sends:
+            self._send(delivery)
+        for name in self.not_kept.get((call.action.stage, call.action.kind), ()):
+            del self.values[call.action.stage, name, call.action.microbatch]
+
+    def _run_pass(self, action: Action, batch: Mapping[str, torch.Tensor], step: int) -> None:
         self.microbatch = action.microbatch
         rows = self.plan.rows_per_microbatch
         first = action.microbatch * rows
@@ -223,17 +251,16 @@ class Executor:
         # Where the batch was split the position of its rows is part of the graph.
         rng = torch.tensor([self.seed, step, first if self.lowered.program.is_separate else 0])
         self._compute(action, part, rng)
-        for delivery in call.sends:
-            self._send(delivery)
-        for name in self.not_kept[action.stage, action.kind]:
-            del self.values[action.stage, name, action.microbatch]
 
     def _compute(self, action: Action, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
         segment = self.lowered.stages[action.stage].segments[action.kind]
+        params = self.params | self.older[self.version] if self.version in self.older else self.params
         arguments: list[Any] = []
         for slot in segment.inputs:
             if slot.kind == "value":
                 arguments.append(self.values[action.stage, slot.name, action.microbatch])
+            elif slot.kind == "param":
+                arguments.append(params[slot.name])
             else:
                 arguments.append(self._input(slot, batch, rng))
         # The graph empties the list of its arguments, so each is let go of within, after its last use.
@@ -276,7 +303,8 @@ class Executor:
     def _post_receive(self, delivery: Delivery) -> None:
         transfer = self.lowered.transfers[delivery.transfer]
         buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
-        peer, group = self.mesh.peer(transfer.source), self.mesh.receiving_group(transfer.source)
+        source = transfer.source, delivery.microbatch
+        peer, group = self.mesh.peer(*source), self.mesh.receiving_group(*source)
         work = dist.irecv(buffer, peer, group=group, tag=self._tag(delivery))
         assert work is not None
         self.receiving[delivery] = (work, buffer)
@@ -290,11 +318,12 @@ class Executor:
     def _send(self, delivery: Delivery) -> None:
         transfer = self.lowered.transfers[delivery.transfer]
         value = self.values[transfer.source, transfer.value, delivery.microbatch]
-        if self.mesh.peer(transfer.target) == self.mesh.rank:
+        if is_handed_over(self.plan.schedule, transfer):
             self.values[transfer.target, transfer.value, delivery.microbatch] = value
             return
         value = value.contiguous()
-        peer, group = self.mesh.peer(transfer.target), self.mesh.sending_group(transfer.target)
+        target = transfer.target, delivery.microbatch
+        peer, group = self.mesh.peer(*target), self.mesh.sending_group(*target)
         work = dist.isend(value, peer, group=group, tag=self._tag(delivery))
         assert work is not None
         self.sending[delivery] = work, value
@@ -318,6 +347,13 @@ class Executor:
         for work, _ in self.sending.values():
             work.wait()
         self.sending.clear()
+
+    def keep_weights(self, names: Sequence[str]) -> None:
+        """What microbatches in flight began with stays as it is, and what comes then is made in a copy."""
+        paths = [path for name in names for path in self.state.buckets[name].bucket.paths]
+        self.older[self.version] = {path: self.params[path] for path in paths}
+        self.state.move_weights(names)
+        self.params |= self.state.param_views(names)
 
     def start_losses(self, names: tuple[str, ...]) -> None:
         """Start to average over microbatches and ranks what some stages computed."""

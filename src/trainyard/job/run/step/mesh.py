@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.job.lower.calls import Transfer
+from trainyard.job.lower.calls import Transfer, rank_pairs
 from trainyard.job.plan import PIPELINE, Axes, Plan
 from trainyard.program import spmd
 
@@ -48,7 +48,7 @@ class Mesh:
     plan : its axes.
     rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
     summed_over : sets of axes over which gradients are summed.
-    shared_stages : sets of stages that share a parameter and therefore sum its gradients.
+    shared_stages : sets of stages whose ranks share a parameter and therefore sum its gradients.
     transfers : what stages send to each other.
     """
 
@@ -75,8 +75,7 @@ class Mesh:
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
         if dist.get_backend() == "nccl":
-            rank_of = plan.schedule.rank_of
-            self._make_pair_groups({(rank_of(t.source), rank_of(t.target)) for t in transfers})
+            self._make_pair_groups({pair for t in transfers for pair in rank_pairs(plan.schedule, t)})
 
     def _make_axis_groups(self, axes: Axes) -> None:
         groups = (group for p in range(self.plan.pipeline) for group in self.plan.groups(axes, p))
@@ -92,7 +91,7 @@ class Mesh:
         return found
 
     def _make_stage_groups(self, stages: tuple[int, ...]) -> None:
-        pipeline_ranks = sorted({self.plan.schedule.rank_of(s) for s in stages})
+        pipeline_ranks = self.plan.schedule.ranks_with(stages)
         if len(pipeline_ranks) == 1:
             return
         if (own := self._make_groups(self.plan.groups_across(pipeline_ranks))) is not None:
@@ -121,16 +120,20 @@ class Mesh:
         return self._groups[axes]
 
     def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
-        """This rank and its peers in the other stages that share a parameter."""
+        """This rank and its peers that share a parameter of some stages."""
         return self._stage_groups[stages]
 
-    def sending_group(self, stage: int) -> dist.ProcessGroup | None:
+    def sending_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
         """The group in which this rank sends to the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get((self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage)))
+        return self._pair_groups.get(
+            (self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage, microbatch))
+        )
 
-    def receiving_group(self, stage: int) -> dist.ProcessGroup | None:
+    def receiving_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
         """The group in which this rank receives from the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get((self.plan.schedule.rank_of(stage), self.coordinate[PIPELINE]))
+        return self._pair_groups.get(
+            (self.plan.schedule.rank_of(stage, microbatch), self.coordinate[PIPELINE])
+        )
 
     def count_sent(self, whole: torch.Tensor, num_ranks: int, rounds: int = 1) -> None:
         """Count what this rank sends in a collective by the ring algorithm, into ``sent_bytes``.
@@ -143,9 +146,9 @@ class Mesh:
         whole_bytes = whole.numel() * whole.element_size()
         self.sent_bytes += rounds * whole_bytes * (num_ranks - 1) // num_ranks
 
-    def peer(self, stage: int) -> int:
-        """The rank that runs a stage for the same data and tensor indices."""
-        return self.plan.rank_at({**self.coordinate, PIPELINE: self.plan.schedule.rank_of(stage)})
+    def peer(self, stage: int, microbatch: int) -> int:
+        """The rank that runs a stage on a microbatch, at this rank's place of the mesh."""
+        return self.plan.rank_at({**self.coordinate, PIPELINE: self.plan.schedule.rank_of(stage, microbatch)})
 
     # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
 

@@ -74,6 +74,8 @@ class State:
     ----------
     buckets, frozen : of all stages of the rank: what is trained, and what is not and is shared by the ranks.
     params, values : descriptions of the parameters, and whole initial values.
+    num_microbatches : whose gradients are added up before the next update; it changes where updates are of some of the
+        microbatches.
     """
 
     def __init__(
@@ -85,12 +87,12 @@ class State:
         values: Values,
         dtype: torch.dtype,
         device: torch.device,
-        steps_accumulated: int,
+        num_microbatches: int,
     ) -> None:
         self.mesh = mesh
         self.dtype = dtype
         self.device = device
-        self.num_microbatches = steps_accumulated
+        self.num_microbatches = num_microbatches
         self.buckets = {b.name: self._make(b, params, values) for b in buckets}
         self.frozen = {b.name: self._make_frozen(b, params, values) for b in frozen}
         # Reductions of the whole step's gradients that are under way, and those that are done until the update: their
@@ -106,14 +108,15 @@ class State:
         flat = torch.zeros(bucket.num_elements, dtype=torch.float32)
         flat[: sum(bucket.sizes)] = self._initial(bucket, params, values)
         flat = flat.to(self.device)
-        share = bucket.share
-        own = slice(self.shard_index(bucket) * share, (self.shard_index(bucket) + 1) * share)
+        share, own = bucket.share, self._own(bucket)
         weights = (
             None
             if bucket.parameters_shared
             else (flat if self.dtype == torch.float32 else flat.to(self.dtype))
         )
-        master = weights[own] if weights is not None and self.dtype == torch.float32 else flat[own].clone()
+        # Detached: a view would hold the memory of these weights when the next ones lie elsewhere.
+        in_weights = weights if self.dtype == torch.float32 else None
+        master = flat[own].clone() if in_weights is None else in_weights[own].detach()
         grads = torch.zeros(share if bucket.gradients_shared else bucket.num_elements, device=self.device)
         return BucketState(bucket, master, weights, grads)
 
@@ -135,10 +138,15 @@ class State:
         """Which of a bucket's equal parts this rank keeps."""
         return self.mesh.group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
 
-    def param_views(self) -> dict[str, torch.Tensor]:
-        """Whole local parameters by path, of the buckets that are not gathered on use."""
+    def _own(self, bucket: Bucket) -> slice:
+        """Where a bucket's part of this rank lies."""
+        return slice(self.shard_index(bucket) * bucket.share, (self.shard_index(bucket) + 1) * bucket.share)
+
+    def param_views(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Whole local parameters by path, of the buckets that are not gathered on use; by default of all."""
         found: dict[str, torch.Tensor] = {}
-        for state in self.buckets.values():
+        for name in self.buckets if names is None else names:
+            state = self.buckets[name]
             if state.weights is not None:
                 found |= zip(state.bucket.paths, state.bucket.views(state.weights), strict=True)
         return found
@@ -176,7 +184,7 @@ class State:
                 torch._foreach_copy_([view for view, _ in apart], [grad for _, grad in apart])
         else:
             torch._foreach_add_(views, [g.to(torch.float32) for g in grads])
-        if last and state.bucket.reduced and len(state.bucket.stages) == 1:
+        if last and state.bucket.reduced and state.bucket.is_of_one_action:
             self.start_reduction(name)
 
     def _accumulate_sharded(self, state: BucketState, grads: list[torch.Tensor]) -> None:
@@ -219,7 +227,7 @@ class State:
         work, self.reduced[name] = self.pending.pop(name)
         work.wait()
 
-    def finish_accumulation(self) -> None:
+    def finish_accumulation(self, names: Iterable[str]) -> None:
         """All microbatches have given their gradients; what is reduced for each of them is added to the end.
 
         Raises
@@ -227,11 +235,12 @@ class State:
         RuntimeError
             If not every microbatch has.
         """
-        for name, state in self.buckets.items():
+        for name in names:
+            state = self.buckets[name]
             if state.num_accumulated != self.num_microbatches:
                 raise RuntimeError(
                     f"{name} ({', '.join(state.bucket.paths)}) has gradients of {state.num_accumulated} microbatches "
-                    f"of {self.num_microbatches}; finish a step only after all its actions"
+                    f"of {self.num_microbatches}; update only after all of their actions"
                 )
             state.num_accumulated = 0
         self._settle(0)
@@ -254,6 +263,15 @@ class State:
         """The gradient of every bucket's ``master``, once it is summed; until the update."""
         parts = [(self.buckets[name], self.reduced.get(name)) for name in names]
         return [state.grads if part is None else part for state, part in parts]
+
+    def move_weights(self, names: Iterable[str]) -> None:
+        """Go on with a copy of the parameters, so that an update leaves what they were."""
+        for state in map(self.buckets.__getitem__, names):
+            assert state.weights is not None
+            state.weights = state.weights.clone()
+            if self.dtype == torch.float32:
+                # The optimizer knows the tensor, not where it lies.
+                state.master.data = state.weights[self._own(state.bucket)]
 
     def convert_weights(self, name: str) -> None:
         """The updated parameters of a bucket, in the type in which they are computed with."""

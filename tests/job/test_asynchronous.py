@@ -1,0 +1,133 @@
+"""Training under schedules with updates, in processes, beside plain PyTorch that follows the actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asynchronous import (
+    ONE_RANK,
+    OPTIMIZERS,
+    REPLICATED,
+    SCHEDULES,
+    SEED,
+    Reference,
+    batch_of,
+    model,
+    plan_of,
+)
+from torch.profiler import ProfilerActivity, profile
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import verify
+from trainyard.job.plan import Plan, parse_plan
+from trainyard.job.run.config import TrainConfig, Work
+from trainyard.job.run.errors import CheckpointError
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.processes.worker import prepare, train_rank
+from trainyard.job.run.step.data import FunctionData, by_path
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.schedules import make_schedule
+from trainyard.job.simulate import simulate_plan
+from trainyard.job.simulation.memory import OLDER_WEIGHTS
+from trainyard.job.task import Task
+
+STEPS = 2
+
+
+def lowered_of(schedule: str, optimizer: str = "sgd") -> Lowered:
+    task = Task(model())
+    plan = plan_of(task, SCHEDULES[schedule])
+    return lower(task.program(plan.rows_per_microbatch), plan, OPTIMIZERS[optimizer])
+
+
+def train(rank: int, schedule: str) -> list[Any]:
+    """The parameters, losses and norms of one rank after some steps, for each optimizer."""
+    found = []
+    values = dict(model().module.named_parameters())
+    for optimizer in OPTIMIZERS:
+        executor = Executor(
+            lowered_of(schedule, optimizer),
+            rank,
+            lambda path: values[path].detach(),
+            torch.device("cpu"),
+            SEED,
+        )
+        results = [executor.step(by_path(batch_of(step)), step) for step in range(STEPS)]
+        assert not executor.older
+        params = {path: value.numpy().copy() for path, value in executor.params.items()}
+        found.append((params, [r.losses["loss:loss"] for r in results], [r.grad_norm for r in results]))
+    return found
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_processes_train_what_the_actions_say(schedule: str) -> None:
+    verify(lowered_of(schedule))
+    ranks = run_ranks(SCHEDULES[schedule].num_ranks, train, schedule, timeout_s=120)
+    for i, optimizer in enumerate(OPTIMIZERS):
+        reference = Reference(SCHEDULES[schedule], OPTIMIZERS[optimizer])
+        wanted = [reference.period(batch_of(step), step) for step in range(STEPS)]
+        for found in ranks:
+            params, losses, norms = found[i]
+            assert list(zip(losses, norms, strict=True)) == [pytest.approx(w, rel=1e-5) for w in wanted]
+            for path, value in params.items():
+                right = reference.params[path].detach()
+                torch.testing.assert_close(torch.from_numpy(value), right, rtol=1e-5, atol=1e-6)
+        assert {path for found in ranks for path in found[i][0]} == set(reference.params)
+
+
+def test_the_text_form_reads_back() -> None:
+    plan = plan_of(Task(model()), REPLICATED)
+    text = plan.to_text()
+    assert "1: 1F0 1F2 1B0 1U 1B2 1U 1F4 1B4 1U" in text
+    assert parse_plan(text) == plan
+    assert "A step is a period of 6, 3, 5 updates of stages 0, 1, 2" in plan.explain()
+    assert "Same loss as one device" not in plan.explain()
+
+
+def test_a_run_goes_on_from_the_end_of_a_period(tmp_path: Path) -> None:
+    task = Task(model())
+    plan = plan_of(task, ONE_RANK)
+
+    def trained(steps: int, folder: Path, resume: bool = False, plan: Plan = plan) -> list[float]:
+        config = TrainConfig(steps, OPTIMIZERS["adamw"], folder, resume=resume)
+        work = Work(task.model, plan, FunctionData(batch_of), config)
+        said: list[Any] = []
+        train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
+        return [step.losses["loss:loss"] for step in said[1:]]
+
+    whole = trained(4, tmp_path / "whole")
+    assert trained(2, tmp_path / "parts") + trained(4, tmp_path / "parts", resume=True) == whole
+    once = replace(plan, schedule=make_schedule("breadth_first", 1, 6, 3))
+    with pytest.raises(CheckpointError, match=r"schedule is one_rank of 6 .* there and not given here"):
+        trained(5, tmp_path / "parts", resume=True, plan=once)
+
+
+def test_older_weights_are_counted_in_memory() -> None:
+    """All that a rank allocates while it is made and trains, beside what is simulated."""
+    width = 256
+    task = Task(model(width))
+    plan = plan_of(task, ONE_RANK)
+    lowered = lower(task.program(plan.rows_per_microbatch), plan, OPTIMIZERS["adamw"])
+    simulation = simulate_plan(lowered, parse_cluster("1x1xA100-80G"))
+    assert simulation.memory[0][OLDER_WEIGHTS] == simulation.memory[0]["parameters"]
+    values = {path: value.detach() for path, value in task.model.module.named_parameters()}
+    batches = [by_path(batch_of(step, width)) for step in range(STEPS)]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        executor = Executor(lowered, 0, values.__getitem__, torch.device("cpu"), SEED)
+        for step, batch in enumerate(batches):
+            executor.step(batch, step)
+    assert most_allocated(profiler) == pytest.approx(simulation.tensor_bytes[0], rel=1e-3)
+
+
+def most_allocated(profiler: Any) -> int:
+    level = most = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            most = max(most, level)
+    return most
