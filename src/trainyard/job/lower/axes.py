@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from trainyard.job.lower.shard import shard
+from trainyard.job.lower.resolve import resolve
+from trainyard.job.lower.shard import Sharded, shard
 from trainyard.job.plan import Plan, PlanError
-from trainyard.program.placement import PARTIAL, Partial, Placement, Replicate, Shard
+from trainyard.program.choices import ChoiceError, given_choices, written_out
+from trainyard.program.placement import PARTIAL, OpChoice, Partial, Placement, Replicate, Shard
 from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
 
@@ -22,22 +24,47 @@ def shard_axes(
     """
     inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
     outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
-    for name, size in plan.mesh.sizes:
-        axis = Axis(name, size)
-        wanted = _wanted(program, plan, name)
-        _check_placements(program, axis, wanted)
-        if axis.size == 1:
-            continue
-        try:
-            sharded = shard(program, axis, _with_gradients(program, plan, axis, wanted))
-        except (KeyError, ValueError) as error:
-            raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
+    for axis, sharded in _along_axes(program, plan):
         program = sharded.program
         for path, placement in sharded.inputs.items():
-            inputs[path][axis.name] = placement
+            inputs[path][axis] = placement
         for known, placement in zip(outputs, sharded.outputs, strict=True):
-            known[axis.name] = placement
+            known[axis] = placement
     return program, inputs, outputs
+
+
+def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
+    """How every op runs, by address and axis: what the plan says, and what was completed. A plan can say all of it.
+
+    Raises
+    ------
+    PlanError
+        If the program cannot be cut so.
+    """
+    found: dict[str, dict[str, OpChoice]] = {}
+    for axis, sharded in _along_axes(program, resolve(program, plan)):
+        for address, choice in sharded.choices.items():
+            found.setdefault(address, {})[axis] = choice
+    return found
+
+
+def _along_axes(program: Program, plan: Plan) -> Iterator[tuple[str, Sharded]]:
+    """The program cut over one axis after the other, those of one rank left out."""
+    for name, size in plan.mesh.sizes:
+        axis = Axis(name, size)
+        wanted, choices = _wanted(program, plan, name), plan.chosen_along(name)
+        _check_placements(program, axis, wanted)
+        try:
+            if axis.size == 1:
+                given_choices(written_out(program, choices), name, size, choices)
+                continue
+            sharded = shard(program, axis, _with_gradients(program, plan, axis, wanted), choices)
+        except ChoiceError as error:
+            raise PlanError(f"choices on axis {name!r}: {error}") from error
+        except (KeyError, ValueError) as error:
+            raise PlanError(f"placements on axis {name!r}: {error.args[0]}") from error
+        program = sharded.program
+        yield name, sharded
 
 
 def _wanted(program: Program, plan: Plan, axis: str) -> dict[str, Placement]:

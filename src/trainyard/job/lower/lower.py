@@ -164,7 +164,7 @@ def _totals(program: Program, plan: Plan) -> Segment:
     """What a rank computes before the first microbatch, on its part of the whole batch."""
     paths = {i.path for i in program.inputs}
     own = {name: wanted for name, wanted in plan.placements.items() if name in paths}
-    local, _, _ = shard_axes(program, replace(plan, placements=own))
+    local, _, _ = shard_axes(program, replace(plan, placements=own, choices={}))
     parts = cut(local, ())
     writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
     for node in local.graph.nodes:
