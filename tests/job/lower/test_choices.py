@@ -2,61 +2,41 @@
 
 from __future__ import annotations
 
-import operator
-import random
 import re
 from functools import cache
 
 import pytest
 import torch
 from lockstep import joined_values, whole_values
+from one_block import MEGATRON, ROWS, drawn_choices, task
 from torch import Tensor
 
 from trainyard.job.lower.shard import complete, shard
-from trainyard.job.task import Task
+from trainyard.job.run.step.data import by_path
 from trainyard.program import spmd
-from trainyard.program.algebra.notation import choices
-from trainyard.program.algebra.rules import axes_of
 from trainyard.program.choices import ChoiceError
-from trainyard.program.model import Model
 from trainyard.program.placement import REPLICATE, OpChoice, Placement, Shard, parse_op_choice
 from trainyard.program.program import Program
 from trainyard.program.propagate import Axis
-from trainyard.zoo.llama import LlamaConfig, build
 
-ROWS = 4
 ALL_R = (REPLICATE, REPLICATE)
 TENSOR = Axis("tensor", 2)
-MEGATRON: dict[str, Placement] = {
-    **dict.fromkeys((f"blocks.0.attention.{name}.weight" for name in "qkv"), Shard(0)),
-    **dict.fromkeys((f"blocks.0.{name}.weight" for name in ("gate", "up")), Shard(0)),
-    **dict.fromkeys((f"blocks.0.{name}.weight" for name in ("attention.out", "down")), Shard(1)),
-    "tokens.weight": Shard(0),
-    "head.weight": Shard(0),
-}
-
-
-@cache
-def model() -> Model:
-    """One Llama block between an embedding and a head."""
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab=32, context=8, layers=1, hidden=16, heads=4, kv_heads=2, ffn=32)
-    return build("one-block", config, ROWS)
 
 
 @cache
 def program() -> Program:
-    return Task(model()).program(ROWS)
+    return task().program(ROWS)
 
 
 @cache
 def inputs() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    found = {f"batch.{name}": value for name, value in model().batch.items()} | dict(program().constants)
-    found |= {"rng": torch.tensor([3, 0, 0])}
-    for name, p in model().module.named_parameters():
-        found[name] = torch.randn(p.shape, generator=generator) * p.shape[-1] ** -0.5
-    return found | dict(model().module.named_buffers())
+    model = task().model
+    found = by_path(model.batch) | dict(program().constants) | {"rng": torch.tensor([3, 0, 0])}
+    return (
+        found
+        | {n: p.detach() for n, p in model.module.named_parameters()}
+        | dict(model.module.named_buffers())
+    )
 
 
 @cache
@@ -78,28 +58,11 @@ def check(wanted: dict[str, Placement], said: dict[str, OpChoice]) -> None:
         assert float((found[name] - value).abs().max()) <= 1e-5 * scale, name
 
 
-def complete_choices(seed: int) -> dict[str, OpChoice]:
-    """Some choice for every op, and for some to where its result is moved."""
-    drawn = random.Random(seed)
-    found: dict[str, OpChoice] = {}
-    for name, node in program().addresses.nodes.items():
-        if node.target is operator.getitem:
-            continue
-        choice = drawn.choice(choices(axes_of(node), TENSOR.size))
-        moves: list[Placement | None] = [None, None]
-        if len(choice.results) == 1:
-            shape = node.meta["val"].shape
-            moves += [REPLICATE, *(Shard(d) for d, size in enumerate(shape) if size % TENSOR.size == 0)]
-        move = drawn.choice(moves)
-        found[name] = OpChoice(choice.operands, choice.results, move if move not in choice.results else None)
-    return found
-
-
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 100))]
 )
 def test_any_complete_choices_compute_what_one_device_does(seed: int) -> None:
-    said = complete_choices(seed)
+    said = drawn_choices(program(), TENSOR.size, seed)
     whole, assignment = complete(program(), TENSOR, grads({}), said)
     assert whole is program(), "nothing is written out unasked"
     assert assignment.decided() == said
@@ -187,5 +150,5 @@ def test_what_is_no_choice_is_refused(text: str) -> None:
 
 
 def test_the_text_form_reads_back() -> None:
-    said = complete_choices(0)
+    said = drawn_choices(program(), TENSOR.size, 0)
     assert {name: parse_op_choice(str(choice)) for name, choice in said.items()} == said
