@@ -16,10 +16,10 @@ from trainyard.job.lower.axes import all_choices, shard_axes
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import Mesh, Plan, Stage, State, parse_plan
-from trainyard.job.planning import simulate
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.data import by_path
 from trainyard.job.schedules import make_schedule
+from trainyard.job.simulate import simulate_plan
 from trainyard.program.placement import OpChoice, Placement, Shard
 from trainyard.report.routines import choices_text
 
@@ -96,8 +96,9 @@ def test_it_is_read_back_explained_verified_and_simulated(mesh: str, kind: str) 
     assert parse_plan(again) == plan
     assert "The plan says how ops run along data" in plan.explain()
     assert "Same loss as one device." in plan.explain()
-    verify(lower(task().program(ROWS), plan))
-    assert simulate(plan, task().model, "1x4xA100-80G").step_s > 0
+    lowered = lower(task().program(ROWS), plan)
+    verify(lowered)
+    assert simulate_plan(lowered, parse_cluster("1x4xA100-80G")).step_s > 0
 
 
 def _rank(rank: int, texts: list[str]) -> list[Any]:
@@ -116,13 +117,13 @@ def _rank(rank: int, texts: list[str]) -> list[Any]:
 
 @pytest.mark.slow
 def test_four_processes_compute_what_one_device_does() -> None:
-    plans = [plan_of(*names) for names in PLANS]
+    plans, cluster = [plan_of(*names) for names in PLANS], parse_cluster("1x4xA100-80G")
+    predicted = [simulate_plan(lower(task().program(ROWS), plan), cluster).sent_bytes[0] for plan in plans]
     loss, grads = plain(task().model)
     for answers in run_ranks(4, _rank, [plan.to_text() for plan in plans]):
-        for plan, (own_loss, own, wanted, sent) in zip(plans, answers, strict=True):
+        for expected, (own_loss, own, wanted, sent) in zip(predicted, answers, strict=True):
             assert own.keys() == grads.keys()
             as_tensors = [{n: torch.from_numpy(g) for n, g in each.items()} for each in (own, wanted)]
             check_equal((own_loss, as_tensors[0]), (loss, as_tensors[1]))
-            predicted = simulate(plan, task().model, parse_cluster("1x4xA100-80G")).sent_bytes[0]
             # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
-            assert sent == pytest.approx(predicted, rel=1e-3, abs=64)
+            assert sent == pytest.approx(expected, rel=1e-3, abs=64)
