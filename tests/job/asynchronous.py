@@ -17,6 +17,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.schedule import Action, Schedule, parse_schedule
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.program.random.positional import PositionalDraws
 
@@ -69,12 +70,14 @@ def batch_of(step: int, width: int = WIDTH) -> dict[str, Tensor]:
 def plan_of(task: Task, schedule: Schedule) -> Plan:
     """The layers on the ranks of a schedule."""
     program = task.program(ROWS // schedule.num_microbatches)
-    products = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.addmm.default]
+    products, tanh = (
+        [address(n) for n in program.graph.nodes if n.target is op]
+        for op in (torch.ops.aten.addmm.default, torch.ops.aten.tanh.default)
+    )
     # The backward pass computes the activations again: with the weights of its forward pass.
-    tanh = [n.name for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default]
-    starts = (products[1], products[3])
+    again = (*products[1:], *tanh)
     return made_plan(
-        program, ROWS, schedule, starts=starts, bucket_bytes=300, recompute=[*products[1:], *tanh]
+        program, ROWS, schedule, starts=(products[1], products[3]), bucket_bytes=300, recompute=again
     )
 
 
@@ -113,10 +116,10 @@ class Reference:
             if action.kind == "F":
                 own = {path: p.detach().clone().requires_grad_() for path, p in self._of(stage).items()}
                 began.setdefault(k, {}).update(own)
-            elif action.kind == "B":
+            elif action.kind in ("B", "I", "W"):
                 if k not in grads:
                     grads[k] = self._gradients(began[k], batch, step, k, losses)
-                summed[stage].append(grads[k])
+                summed[stage] += [] if action.kind == "I" else [grads[k]]
             else:
                 squares[stage].append(self._update(stage, summed[stage]))
                 summed[stage] = []
@@ -169,5 +172,16 @@ class Reference:
             others = [(r, a) for r, a in enumerate(self.schedule.actions) if action in a]
             return all(a[position[r] : position[r] + 1] == (action,) for r, a in others)
         neighbour = action.stage + (-1 if action.kind == "F" else 1)
+        makers = {(kind, neighbour, action.microbatch) for kind in ("F" if action.kind == "F" else "BI")}
         inside = 0 <= neighbour < self.schedule.num_stages
-        return not inside or (action.kind, neighbour, action.microbatch) in done
+        return not inside or action.kind == "W" or not makers.isdisjoint(done)
+
+
+def most_allocated(profiler: Any) -> int:
+    """Most bytes that tensors had at one time."""
+    level = most = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            level += event.nbytes()
+            most = max(most, level)
+    return most

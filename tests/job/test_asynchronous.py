@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from asynchronous import (
     Reference,
     batch_of,
     model,
+    most_allocated,
     plan_of,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.parse import parse_cluster
@@ -31,7 +35,8 @@ from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.processes.worker import prepare, train_rank
 from trainyard.job.run.step.data import FunctionData, by_path
 from trainyard.job.run.step.executor import Executor
-from trainyard.job.schedules import make_schedule
+from trainyard.job.schedule import Action, Schedule
+from trainyard.job.schedules import check, make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.simulation.memory import OLDER_WEIGHTS
 from trainyard.job.task import Task
@@ -80,6 +85,60 @@ def test_processes_train_what_the_actions_say(schedule: str) -> None:
         assert {path for found in ranks for path in found[i][0]} == set(reference.params)
 
 
+@st.composite
+def one_rank_schedules(draw: st.DrawFn) -> Schedule:
+    """Three stages of one rank in any order; an update may follow any backward pass."""
+    num = draw(st.sampled_from((2, 3)))
+    is_split = [draw(st.booleans()) for _ in range(3)]
+    ready = [Action("F", 0, k) for k in range(num)]
+    actions: list[Action] = []
+    pending: dict[int, int] = {}
+    halves: dict[int, int] = {0: 0, 1: 0, 2: 0}
+    while ready:
+        action = ready.pop(draw(st.integers(0, len(ready) - 1)))
+        actions.append(action)
+        stage, k = action.stage, action.microbatch
+        if action.kind == "F":
+            back = Action("I" if is_split[2] else "B", 2, k)
+            ready.append(Action("F", stage + 1, k) if stage < 2 else back)
+        elif action.kind in ("B", "I") and stage > 0:
+            ready.append(Action("I" if is_split[stage - 1] else "B", stage - 1, k))
+        if action.kind == "I":
+            ready.append(Action("W", stage, k))
+        halves[stage] += {"I": 1, "W": -1}.get(action.kind, 0)
+        pending[stage] = pending.get(stage, 0) + (action.kind in ("B", "W"))
+        if pending[stage] and not halves[stage] and draw(st.booleans()):
+            actions.append(Action("U", stage))
+            pending[stage] = 0
+    actions += [Action("U", stage) for stage, count in pending.items() if count]
+    return Schedule("drawn", 3, num, (tuple(actions),))
+
+
+@settings(max_examples=5, deadline=None)
+@given(schedule=one_rank_schedules())
+def test_any_order_of_one_rank_trains_what_it_says(schedule: Schedule) -> None:
+    check(schedule)
+    task = task_of_layers()
+    plan = plan_of(task, schedule)
+    lowered = lower(task.program(plan.rows_per_microbatch), plan, OPTIMIZERS["sgd"])
+    verify(lowered)
+    values = dict(task.model.module.named_parameters())
+    executor = Executor(lowered, 0, lambda path: values[path].detach(), torch.device("cpu"), SEED)
+    result = executor.step(by_path(batch_of(0)), 0)
+    assert not executor.older
+    reference = Reference(schedule, OPTIMIZERS["sgd"])
+    assert (result.losses["loss:loss"], result.grad_norm) == pytest.approx(
+        reference.period(batch_of(0), 0), rel=1e-5
+    )
+    for path, value in executor.params.items():
+        torch.testing.assert_close(value, reference.params[path].detach(), rtol=1e-5, atol=1e-6)
+
+
+@cache
+def task_of_layers() -> Task:
+    return Task(model())
+
+
 def test_the_text_form_reads_back() -> None:
     plan = plan_of(Task(model()), REPLICATED)
     text = plan.to_text()
@@ -122,12 +181,3 @@ def test_older_weights_are_counted_in_memory() -> None:
         for step, batch in enumerate(batches):
             executor.step(batch, step)
     assert most_allocated(profiler) == pytest.approx(simulation.tensor_bytes[0], rel=1e-3)
-
-
-def most_allocated(profiler: Any) -> int:
-    level = most = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            most = max(most, level)
-    return most

@@ -115,8 +115,11 @@ def _does(node: fx.Node, context: RankContext) -> str:
     if does.waits:
         said.append(f"waits for {does.waits}")
     if does.message is not None:
-        group = does.message.group if isinstance(does.message.group, str) else f"stages {does.message.group}"
-        said.append(f"{does.message.kind} of {does.message.num_bytes:,} bytes over {group}")
+        axes, stages = does.message.group
+        over = ", ".join(axes) or (
+            f"the ranks of stages {', '.join(map(str, stages))}" if stages else "all ranks"
+        )
+        said.append(f"{does.message.kind} of {does.message.num_bytes:,} bytes over {over}")
     if does.starts:
         said.append("runs beside what follows")
     if "over" in node.meta:

@@ -23,7 +23,7 @@ from trainyard.job.plan.errors import require
 from trainyard.job.plan.mesh import PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
 from trainyard.job.schedule import Schedule
-from trainyard.job.schedules import explain_versions, make_schedule
+from trainyard.job.schedules import explain_versions, is_one_step, make_schedule
 from trainyard.program.patterns import in_words
 from trainyard.program.placement import OpChoice, Placement
 from trainyard.reading import listed
@@ -263,9 +263,9 @@ class Plan:
             divided = self.state.divided_text
             kept = f"divide {divided} between them" if divided else "each keep all of the model state"
             parts.append(f"The ranks along {listed(summed)} sum their gradients, and {kept}.")
-        if self.schedule.has_updates:
+        if not is_one_step(self.schedule):
             parts.append(explain_versions(self.schedule))
-        if self.statistics == "microbatch" or not self.schedule.has_updates:
+        if self.statistics == "microbatch" or is_one_step(self.schedule):
             parts.append(_MEANING[self.statistics])
         if self.choices:
             along = listed(dict.fromkeys(axis for chosen in self.choices.values() for axis in chosen))

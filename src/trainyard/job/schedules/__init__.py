@@ -29,7 +29,14 @@ from trainyard.job.schedules.gpipe import gpipe
 from trainyard.job.schedules.interleaved import interleaved
 from trainyard.job.schedules.one_f_one_b import one_f_one_b
 from trainyard.job.schedules.pipedream import pipedream
-from trainyard.job.schedules.versions import WeightUse, explain_versions, num_versions, staleness, weight_uses
+from trainyard.job.schedules.versions import (
+    WeightUse,
+    explain_versions,
+    is_one_step,
+    num_versions,
+    staleness,
+    weight_uses,
+)
 from trainyard.job.schedules.zero_bubble import zb_v, zero_bubble_h1, zero_bubble_h2
 from trainyard.reading import shown
 
@@ -43,6 +50,7 @@ __all__ = [
     "explain_versions",
     "gpipe",
     "interleaved",
+    "is_one_step",
     "make_schedule",
     "num_versions",
     "one_f_one_b",

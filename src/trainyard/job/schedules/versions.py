@@ -103,6 +103,13 @@ def staleness(schedule: Schedule, stage: int) -> int:
     return most
 
 
+def is_one_step(schedule: Schedule) -> bool:
+    """Whether every stage is updated once, hence with the gradients of all microbatches."""
+    updates = [a for actions in schedule.actions for a in actions if a.kind == "U"]
+    num_holders = sum(len(schedule.ranks_of(stage)) for stage in range(schedule.num_stages))
+    return not updates or len(updates) == num_holders
+
+
 def explain_versions(schedule: Schedule) -> str:
     """What training under a schedule with updates means, in sentences."""
     stages = range(schedule.num_stages)
