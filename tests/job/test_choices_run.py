@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from one_block import MEGATRON, ROWS, drawn_choices, task
 from one_step import check_equal, own_part, plain, stepped
 
@@ -15,7 +16,7 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.axes import all_choices, shard_axes
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.verify import verify
-from trainyard.job.plan import Mesh, Plan, Stage, State, parse_plan
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.data import by_path
 from trainyard.job.schedules import make_schedule
@@ -99,6 +100,22 @@ def test_it_is_read_back_explained_verified_and_simulated(mesh: str, kind: str) 
     lowered = lower(task().program(ROWS), plan)
     verify(lowered)
     assert simulate_plan(lowered, parse_cluster("1x4xA100-80G")).step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"blocks.0.up:mm": {"tensor": "S0 S0"}}, r"'S0 S0' is no choice of an op"),
+        ({"blocks.0.up:mm": {"width": "R R -> R"}}, r"'blocks.0.up:mm' has a choice on width; the mesh has data, tensor"),
+        ({"blocks.0.up:mm": {"tensor": "S0 S0 -> R"}}, r"axis 'tensor': blocks.0.up:mm cannot run as S0 S0 -> R on 2"),
+        ({"blocks.0.up:mm": {"context": "S0 S0 -> R"}}, r"choices on axis 'context': blocks.0.up:mm cannot run as"),
+        ({"blocks.1.up:mm": {"data": "R R -> R"}}, r"choices on axis 'data': 'blocks.1.up:mm' is no op of the model"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(said: dict[str, dict[str, str]], why: str) -> None:
+    text = open_plan(MESHES["2 x 2 x 1"]).to_text() + yaml.safe_dump({"choices": said})
+    with pytest.raises(PlanError, match=why):
+        lower(task().program(ROWS), parse_plan(text))
 
 
 def _rank(rank: int, texts: list[str]) -> list[Any]:

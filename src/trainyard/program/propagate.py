@@ -126,10 +126,7 @@ def propagate(
     _settle_given(wanted, result)
     _draw_with_rows(program, result)
     _push_back(program, result)
-    params = {program.nodes[i.node] for i in program.params}
-    for node in program.graph.nodes:
-        if node.target in _PASS_THROUGH and all(source in params for source in tensor_args(node)):
-            params.add(node)
+    params = _params_and_views(program)
     # What a sketch is for is known once the last forward op that could be expanded has been seen.
     last = next((n for n in reversed(program.graph.nodes) if forward_of(n) is n), None)
     for node in program.graph.nodes:
@@ -159,6 +156,15 @@ def propagate(
             result.expand |= {n for n in program.graph.nodes if forward_of(n) in result.expand}
             break
     return result
+
+
+def _params_and_views(program: Program) -> set[fx.Node]:
+    """Parameters, and what only passes them on."""
+    found = {program.nodes[i.node] for i in program.params}
+    for node in program.graph.nodes:
+        if node.target in _PASS_THROUGH and all(source in found for source in tensor_args(node)):
+            found.add(node)
+    return found
 
 
 def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: Assignment) -> None:
