@@ -80,24 +80,24 @@ PLACED = {
 def test_what_propagation_decides_can_be_given_back(name: str) -> None:
     wanted = grads(dict(PLACED[name]))
     first = shard(program(), TENSOR, wanted)
-    text = {name: str(choice) for name, choice in first.choices.items()}
+    text = {name: str(choice) for name, choice in first.assignment.decided().items()}
     again = shard(program(), TENSOR, wanted, {name: parse_op_choice(c) for name, c in text.items()})
-    assert {name: str(choice) for name, choice in again.choices.items()} == text
+    assert {name: str(choice) for name, choice in again.assignment.decided().items()} == text
     assert str(again.program.graph) == str(first.program.graph)
-    check(wanted, dict(again.choices))
+    check(wanted, dict(again.assignment.decided()))
 
 
 def test_one_op_runs_as_it_is_said_and_the_rest_is_completed() -> None:
     """Of a product that propagation would cut by columns, the weights' rows are cut."""
     free = shard(program(), TENSOR, grads(MEGATRON))
-    assert str(free.choices["blocks.0.up:mm"]) == "R S1 -> S1"
+    assert str(free.assignment.decided()["blocks.0.up:mm"]) == "R S1 -> S1"
     said = {
         "blocks.0.up:mm": parse_op_choice("S1 S0 -> P -> R"),
         "blocks.*:backward.mul*": OpChoice(ALL_R, ALL_R[:1]),
     }
     found = shard(program(), TENSOR, grads(MEGATRON), said)
-    assert str(found.choices["blocks.0.up:mm"]) == "S1 S0 -> P -> R"
-    assert str(found.choices["blocks.0:backward.mul"]) == "R R -> R"
+    assert str(found.assignment.decided()["blocks.0.up:mm"]) == "S1 S0 -> P -> R"
+    assert str(found.assignment.decided()["blocks.0:backward.mul"]) == "R R -> R"
     sums = [
         n
         for n in found.program.graph.nodes
@@ -113,8 +113,8 @@ def test_parts_that_are_named_are_written_out() -> None:
     """The softmax of the loss, cut over the vocabulary, and its gradient with it."""
     said = {":_log_softmax/sum": parse_op_choice("S1 -> P -> R")}
     found = shard(program(), TENSOR, grads({}), said)
-    assert str(found.choices[":_log_softmax/sum"]) == "S1 -> P -> R"
-    assert ":backward._log_softmax_backward_data/sum" in found.choices
+    assert str(found.assignment.decided()[":_log_softmax/sum"]) == "S1 -> P -> R"
+    assert ":backward._log_softmax_backward_data/sum" in found.assignment.decided()
     check(grads({}), said)
 
 

@@ -43,7 +43,7 @@ def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
     """
     found: dict[str, dict[str, OpChoice]] = {}
     for axis, sharded in _along_axes(program, resolve(program, plan)):
-        for address, choice in sharded.choices.items():
+        for address, choice in sharded.assignment.decided().items():
             found.setdefault(address, {})[axis] = choice
     return found
 

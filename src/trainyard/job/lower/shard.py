@@ -36,13 +36,13 @@ class Sharded:
     program : what every rank of the axis runs; shapes are a rank's own.
     inputs : placement of every input by path.
     outputs : placement in which every output comes out, in the order of ``program.outputs``.
-    choices : how every op runs, by its address in the whole program.
+    assignment : what was decided of the whole program.
     """
 
     program: Program
     inputs: Mapping[str, Placement]
     outputs: tuple[Placement, ...]
-    choices: Mapping[str, OpChoice]
+    assignment: Assignment
 
 
 def shard(
@@ -106,7 +106,7 @@ class _Emitter:
         give_addresses(self.graph)
         local = replace(self.program, graph=self.graph)
         inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
-        return Sharded(local, inputs, placements, self.assignment.decided())
+        return Sharded(local, inputs, placements, self.assignment)
 
     def _placeholder(self, node: fx.Node) -> None:
         (placement,) = self.assignment.made[node]
