@@ -102,11 +102,11 @@ def run_rank(rank: int, name: str, plan: Plan) -> Measured:
     laps, cpu = [], []
     for step in range(_STEPS):
         start, busy = time.perf_counter(), time.thread_time()
-        sent = executor.mesh.sent_bytes
+        sent = executor.groups.sent_bytes
         executor.step(batch, step)
         laps.append(time.perf_counter() - start)
         cpu.append(time.thread_time() - busy)
-    sent = executor.mesh.sent_bytes - sent
+    sent = executor.groups.sent_bytes - sent
     state = _state_bytes(executor)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         executor.step(batch, _STEPS)

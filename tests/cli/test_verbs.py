@@ -76,7 +76,7 @@ def test_compare_says_what_is_short_in_a_row(small_cluster, capsys):
     arguments = ("compare", "gpt-tiny", "--cluster", small_cluster, "--strategies", "data_parallel")
     assert cli.main(arguments) == 1
     out, err = capsys.readouterr()
-    assert "does not fit: data 2. a device needs" in " ".join(out.split())
+    assert "does not fit: 2 data. a device needs" in " ".join(out.split())
     assert "none of the strategies has a plan that fits" in err
 
 
@@ -86,7 +86,7 @@ def test_simulate_agrees_with_plan_and_writes_files(saved, tmp_path, capsys):
     files = ("--html", str(page), "--trace", str(trace))
     found = document("simulate", str(path), *files, capsys=capsys)
     assert found["step_s"] == printed["prediction"]["step_s"]
-    assert "tensor 2" in page.read_text()
+    assert "2 tensor" in page.read_text()
     assert json.loads(trace.read_text())["traceEvents"]
 
 
@@ -144,7 +144,7 @@ def test_train_resume_and_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "plan.yaml").write_text(found["plan"])
     again = document("run", "plan.yaml", "--steps", "2", capsys=capsys)
     assert [next(iter(m["losses"].values())) for m in again["metrics"]] == pytest.approx(losses[:2], rel=1e-5)
-    assert yaml.safe_load(again["plan"])["mesh"] == {"data": 2, "tensor": 1}
+    assert yaml.safe_load(again["plan"])["stages"] == [{"mesh": {"data": 2}, "rows": ["data"]}]
 
     assert cli.main((*start, "20")) == 2
     assert "--resume" in capsys.readouterr().err

@@ -199,7 +199,7 @@ def train_rank(rank: int, plan_text: str, optimizer: OptimizerConfig) -> Any:
     params = state.local_tensors({n: s.master for n, s in state.buckets.items()})
     # As NumPy arrays, which are sent by value.
     parts = pytree.tree_map(lambda t: t.float().numpy(), (grads, params, executor.buffers))
-    return executor.mesh.coordinate, parts, results
+    return executor.groups.coordinate, parts, results
 
 
 def _train_all(rank: int, work: list[tuple[str, OptimizerConfig]]) -> list[Any]:

@@ -32,9 +32,10 @@ def whole_values(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Te
 
 def joined_values(sharded: Sharded, num_ranks: int, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of a program along one axis, put together from those of all ranks."""
-    program = sharded.program
+    program, whole = sharded.program, sharded.assignment
+    made = {i.path: whole.made[whole.program.nodes[i.node]][0] for i in program.inputs}
     given = [
-        [part_of(inputs[i.path], sharded.inputs[i.path], rank, num_ranks) for i in program.inputs]
+        [part_of(inputs[i.path], made[i.path], rank, num_ranks) for i in program.inputs]
         for rank in range(num_ranks)
     ]
     by_rank = [_named(program, results) for results in _run(program.graph, given)]

@@ -58,7 +58,7 @@ def summed(executor: Executor) -> tuple[dict[str, float], dict[str, Tensor]]:
 
 def own_part(executor: Executor, path: str, whole: Tensor) -> Tensor:
     """A rank's part of a parameter or gradient."""
-    return local_part(whole, executor.lowered.params[path].placements, executor.mesh)
+    return local_part(whole, executor.lowered.params[path].placements, executor.groups)
 
 
 def check_equal(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, Tensor]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,15 +14,15 @@ from one_block import MEGATRON, ROWS, drawn_choices, task
 from one_step import check_equal, own_part, plain, stepped
 
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.lower.axes import all_choices, shard_axes
-from trainyard.job.lower.lower import lower
+from trainyard.job.lower.axes import shard_whole
+from trainyard.job.lower.lower import all_choices, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.data import by_path
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
-from trainyard.program.placement import OpChoice, Placement, Shard
+from trainyard.program.placement import OpChoice, Placement, Shard, parse_op_choice
 from trainyard.report.routines import choices_text
 
 MESHES = {
@@ -63,7 +64,7 @@ def _drawn(plan: Plan) -> dict[str, dict[str, OpChoice]]:
                 plan, stages=(replace(stage, mesh=Mesh(sizes[:i])),), choices=found, placements={}
             )
             outer = replace(outer, placements=_along(plan, [name for name, _ in sizes[:i]]))
-            before, _, _ = shard_axes(program, outer)
+            before = shard_whole(program, outer)
         for name, choice in drawn_choices(before, size, seed=i).items():
             found.setdefault(name, {})[axis] = choice
     return found
@@ -89,6 +90,23 @@ def test_nothing_is_left_to_propagation(mesh: str, kind: str) -> None:
     assert all("data" in own for name, own in decided.items() if name in program.addresses.nodes)
 
 
+def test_the_choices_of_stages_are_told_together_and_given_back() -> None:
+    program, plan = task().program(ROWS), open_plan(MESHES["2 x 2 x 1"])
+    cut = (plan.stages[0], replace(plan.stages[0], start="blocks.0.norm_2:pow"))
+    plan = replace(plan, schedule=make_schedule("gpipe", 2, 1), stages=cut)
+    choices = all_choices(program, plan)
+    assert program.addresses.nodes.keys() - choices.keys() == {
+        name for name, node in program.addresses.nodes.items() if node.target is operator.getitem
+    }
+    again = replace(plan, choices=choices)
+    assert all_choices(program, again) == choices
+    verify(lower(program, again))
+    with pytest.raises(PlanError, match=r"choices on axis 'data': 'blocks.7:mul' is no op of the model"):
+        lower(
+            program, replace(plan, choices={**choices, "blocks.7:mul": {"data": parse_op_choice("R R -> R")}})
+        )
+
+
 @pytest.mark.parametrize(("mesh", "kind"), PLANS)
 def test_it_is_read_back_explained_verified_and_simulated(mesh: str, kind: str) -> None:
     plan = plan_of(mesh, kind)
@@ -108,7 +126,6 @@ def test_it_is_read_back_explained_verified_and_simulated(mesh: str, kind: str) 
         ({"blocks.0.up:mm": {"tensor": "S0 S0"}}, r"'S0 S0' is no choice of an op"),
         ({"blocks.0.up:mm": {"width": "R R -> R"}}, r"'blocks.0.up:mm' has a choice on width; the mesh has data, tensor"),
         ({"blocks.0.up:mm": {"tensor": "S0 S0 -> R"}}, r"axis 'tensor': blocks.0.up:mm cannot run as S0 S0 -> R on 2"),
-        ({"blocks.0.up:mm": {"context": "S0 S0 -> R"}}, r"choices on axis 'context': blocks.0.up:mm cannot run as"),
         ({"blocks.1.up:mm": {"data": "R R -> R"}}, r"choices on axis 'data': 'blocks.1.up:mm' is no op of the model"),
     ],
 )  # fmt: skip
@@ -124,9 +141,9 @@ def _rank(rank: int, texts: list[str]) -> list[Any]:
     for plan in map(parse_plan, texts):
         loss, grads, executor = stepped(task(), plan, rank)
         wanted = {name: own_part(executor, name, grad) for name, grad in plain(task().model)[1].items()}
-        before = executor.mesh.sent_bytes
+        before = executor.groups.sent_bytes
         executor.step(by_path(task().model.batch), 0)
-        sent = executor.mesh.sent_bytes - before
+        sent = executor.groups.sent_bytes - before
         numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
         found.append((loss, *numbers, sent))
     return found

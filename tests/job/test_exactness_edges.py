@@ -15,7 +15,7 @@ from made_plan import made_plan
 from one_step import summed
 from torch import Tensor, nn
 
-from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
@@ -320,7 +320,7 @@ def test_names_of_the_captured_program_mean_the_same_after_ops_are_written_out()
 
     program = capture(build("resnet-tiny", models.ROWS), models.ROWS)
     plan = made_plan(program, models.ROWS, make_schedule("gpipe", 1, 1), data=2)
-    local, _, _ = shard_axes(program, plan)
+    local = shard_whole(program, plan)
     assert any("part_of" in node.meta for node in local.graph.nodes)
     for name, node in program.nodes.items():
         if node.op == "call_function":

@@ -8,6 +8,7 @@ from captured import task_of, tiny
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.auto.build import recomputed
 from trainyard.job.catalog import parse_strategies
+from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.signatures import rank_context
@@ -37,5 +38,6 @@ def test_kept_bytes_are_what_the_forward_segment_leaves(name, strategies, kind):
     again = recomputed(program, kind)
     lowered = lower(program, plan.with_recomputed(again))
     left = stage_memory(lowered, lowered.stages[0], rank_context(lowered, 0)).actions["F"].kept
-    layers = layer_table(lowered.program, lambda node: 0.0, resolve(program, lowered.plan).recomputed)
+    named = resolve(program, lowered.plan)
+    layers = layer_table(shard_whole(program, named), lambda node: 0.0, named.recomputed)
     assert layers.kept_bytes.sum() == left > 0

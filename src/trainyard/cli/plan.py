@@ -80,8 +80,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         body += ["", runners_up_table(found.runners_up, found.simulation)]
     document = dict(planned_document(found))
     if options.show != "plan":
-        from trainyard.job.lower.axes import all_choices
-        from trainyard.job.lower.lower import lower
+        from trainyard.job.lower.lower import all_choices, lower
         from trainyard.report.routines import choices_text, routines_text
 
         program = found.task.program(found.plan.rows_per_microbatch)

@@ -43,8 +43,6 @@ def simulate_plan(
     lowered: Lowered,
     cluster: Cluster,
     op_seconds: OpSeconds | None = None,
-    *,
-    flops_per_microbatch: float | None = None,
 ) -> Simulation:
     """Simulate one step, after the first.
 
@@ -53,8 +51,6 @@ def simulate_plan(
     lowered : what the ranks run.
     cluster : rank ``r`` of the plan runs on its device ``r``.
     op_seconds : how long ops take; by default the roofline.
-    flops_per_microbatch : of the whole program of a microbatch, `program_flops` of what was lowered; by default
-        those of one rank times the ranks of its mesh, which counts what they repeat.
 
     Raises
     ------
@@ -70,9 +66,7 @@ def simulate_plan(
     op_seconds = op_seconds or Roofline()
     assembly = assemble(lowered, cluster, op_seconds)
     timeline = simulate(assembly.builder.build())
-    if flops_per_microbatch is None:
-        flops_per_microbatch = float(program_flops(lowered.program)) * plan.mesh.num_ranks
-    result = _result(assembly, timeline, flops_per_microbatch * plan.num_microbatches)
+    result = _result(assembly, timeline, float(program_flops(lowered.program)) * plan.num_microbatches)
     return replace(result, sources=op_seconds.sources())
 
 
@@ -87,7 +81,7 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     library: Library = "nccl" if cluster.profile is None else "gloo"
     contexts = [rank_context(lowered, rank, library) for rank in range(plan.pipeline)]
     memory = {
-        s.stage: stage_memory(lowered, s, context)
+        s.stage: stage_memory(lowered, s, replace(context, is_first=_adds_nothing(lowered, s.stage)))
         for context, own in zip(contexts, stages, strict=True)
         for s in own
     }
@@ -99,6 +93,13 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
+
+
+def _adds_nothing(lowered: Lowered, stage: int) -> bool:
+    """Whether every update of a stage is of one microbatch of each rank."""
+    ranks = lowered.plan.schedule.ranks_of(stage)
+    calls = (call for rank in ranks for call in lowered.calls[rank] if call.action.stage == stage)
+    return all(call.weights.num_own <= 1 for call in calls)
 
 
 def _add_rank(

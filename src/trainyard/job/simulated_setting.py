@@ -18,7 +18,7 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
 from trainyard.job import tabulate
 from trainyard.job.footprint import node_bytes
-from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.plan import Plan
@@ -29,7 +29,6 @@ from trainyard.job.tables import LayerTable, OpTable, TensorTable
 from trainyard.job.tabulate import NodeSeconds
 from trainyard.job.task import Task
 from trainyard.program import spmd
-from trainyard.program.flops import program_flops
 from trainyard.program.model import Model
 from trainyard.program.program import Program
 
@@ -73,9 +72,7 @@ class SimulatedSetting(Setting):
             if known == decision:
                 return simulation
         program = self.task.program(plan.rows_per_microbatch)
-        simulation = _simulate(
-            lower(program, plan, self.task.optimizer), self.cluster, float(program_flops(program))
-        )
+        simulation = _simulate(lower(program, plan, self.task.optimizer), self.cluster)
         self._simulated.append((decision, simulation))
         del self._simulated[:-_MAX_REMEMBERED]
         return simulation
@@ -100,7 +97,7 @@ class SimulatedSetting(Setting):
         named = resolve(program, plan)
         whole = replace(named, tensors={})
         if not self._sharded or self._sharded[0][0] != whole:
-            self._sharded[:] = [(whole, shard_axes(program, whole)[0])]
+            self._sharded[:] = [(whole, shard_whole(program, whole))]
         return tabulate.layer_table(self._sharded[0][1], partial(self._on_rank_s, plan), named.recomputed)
 
     def _on_rank_s(self, plan: Plan, node: fx.Node) -> float:
@@ -148,7 +145,7 @@ class SimulatedSetting(Setting):
         self.runners_up[:] = runners_up
 
 
-def _simulate(lowered: Lowered, cluster: Cluster, flops_per_microbatch: float) -> Simulation:
+def _simulate(lowered: Lowered, cluster: Cluster) -> Simulation:
     """Simulate what was lowered; ops take what was measured where the cluster is this machine, else the roofline."""
     op_seconds: OpSeconds = Roofline() if cluster.profile is None else measured_ops([lowered], cluster)
-    return simulate_plan(lowered, cluster, op_seconds, flops_per_microbatch=flops_per_microbatch)
+    return simulate_plan(lowered, cluster, op_seconds)

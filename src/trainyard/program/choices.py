@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import fx
 
@@ -16,7 +17,7 @@ from trainyard.program.placement import OpChoice, Partial, Placement, Shard
 from trainyard.program.program import Program, tensors_of
 from trainyard.reading import listed
 
-__all__ = ["ChoiceError", "given_choices", "written_out"]
+__all__ = ["ChoiceError", "given_choices", "named_in", "written_out"]
 
 _PART = "/"
 
@@ -32,6 +33,16 @@ def written_out(program: Program, names: Iterable[str]) -> Program:
     if not nodes:
         return program
     return expand(program, nodes | {n for n in program.graph.nodes if forward_of(n) in nodes})
+
+
+def named_in(program: Program, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of ops that a program has, or of parts of these."""
+    return {name: value for name, value in said.items() if _found(program, name) or _is_part(program, name)}
+
+
+def _is_part(program: Program, name: str) -> bool:
+    whole = name.partition(_PART)[0]
+    return whole != name and any(forward_of(n) is not None for n in _found(program, whole))
 
 
 def _found(program: Program, name: str) -> tuple[fx.Node, ...]:

@@ -13,8 +13,8 @@ from torch import fx, nn
 
 from trainyard.program.addresses import Addresses
 
-InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total"]
-OutputKind = Literal["loss", "metric", "grad", "buffer", "total"]
+InputKind = Literal["param", "buffer", "batch", "rng", "constant", "total", "value"]
+OutputKind = Literal["loss", "metric", "grad", "buffer", "total", "value"]
 Phase = Literal["forward", "backward"]
 
 
@@ -25,9 +25,9 @@ class Input:
     Attributes
     ----------
     node : name of the placeholder.
-    kind : what feeds it; a ``total`` is a result of ``Program.totals``.
+    kind : what feeds it; a ``total`` is a result of ``Program.totals``, a ``value`` comes from another stage.
     path : where the value lives in the user's terms: ``"blocks.0.mlp.weight"`` or ``"batch.tokens"``; of a
-        constant, its name in ``Program.constants``.
+        constant, its name in ``Program.constants``; of a value, the address of the op.
     trainable : a parameter whose gradient is among the outputs.
     whole : an entry of the batch that is not cut into rows: every rank and microbatch gets all of it.
     """
@@ -41,7 +41,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """One output of the graph: the loss, a metric, a parameter's gradient, a buffer's new value, or a total."""
+    """One output of the graph: the loss, a metric, a parameter's gradient, a buffer's new value, a total, or a value
+    that other stages take, by its address."""
 
     kind: OutputKind
     path: str

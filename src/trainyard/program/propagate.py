@@ -61,6 +61,7 @@ class Assignment:
 
     Attributes
     ----------
+    program : what runs; in a final assignment, with those ops written out that are cut apart.
     choice : how each op is run.
     made : the placement in which each op's results come out; one per result.
     wanted : the placement in which a node's results were asked for, where the plan or propagation did.
@@ -72,6 +73,7 @@ class Assignment:
     """
 
     axis: Axis
+    program: Program
     given: Mapping[fx.Node, tuple[Choice, Placement | None]] = field(default_factory=dict)
     choice: dict[fx.Node, Choice] = field(default_factory=dict)
     made: dict[fx.Node, tuple[Placement, ...]] = field(default_factory=dict)
@@ -121,7 +123,7 @@ def propagate(
     ValueError
         If a wanted placement does not divide the tensor evenly.
     """
-    result = Assignment(axis, given_choices(program, axis.name, axis.size, choices))
+    result = Assignment(axis, program, given_choices(program, axis.name, axis.size, choices))
     _resolve_names(program, wanted, result)
     _settle_given(wanted, result)
     _draw_with_rows(program, result)

@@ -8,7 +8,7 @@ import torch
 from exactness import Cell, make_plan
 from torch import fx
 
-from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.axes import shard_whole
 from trainyard.program import spmd
 from trainyard.program.capture import capture
 from trainyard.program.program import Program
@@ -22,7 +22,7 @@ def captured(model: str) -> Program:
 
 def collectives(cell: Cell) -> list[fx.Node]:
     program = captured(cell.model)
-    local, _, _ = shard_axes(program, make_plan(cell, program))
+    local = shard_whole(program, make_plan(cell, program))
     return [n for n in local.graph.nodes if n.target in spmd.COLLECTIVES]
 
 
@@ -75,7 +75,7 @@ def test_batch_norm_of_a_cut_batch_reduces_statistics_only() -> None:
 def test_batch_norm_stays_one_op_where_the_batch_is_whole() -> None:
     cell = Cell("resnet-tiny", tensor=2, tensor_style="columns")
     program = captured(cell.model)
-    local, _, _ = shard_axes(program, make_plan(cell, program))
+    local = shard_whole(program, make_plan(cell, program))
     assert sum("batch_norm" in str(n.target) for n in local.graph.nodes) == 12
 
 

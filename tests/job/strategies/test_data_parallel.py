@@ -26,5 +26,7 @@ def test_buckets_leave_before_the_backward_pass_ends() -> None:
 def test_each_replica_takes_its_share_of_rows() -> None:
     plan, lowered = planned(small_gpt(1, rows=8), "data_parallel", "1x4xA100-80G")
     assert plan.mesh.size("data") == 4
-    tokens = lowered.program.nodes[lowered.program.input_of("batch.tokens").node]
+    forward = lowered.stages[0].segments["F"]
+    taken = zip(forward.graph.find_nodes(op="placeholder"), forward.inputs, strict=True)
+    (tokens,) = (node for node, slot in taken if slot.name == "batch.tokens")
     assert tokens.meta["val"].shape[0] == 2

@@ -3,6 +3,8 @@
 import pytest
 from counting import collectives, planned, small_gpt
 
+from trainyard.job.lower.axes import shard_whole
+from trainyard.job.lower.resolve import resolve
 from trainyard.job.tabulate import layer_table
 
 ROWS, CONTEXT, HIDDEN, HEADS = 2, 128, 256, 8
@@ -27,8 +29,8 @@ def _per_layer(strategies: str) -> float:
     for layers in (1, 3):
         model = small_gpt(layers, ROWS, CONTEXT, HIDDEN, HEADS)
         plan, lowered = planned(model, strategies, "1x4xA100-80G", "bfloat16")
-        again = frozenset(n.name for p in plan.recomputed for n in lowered.program.addresses.find(p))
-        layers = layer_table(lowered.program, lambda node: 0.0, again)
+        named = resolve(lowered.program, plan)
+        layers = layer_table(shard_whole(lowered.program, named), lambda node: 0.0, named.recomputed)
         kept.append(layers.kept_bytes.sum())
     return (kept[1] - kept[0]) / 2
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch import fx
-
 from trainyard.job.lower.buckets import Param
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
@@ -17,7 +15,7 @@ def check_asynchronous(
     plan: Plan,
     program: Program,
     params: Mapping[str, Param],
-    results: Mapping[int, Sequence[tuple[fx.Node, str]]],
+    results: Mapping[int, Sequence[str]],
     optimizer: OptimizerConfig,
 ) -> None:
     """Refuse what would need more than one stage's gradients, or other microbatches than an update has.
@@ -25,7 +23,7 @@ def check_asynchronous(
     Parameters
     ----------
     program : of a microbatch.
-    results : losses, metrics and buffers that each stage makes, with their names as in ``Lowered.results``.
+    results : losses, metrics and buffers that each stage makes, as in ``Lowered.results``.
 
     Raises
     ------
@@ -44,7 +42,7 @@ def _reasons(
     plan: Plan,
     program: Program,
     params: Mapping[str, Param],
-    results: Mapping[int, Sequence[tuple[fx.Node, str]]],
+    results: Mapping[int, Sequence[str]],
     optimizer: OptimizerConfig,
 ) -> Iterator[str]:
     if program.totals is not None:
@@ -69,7 +67,7 @@ def _reasons(
         stages = " and ".join(map(str, shared[0].stages))
         yield f"{shared[0].path} is used in stages {stages}. Start stages so that one of them has all its uses"
     for stage, made in results.items():
-        written = [name.removeprefix("buffer:") for _, name in made if name.startswith("buffer:")]
+        written = [name.removeprefix("buffer:") for name in made if name.startswith("buffer:")]
         ranks = plan.schedule.ranks_of(stage)
         if written and len(ranks) > 1:
             yield (

@@ -1,80 +1,166 @@
-"""The mesh axes that cut tensors: a program as one rank of each axis runs it."""
+"""The mesh axes of a stage: its program as one rank of them runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from trainyard.job.lower.resolve import resolve
-from trainyard.job.lower.shard import Sharded, shard
-from trainyard.job.plan import Plan, PlanError
-from trainyard.program.choices import ChoiceError, given_choices, written_out
-from trainyard.program.placement import PARTIAL, OpChoice, Partial, Placement, Replicate, Shard
-from trainyard.program.program import Program
-from trainyard.program.propagate import Axis
+from torch import fx
+
+from trainyard.job.lower.shard import shard
+from trainyard.job.plan import Plan, PlanError, Stage
+from trainyard.program.addresses import AddressError
+from trainyard.program.choices import ChoiceError, named_in
+from trainyard.program.placement import PARTIAL, REPLICATE, OpChoice, Partial, Placement, Shard
+from trainyard.program.program import Output, Program, output_args
+from trainyard.program.propagate import Assignment, Axis
+
+Placements = Mapping[str, Mapping[str, Placement]]
+"""By mesh axis, and by path of an input or address of an op."""
 
 
-def shard_axes(
-    program: Program, plan: Plan
-) -> tuple[Program, dict[str, dict[str, Placement]], list[dict[str, Placement]]]:
-    """Cut the program over one axis of the mesh after the other, the outermost first.
+@dataclass(frozen=True, eq=False)
+class StageMesh:
+    """The ranks of a stage, and what a plan says of how its tensors lie on them.
 
-    Returns
-    -------
-    One rank's program; the placements of its inputs by path and axis; of its outputs, in order, by axis.
+    Attributes
+    ----------
+    axes : those of more than one rank, in the order in which they cut.
+    wanted : placements that are not left to propagation. Those of other stages' nodes do not matter.
+    summed_over : names of the axes along which ranks keep terms of gradients.
+    choices : how ops run, by axis, and by address or pattern; those of other stages' ops do not matter. Where there are
+        any, or are to be told, each stage is sharded by itself.
     """
-    inputs: dict[str, dict[str, Placement]] = {i.path: {} for i in program.inputs}
-    outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
-    for axis, sharded in _along_axes(program, plan):
-        program = sharded.program
-        for path, placement in sharded.inputs.items():
-            inputs[path][axis] = placement
-        for known, placement in zip(outputs, sharded.outputs, strict=True):
-            known[axis] = placement
-    return program, inputs, outputs
+
+    axes: tuple[Axis, ...]
+    wanted: Placements
+    summed_over: tuple[str, ...]
+    choices: Mapping[str, Mapping[str, OpChoice]] | None = None
 
 
-def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
-    """How every op runs, by address and axis: what the plan says, and what was completed. A plan can say all of it.
+@dataclass(frozen=True, eq=False)
+class ShardedStage:
+    """The program of a stage as every rank of it runs it.
+
+    Attributes
+    ----------
+    outputs : by axis, the placement in which each output comes out, in the order of ``program.outputs``.
+    assignments : what was decided along each axis; of equal stages, that of the first.
+    """
+
+    program: Program
+    outputs: tuple[Mapping[str, Placement], ...]
+    assignments: Mapping[str, Assignment]
+
+
+def meshes_of(program: Program, plan: Plan) -> list[StageMesh]:
+    """The mesh of every stage of a program.
 
     Raises
     ------
     PlanError
-        If the program cannot be cut so.
+        If ranks would hold something else than the model has.
     """
+    kinds = {(stage.mesh, stage.rows): stage for stage in plan.stages}
+    known = {kind: _mesh_of(program, plan, stage) for kind, stage in kinds.items()}
+    return [known[stage.mesh, stage.rows] for stage in plan.stages]
+
+
+def _mesh_of(program: Program, plan: Plan, stage: Stage) -> StageMesh:
+    rows = [i.path for i in program.inputs if i.kind == "batch" and not i.whole]
+    wanted: dict[str, dict[str, Placement]] = {}
+    for name, _ in stage.mesh.sizes:
+        divided = dict.fromkeys(rows, Shard(0)) if name in stage.rows else {}
+        wanted[name] = {**divided, **plan.placed_along(name)}
+        _check_placements(program, name, wanted[name])
+    axes = tuple(Axis(name, size) for name, size in stage.mesh.sizes if size > 1)
+    choices = {axis.name: plan.chosen_along(axis.name) for axis in axes} if plan.choices else None
+    return StageMesh(axes, wanted, plan.state.summed_over, choices)
+
+
+def shard_whole(program: Program, plan: Plan) -> Program:
+    """What a rank runs of a program that is one stage."""
+    return shard_stage(program, meshes_of(program, plan)[0]).program
+
+
+def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None = None) -> ShardedStage:
+    """Cut the program of a stage over the axes of its mesh, one after the other.
+
+    Parameters
+    ----------
+    arriving : placements of the values that come from other stages.
+
+    Raises
+    ------
+    PlanError
+        If a placement does not divide a tensor, or an op cannot run as the plan says.
+    """
+    assignments: dict[str, Assignment] = {}
+    outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
+    own = placed(program)
+    for axis in mesh.axes:
+        wanted = {name: p for name, p in mesh.wanted[axis.name].items() if name in own}
+        wanted |= (arriving or {}).get(axis.name, {})
+        whole = PARTIAL if axis.name in mesh.summed_over else REPLICATE
+        choices = named_in(program, (mesh.choices or {}).get(axis.name, {}))
+        try:
+            sharded = shard(program, axis, {**_of_gradients(program, wanted, whole), **wanted}, choices)
+        except ChoiceError as error:
+            raise PlanError(f"choices on axis {axis.name!r}: {error}") from error
+        except ValueError as error:
+            raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
+        program, assignments[axis.name] = sharded.program, sharded.assignment
+        for known, placement in zip(outputs, sharded.outputs, strict=True):
+            known[axis.name] = placement
+    return ShardedStage(program, tuple(outputs), assignments)
+
+
+def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:
+    """How every op of some stages runs, by address and axis."""
     found: dict[str, dict[str, OpChoice]] = {}
-    for axis, sharded in _along_axes(program, resolve(program, plan)):
-        for address, choice in sharded.assignment.decided().items():
-            found.setdefault(address, {})[axis] = choice
+    for stage in stages:
+        for axis, assignment in stage.assignments.items():
+            for name, choice in assignment.decided().items():
+                found.setdefault(name, {})[axis] = choice
     return found
 
 
-def _along_axes(program: Program, plan: Plan) -> Iterator[tuple[str, Sharded]]:
-    """The program cut over one axis after the other, those of one rank left out."""
-    for name, size in plan.mesh.sizes:
-        axis = Axis(name, size)
-        wanted, choices = _wanted(program, plan, name), plan.chosen_along(name)
-        _check_placements(program, axis, wanted)
-        try:
-            if axis.size == 1:
-                given_choices(written_out(program, choices), name, size, choices)
-                continue
-            sharded = shard(program, axis, _with_gradients(program, plan, axis, wanted), choices)
-        except ChoiceError as error:
-            raise PlanError(f"choices on axis {name!r}: {error}") from error
-        except (KeyError, ValueError) as error:
-            raise PlanError(f"placements on axis {name!r}: {error.args[0]}") from error
-        program = sharded.program
-        yield name, sharded
+def check_choices(plan: Plan, stages: Sequence[ShardedStage]) -> None:
+    """Refuse choices of ops that no stage has.
+
+    Raises
+    ------
+    PlanError
+        If there is one.
+    """
+    if not plan.choices:
+        return
+    for axis in dict.fromkeys(axis for stage in stages for axis in stage.assignments):
+        programs = [stage.assignments[axis].program for stage in stages if axis in stage.assignments]
+        for name in plan.chosen_along(axis):
+            if not any(named_in(program, {name: None}) for program in programs):
+                try:
+                    programs[0].addresses.find(name)
+                except AddressError as error:
+                    raise PlanError(f"choices on axis {axis!r}: {error}") from error
 
 
-def _wanted(program: Program, plan: Plan, axis: str) -> dict[str, Placement]:
-    """What the plan places along an axis, and the rows of the batch if they are divided over it."""
-    rows = [i.path for i in program.inputs if i.kind == "batch" and not i.whole]
-    divided = dict.fromkeys(rows, Shard(0)) if axis in plan.stages[0].rows else {}
-    return {**divided, **plan.placed_along(axis)}
+def placed(program: Program) -> dict[str, int]:
+    """Of which nodes of a stage the plan says how they lie, by address and path; not of what other stages make."""
+    number = {name: i for i, name in enumerate(program.nodes)}
+    paths = {i.path: number[i.node] for i in program.inputs if i.kind != "value"}
+    return {**{name: number[node.name] for name, node in program.addresses.nodes.items()}, **paths}
 
 
-def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> None:
+def leaving(program: Program) -> Iterator[tuple[Output, fx.Node]]:
+    """The outputs that other stages take."""
+    for output, node in zip(program.outputs, output_args(program.graph), strict=True):
+        if output.kind == "value":
+            assert node is not None
+            yield output, node
+
+
+def _check_placements(program: Program, axis_name: str, wanted: Mapping[str, Placement]) -> None:
     """Refuse placements in which ranks would hold something else than the model has."""
     inputs = {entry.path for entry in program.inputs}
     for name, placement in wanted.items():
@@ -84,17 +170,31 @@ def _check_placements(program: Program, axis: Axis, wanted: Mapping[str, Placeme
             why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
         else:
             continue
-        raise PlanError(f"placements on axis {axis.name!r}: {name!r} is to be {placement}, but {why}")
+        raise PlanError(f"placements on axis {axis_name!r}: {name!r} is to be {placement}, but {why}")
 
 
-def _with_gradients(
-    program: Program, plan: Plan, axis: Axis, wanted: Mapping[str, Placement]
+def _of_gradients(
+    program: Program, wanted: Mapping[str, Placement], whole: Placement
 ) -> dict[str, Placement]:
-    """A gradient lies as its parameter does; along axes over which buckets sum, ranks keep terms of it."""
-    whole = PARTIAL if axis.name in plan.state.summed_over else Replicate()
+    """A gradient lies as that of which it is.
+
+    That of a value of another stage is known by its shape, where all values of that shape have come cut alike.
+
+    Parameters
+    ----------
+    wanted : placements of parameters, and of values of other stages.
+    whole : how a gradient lies that is not cut: along axes over which buckets sum, ranks keep terms of it.
+    """
     grads: dict[str, Placement] = {}
     for output in program.outputs:
         if output.kind == "grad":
-            placement = wanted.get(output.path, Replicate())
+            placement = wanted.get(output.path, REPLICATE)
             grads[f"grad:{output.path}"] = placement if isinstance(placement, Shard) else whole
-    return {**grads, **wanted}
+    came = [(program.nodes[i.node], wanted[i.path]) for i in program.inputs if i.kind == "value"]
+    for output, node in leaving(program):
+        if node.meta["phase"] == "backward":
+            shape = node.meta["val"].shape
+            like = {p for n, p in came if n.meta["phase"] == "forward" and n.meta["val"].shape == shape}
+            if len(like) == 1 and (like == {whole} == {REPLICATE} or all(isinstance(p, Shard) for p in like)):
+                grads[f"value:{output.path}"] = like.pop()
+    return grads

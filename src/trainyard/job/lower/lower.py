@@ -10,20 +10,29 @@ from functools import cached_property
 from torch import fx
 
 from trainyard.job.lower.asynchronous import check_asynchronous
-from trainyard.job.lower.axes import shard_axes
+from trainyard.job.lower.axes import (
+    ShardedStage,
+    StageMesh,
+    check_choices,
+    decided_choices,
+    leaving,
+    meshes_of,
+    shard_stage,
+)
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.calls import Call, StageUpdate, Transfer, make_calls
-from trainyard.job.lower.cut import Cut, ancestors, cut
+from trainyard.job.lower.cut import Cut, ancestors, cut, param_stages, stage_programs
 from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
+from trainyard.job.lower.stages import shard_stages
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.schedule import Kind
 from trainyard.program import spmd
-from trainyard.program.placement import Placement
-from trainyard.program.program import Program, output_args
+from trainyard.program.placement import REPLICATE, OpChoice, Placement, local_shape
+from trainyard.program.program import Input, Program, output_args, tensor_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +46,11 @@ class StageProgram:
     segments: Mapping[Kind, Segment]
     buckets: tuple[Bucket, ...]
     frozen: tuple[Bucket, ...]
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """The losses, metrics and buffers that it makes, by ``loss:loss`` and the like."""
+        return tuple(result for segment in self.segments.values() for _, result in segment.results)
 
     @cached_property
     def freed(self) -> Mapping[Kind, frozenset[str]]:
@@ -67,6 +81,7 @@ class Lowered:
 
     Attributes
     ----------
+    program : the whole, before it is cut and sharded.
     stages : what each stage runs; the same graph on all its ranks.
     transfers : values between stages.
     params : every parameter by path.
@@ -136,35 +151,46 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
             f"{program.fingerprint}. Plan again: the model, its batch or the version of PyTorch changed"
         )
     named = resolve(program, plan)
-    local, inputs, outputs = shard_axes(program, named)
-    parts = cut(local, named.stage_starts)
-    params = _params(program, local, inputs, parts)
-    results = _results_by_stage(local, parts, params)
-    stages = tuple(
-        _stage(local, parts, named, s, params, results.get(s, [])) for s in range(plan.schedule.num_stages)
-    )
+    meshes = meshes_of(program, named)
+    parts = cut(program, named.stage_starts)
+    sharded = shard_stages(stage_programs(program, parts, len(plan.stages)), meshes)
+    check_choices(plan, sharded)
+    params = _params(program, meshes[0], param_stages(program, parts))
+    stages = tuple(_stage(s.program, named, i, params) for i, s in enumerate(sharded))
     _check_accumulated(stages)
     optimizer = optimizer or OptimizerConfig()
     if plan.schedule.has_updates:
-        check_asynchronous(plan, program, params, results, optimizer)
+        check_asynchronous(plan, program, params, {s.stage: s.results for s in stages}, optimizer)
     return Lowered(
         plan,
-        local,
+        program,
         stages,
-        _transfers(local, parts, stages),
+        _transfers([s.program for s in sharded], stages),
         params,
-        {i.path: inputs[i.path] for i in program.inputs},
-        {f"{o.kind}:{o.path}": p for o, p in zip(program.outputs, outputs, strict=True) if o.kind != "grad"},
-        None if program.totals is None else _totals(program.totals, named),
+        {i.path: _placements(i, meshes[0]) for i in program.inputs},
+        _results(program, meshes[0], sharded),
+        None if program.totals is None else _totals(program.totals, meshes[0]),
         optimizer,
     )
 
 
-def _totals(program: Program, plan: Plan) -> Segment:
+def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
+    """How every op runs, by address and axis: what the plan says, and what was completed. A plan can say all of it.
+
+    Raises
+    ------
+    PlanError
+        If the program cannot be cut so.
+    """
+    named = resolve(program, plan)
+    meshes = [replace(mesh, choices=mesh.choices or {}) for mesh in meshes_of(program, named)]
+    parts = cut(program, named.stage_starts)
+    return decided_choices(shard_stages(stage_programs(program, parts, len(plan.stages)), meshes))
+
+
+def _totals(program: Program, mesh: StageMesh) -> Segment:
     """What a rank computes before the first microbatch, on its part of the whole batch."""
-    paths = {i.path for i in program.inputs}
-    own = {name: wanted for name, wanted in plan.placements.items() if name in paths}
-    local, _, _ = shard_axes(program, replace(plan, placements=own, choices={}))
+    local = shard_stage(program, mesh).program
     parts = cut(local, ())
     writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
     for node in local.graph.nodes:
@@ -177,72 +203,35 @@ def _totals(program: Program, plan: Plan) -> Segment:
     return writer.finish([n for n, _ in found], found)
 
 
-def _params(
-    program: Program, local: Program, inputs: Mapping[str, Mapping[str, Placement]], parts: Cut
-) -> dict[str, Param]:
+def _placements(entry: Input, mesh: StageMesh) -> dict[str, Placement]:
+    """How an input lies, by axis."""
+    return {axis.name: mesh.wanted[axis.name].get(entry.path, REPLICATE) for axis in mesh.axes}
+
+
+def _params(program: Program, mesh: StageMesh, stages: Mapping[str, tuple[int, ...]]) -> dict[str, Param]:
     found = {}
     for entry in program.params:
-        used = _stages_using(local.nodes[entry.node], parts) | set(parts.contributions.get(entry.path, ()))
+        value, placements = tensor_of(program.nodes[entry.node]), _placements(entry, mesh)
+        shape = whole = tuple(value.shape)
+        for axis in mesh.axes:
+            try:
+                shape = local_shape(shape, placements[axis.name], axis.size)
+            except ValueError as error:
+                raise PlanError(f"placements on axis {axis.name!r}: {entry.path}: {error}") from error
+        dtype = str(value.dtype).removeprefix("torch.")
         found[entry.path] = Param(
-            entry.path,
-            tuple(local.nodes[entry.node].meta["val"].shape),
-            tuple(program.nodes[entry.node].meta["val"].shape),
-            inputs[entry.path],
-            tuple(sorted(used)),
-            entry.trainable,
-            str(local.nodes[entry.node].meta["val"].dtype).removeprefix("torch."),
+            entry.path, shape, whole, placements, stages[entry.path], entry.trainable, dtype
         )
     return found
 
 
-def _users_through(node: fx.Node, parts: Cut) -> set[fx.Node]:
-    """Ops that use a tensor, directly or through views that every stage makes for itself."""
-    users: set[fx.Node] = set()
-    for user in node.users:
-        if user in parts.free:
-            users |= _users_through(user, parts)
-        elif user.op == "call_function":
-            users.add(user)
-    return users
-
-
-def _stages_using(node: fx.Node, parts: Cut) -> set[int]:
-    return {parts.stage_of[u] for u in _users_through(node, parts) if u in parts.live}
-
-
-def _results_by_stage(
-    program: Program, parts: Cut, params: Mapping[str, Param]
-) -> dict[int, list[tuple[fx.Node, str]]]:
-    """Which stage reports which outputs: the one that computes them.
-
-    An output that is an input, or a view of one, is reported where the parameter is kept or the buffer used.
-
-    Raises
-    ------
-    PlanError
-        If a buffer is written in one stage and used in another.
-    """
-    found: dict[int, list[tuple[fx.Node, str]]] = {}
-    entries = {program.nodes[i.node]: i for i in program.inputs}
-    for output, node in zip(program.outputs, output_args(program.graph), strict=True):
-        if output.kind == "grad" or node is None:
-            continue
-        using: set[int] = set()
-        if output.kind == "buffer":
-            using = _stages_using(program.nodes[program.input_of(output.path).node], parts)
-        if node in parts.live:
-            home = parts.stage_of[node]
-        else:
-            roots = [entries[n] for n in ancestors([node]) if n in entries]
-            kept = [params[r.path].stages[0] for r in roots if r.kind == "param" and params[r.path].stages]
-            home = min(kept or using or {0})
-        if len(using | {home}) > 1:
-            raise PlanError(
-                f"buffer {output.path!r} is written in stage {home} and used in stages {sorted(using)}, which would "
-                "see different values; start stages so that one of them has all uses of it"
-            )
-        found.setdefault(home, []).append((node, f"{output.kind}:{output.path}"))
-    return found
+def _results(
+    program: Program, mesh: StageMesh, stages: Sequence[ShardedStage]
+) -> dict[str, Mapping[str, Placement]]:
+    """Placements of losses, metrics and buffers, where they are computed; whole, if they are not."""
+    known = {o: p for stage in stages for o, p in zip(stage.program.outputs, stage.outputs, strict=True)}
+    whole = {axis.name: REPLICATE for axis in mesh.axes}
+    return {f"{o.kind}:{o.path}": known.get(o, whole) for o in program.outputs if o.kind != "grad"}
 
 
 def _check_accumulated(stages: Sequence[StageProgram]) -> None:
@@ -256,124 +245,114 @@ def _check_accumulated(stages: Sequence[StageProgram]) -> None:
             )
 
 
-def _stage(
-    program: Program,
-    parts: Cut,
-    plan: Plan,
-    stage: int,
-    params: Mapping[str, Param],
-    results: Sequence[tuple[fx.Node, str]],
-) -> StageProgram:
-    ops = [n for n in program.graph.nodes if parts.stage_of.get(n) == stage and n in parts.live]
-    used = _params_in_order(program, ops, parts, stage, params)
+def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]) -> StageProgram:
+    parts = cut(program, ())
+    ops = [n for n in program.graph.nodes if n in parts.live]
+    used = _params_in_order(program, ops, parts, [p for p in params.values() if stage in p.stages])
     buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
     gathered = [b for b in (*buckets, *frozen) if b.parameters_shared]
     split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
-    grads = {path: terms[stage] for path, terms in parts.contributions.items() if stage in terms}
+    grads = {path: term for path, terms in parts.contributions.items() for term in terms.values()}
 
     backward = [n for n in ops if n.meta["phase"] == "backward"]
     # A gradient that costs nothing (of a sum, say) is no op of the stage: nobody waits for it.
-    waiting = {b: {grads[p] for p in b.paths if p in grads} & set(backward) for b in buckets}
-    ready = [b for b, nodes in waiting.items() if not nodes]
+    waiting = {b.name: {grads[p] for p in b.paths if p in grads} & set(backward) for b in buckets}
+    ready = [b for b in buckets if not waiting[b.name]]
+    waiters: dict[fx.Node, list[Bucket]] = {}
+    for bucket in buckets:
+        for node in waiting[bucket.name]:
+            waiters.setdefault(node, []).append(bucket)
 
     def write(kind: Kind, nodes: list[fx.Node], known: SegmentWriter | None = None) -> SegmentWriter:
         writer = SegmentWriter(program, parts, stage, kind, plan.recomputed, gathered, known)
         for node in nodes:
             writer.emit(node)
-            for bucket in [b for b in buckets if node in waiting[b]]:
-                waiting[bucket].discard(node)
-                if not waiting[bucket]:
+            for bucket in waiters.get(node, ()):
+                waiting[bucket.name].discard(node)
+                if not waiting[bucket.name]:
                     writer.accumulate(bucket, grads)
         return writer
 
     writers = [write("F", [n for n in ops if n.meta["phase"] == "forward"])]
     if split:
-        first = _input_half(backward, parts, stage)
+        first = _input_half(backward, program)
         writers.append(write("I", [n for n in backward if n in first]))
         writers.append(write("W", [n for n in backward if n not in first], writers[-1]))
     else:
         writers.append(write("B", backward))
     for bucket in ready:
         writers[-1].accumulate(bucket, grads)
-    segments = _close(parts, stage, writers, results)
+    segments = _close(program, parts, writers)
     for segment in segments.values():
         write_in_place(segment.graph, plan, buckets)
     return StageProgram(stage, segments, buckets, frozen)
 
 
-def _input_half(backward: list[fx.Node], parts: Cut, stage: int) -> set[fx.Node]:
+def _input_half(backward: list[fx.Node], program: Program) -> set[fx.Node]:
     """The backward ops of a stage on which what it sends depends."""
     within = set(backward)
-    first = {n for n in ancestors([n for n in backward if parts.leaves(n, stage)]) if n in within}
+    first = {n for n in ancestors([n for _, n in leaving(program) if n in within]) if n in within}
     # A tuple is taken apart where it is made, so that the parts that are not needed later are let go.
     return first | {n for n in backward if n.target is operator.getitem and n.args[0] in first}
 
 
-def _params_in_order(
-    program: Program, ops: list[fx.Node], parts: Cut, stage: int, params: Mapping[str, Param]
-) -> list[Param]:
+def _params_in_order(program: Program, ops: list[fx.Node], parts: Cut, params: list[Param]) -> list[Param]:
     """Parameters of a stage, in the order of their first use."""
     position = {n: i for i, n in enumerate(ops)}
-    first_use = {}
-    for entry in program.params:
-        if stage in params[entry.path].stages:
-            users = [position[u] for u in _users_through(program.nodes[entry.node], parts) if u in position]
-            first_use[entry.path] = min(users, default=len(ops))
-    return [params[path] for path in sorted(first_use, key=first_use.__getitem__)]
+    nodes = {i.path: program.nodes[i.node] for i in program.inputs}
+
+    def first_use(param: Param) -> int:
+        users = parts.users(nodes[param.path]) if param.path in nodes else ()
+        return min((position[u] for u in users), default=len(ops))
+
+    return sorted(params, key=first_use)
 
 
-def _close(
-    parts: Cut, stage: int, writers: list[SegmentWriter], results: Sequence[tuple[fx.Node, str]]
-) -> dict[Kind, Segment]:
+def _close(program: Program, parts: Cut, writers: list[SegmentWriter]) -> dict[Kind, Segment]:
     """Give every segment the outputs that later segments, other stages and the program's results take."""
     segments: dict[Kind, Segment] = {}
+    outputs = [
+        (o, n) for o, n in zip(program.outputs, output_args(program.graph), strict=True) if n is not None
+    ]
+    results = [(n, f"{o.kind}:{o.path}") for o, n in outputs if o.kind not in ("grad", "value")]
+    taken = {n for _, n in leaving(program)}
     for i, writer in enumerate(writers):
         later = {n: None for w in writers[i + 1 :] for n in w.taken}
         phase = "forward" if writer.kind == "F" else "backward"
         own = [(n, r) for n, r in results if n in writer.emitted and n.meta["phase"] == phase]
-        leaving = [
-            n
-            for n in writer.emitted
-            if n in later or (n.meta["phase"] == phase and n in parts.live and parts.leaves(n, stage))
-        ]
+        left = [n for n in writer.emitted if n in later or (n in taken and n.meta["phase"] == phase)]
         if writer.kind == "F":
             own = [(n, r) for n, r in results if n not in parts.live or n in writer.emitted]
-            leaving += [n for n in later if n.op == "placeholder"]
-        leaving += [n for n, _ in own]
-        for node in leaving:
+            left += [n for n in later if n.op == "placeholder"]
+        left += [n for n, _ in own]
+        for node in left:
             writer.argument(node)
-        segments[writer.kind] = writer.finish(leaving, own)
+        segments[writer.kind] = writer.finish(left, own)
     return segments
 
 
-def _transfers(program: Program, parts: Cut, stages: tuple[StageProgram, ...]) -> tuple[Transfer, ...]:
+def _transfers(programs: Sequence[Program], stages: Sequence[StageProgram]) -> tuple[Transfer, ...]:
     order: tuple[Kind, ...] = ("F", "I", "B", "W")
-    made: dict[tuple[int, str], Kind] = {}
-    for stage in stages:
-        for kind in (k for k in order if k in stage.segments):
-            for name in stage.segments[kind].outputs:
-                made.setdefault((stage.stage, name), kind)
+    made: dict[str, tuple[int, Kind, fx.Node]] = {}
+    for program, stage in zip(programs, stages, strict=True):
+        outputs = {name: kind for kind in reversed(order) for name in _outputs(stage, kind)}
+        made |= {node.name: (stage.stage, outputs[node.name], node) for _, node in leaving(program)}
     found: dict[tuple[str, int], Transfer] = {}
     for target in stages:
-        for kind in order:
-            segment = target.segments.get(kind)
-            for slot in segment.inputs if segment else ():
-                if slot.kind != "value":
+        for kind in (k for k in order if k in target.segments):
+            for slot in _values_taken(target.segments[kind]):
+                # What a stage keeps for itself is not among what leaves one.
+                source, after, node = made.get(slot.name, (target.stage, kind, None))
+                if node is None or source == target.stage or (slot.name, target.stage) in found:
                     continue
-                node = program.nodes[slot.name]
-                # What a buffer held is kept by the stage that writes it.
-                source = parts.stage_of.get(node, target.stage)
-                if source != target.stage and (slot.name, target.stage) not in found:
-                    value = node.meta["val"]
-                    # A value of an earlier stage arrives with the forward pass, even if only the backward uses it.
-                    before = "F" if source < target.stage and node.meta["phase"] == "forward" else kind
-                    found[slot.name, target.stage] = Transfer(
-                        slot.name,
-                        source,
-                        target.stage,
-                        made[source, slot.name],
-                        before,
-                        tuple(value.shape),
-                        str(value.dtype).removeprefix("torch."),
-                    )
+                # A value of an earlier stage arrives with the forward pass, even if only the backward uses it.
+                before = "F" if source < target.stage and node.meta["phase"] == "forward" else kind
+                shape, dtype = tuple(tensor_of(node).shape), str(tensor_of(node).dtype)
+                found[slot.name, target.stage] = Transfer(
+                    slot.name, source, target.stage, after, before, shape, dtype.removeprefix("torch.")
+                )
     return tuple(found.values())
+
+
+def _outputs(stage: StageProgram, kind: Kind) -> tuple[str, ...]:
+    return stage.segments[kind].outputs if kind in stage.segments else ()

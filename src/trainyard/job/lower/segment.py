@@ -115,6 +115,8 @@ class SegmentWriter:
         if node in self.copies:
             return self.copies[node]
         entry = self.entries.get(node)
+        if entry is not None and entry.kind == "value":
+            return self._input(node, Slot("value", entry.path))
         if entry is not None and entry.path in self.gathered:
             return self._gathered_param(node, entry.path)
         if entry is not None and not self._is_old(entry):
@@ -124,17 +126,17 @@ class SegmentWriter:
 
     def _is_old(self, entry: Input) -> bool:
         """Whether a buffer may have been written since this microbatch's forward pass: what that saw is a value."""
-        return entry.path in self.written and self.kind != "F"
+        return entry.kind == "buffer" and entry.path in self.written and self.kind != "F"
 
     def _is_made_here(self, node: fx.Node) -> bool:
         """Whether an argument is computed in this segment, though it was computed in another one too."""
         entry = self.entries.get(node)
-        if entry is not None and (entry.path in self.gathered or not self._is_old(entry)):
+        if entry is not None and not self._is_old(entry):
             return False
         return node in self.cut.free or (self.kind != "F" and self._is_recomputed(node))
 
     def _is_recomputed(self, node: fx.Node) -> bool:
-        if self.cut.stage_of.get(node) != self.stage or node.meta["phase"] != "forward":
+        if node not in self.cut.stage_of or node.meta["phase"] != "forward":
             return False
         if self.known is not None and node in self.known.emitted:
             return False
@@ -194,9 +196,11 @@ def is_made_again(node: fx.Node, program: Program, parts: Cut, recompute: frozen
     node : of the forward pass, and not one that is free.
     recompute : names that the plan says; what sharding made of such a tensor goes with it.
     """
+    source = program.nodes.get(names_of(node)[0]) if "moved_from" in node.meta else None
+    if source in parts.arriving:
+        return False
     if not recompute.isdisjoint(names_of(node)):
         return True
-    source = program.nodes.get(names_of(node)[0]) if "moved_from" in node.meta else None
     # An input in another placement: the input is there in the backward pass, too.
     is_moved_input = source is not None and (source.op == "placeholder" or source in parts.free)
     # A tuple cannot be kept; its parts are, or the op runs again.

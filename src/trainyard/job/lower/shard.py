@@ -22,7 +22,15 @@ from trainyard.program.algebra.rules import args_of, tensor_args
 from trainyard.program.choices import written_out
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
-from trainyard.program.placement import OpChoice, Partial, Placement, Replicate, Shard, local_shape
+from trainyard.program.placement import (
+    REPLICATE,
+    OpChoice,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    local_shape,
+)
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
 
@@ -34,13 +42,11 @@ class Sharded:
     Attributes
     ----------
     program : what every rank of the axis runs; shapes are a rank's own.
-    inputs : placement of every input by path.
     outputs : placement in which every output comes out, in the order of ``program.outputs``.
     assignment : what was decided of the whole program.
     """
 
     program: Program
-    inputs: Mapping[str, Placement]
     outputs: tuple[Placement, ...]
     assignment: Assignment
 
@@ -105,8 +111,7 @@ class _Emitter:
         self.graph.output(tuple(results))
         give_addresses(self.graph)
         local = replace(self.program, graph=self.graph)
-        inputs = {i.path: self.current[self.program.nodes[i.node]][0] for i in self.program.inputs}
-        return Sharded(local, inputs, placements, self.assignment)
+        return Sharded(local, placements, self.assignment)
 
     def _placeholder(self, node: fx.Node) -> None:
         (placement,) = self.assignment.made[node]
@@ -171,13 +176,21 @@ class _Emitter:
                 results.append(None)
                 placements.append(Replicate())
                 continue
-            placement, new = self.current[node]
+            placement, new = self._found(node) if output.kind == "value" else self.current[node]
             need = self._needed_of(output, placement)
             if need is not None and need != placement:
                 placement, new = need, self._as(node, need, node)
             results.append(new)
             placements.append(placement)
         return results, tuple(placements)
+
+    def _found(self, node: fx.Node) -> tuple[Placement, fx.Node]:
+        """Where a value is that leaves the stage: summed, if an op of its own pass has had it summed."""
+        placement, new = self.current[node]
+        summed = self.moved.get((node, REPLICATE, "")) if isinstance(placement, Partial) else None
+        if summed is None or summed.meta["phase"] != new.meta["phase"]:
+            return placement, new
+        return REPLICATE, summed
 
     def _needed_of(self, output: Output, placement: Placement) -> Placement | None:
         """A new value lies as its buffer, a gradient as was asked; only sums may be left to the step's end."""
@@ -236,7 +249,8 @@ class _Emitter:
         else:
             whole = self._move(node, source, have, Replicate(), user)
             return self._move(whole, source, Replicate(), need, user)
-        new = add_op(self.graph, target, args, {})
+        # The name tells the value from that of another stage: what is moved may go there.
+        new = add_op(self.graph, target, args, {}, f"{source.name}_{axis.name}")
         # What is moved belongs where it was made, an input where it is used, and what the backward pass moves
         # again not before the gradients that it meets there.
         elsewhere = source.op == "placeholder" or source.meta["phase"] != user.meta["phase"]

@@ -45,9 +45,10 @@ TABLES = (
         _UNIT,
         _METHOD,
         lambda: _gains("resnet50", 38.0, (8, 32)),
-        tolerance=0.85,
+        tolerance=1.05,
         caveat="the rows of a GPU are ours, and ours sums the statistics of batch normalisation over the replicas "
-        "within both passes, which takes time that no bucket hides",
+        "within both passes: in the backward pass they wait behind the buckets, which travel in the same group, "
+        "and eat up what overlap gains",
         is_slow=True,
     ),
 )

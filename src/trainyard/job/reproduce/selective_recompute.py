@@ -88,7 +88,10 @@ def _utilization() -> Iterator[Row]:
 
 
 _METHOD = "simulated with the degrees and batches of table 3 on DGX A100s; the smaller two of four models"
-_CAVEAT = "ours recomputes only what the backward pass needs, which a layer's last product is not"
+_CAVEAT = (
+    "ours recomputes only what the backward pass needs, which a layer's last product is not, and hides sums of the "
+    "gradients of inputs behind the gradients of weights"
+)
 
 TABLES = (
     PaperTable(
@@ -102,7 +105,7 @@ TABLES = (
         "seconds",
         _METHOD,
         _seconds,
-        tolerance=0.1,
+        tolerance=0.15,
         caveat=_CAVEAT,
         is_slow=True,
     ),

@@ -15,7 +15,6 @@ from trainyard.job.setting import Setting, apply
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.task import Task
-from trainyard.program.flops import program_flops
 from trainyard.program.model import Model
 
 
@@ -31,8 +30,4 @@ def simulated(setting: Setting, strategies: str, optimizer: OptimizerConfig | No
     """The step that strategies, as ``trainyard plan --strategies`` reads them, plan for a setting."""
     plan = apply(parse_strategies(strategies), setting)
     program = setting.task.program(plan.rows_per_microbatch)
-    return simulate_plan(
-        lower(program, plan, optimizer),
-        setting.cluster,
-        flops_per_microbatch=float(program_flops(program)),
-    )
+    return simulate_plan(lower(program, plan, optimizer), setting.cluster)

@@ -106,16 +106,16 @@ def state_bytes(lowered: Lowered, stages: list[StageProgram]) -> dict[str, int]:
     found["parameters"] += sum(b.share * b.element_bytes for s in stages for b in s.frozen)
     trained = {p for s in stages for b in s.buckets for p in b.paths}
     constants = {
-        slot.name
+        slot.name: size_bytes(tensor_of(node))
         for s in stages
         for segment in s.segments.values()
-        for slot in segment.inputs
+        for node, slot in zip(segment.graph.find_nodes(op="placeholder"), segment.inputs, strict=True)
         if slot.kind in ("param", "buffer") and slot.name not in trained
     }
-    nodes = {i.path: lowered.program.nodes[i.node] for i in lowered.program.inputs}
-    found["parameters"] += sum(size_bytes(tensor_of(nodes[path])) for path in constants)
-    totals = (i for i in lowered.program.inputs if i.kind == "total")
-    found["activations"] += sum(size_bytes(tensor_of(nodes[i.path])) for i in totals)
+    found["parameters"] += sum(constants.values())
+    program = lowered.program
+    totals = (program.nodes[i.node] for i in program.inputs if i.kind == "total")
+    found["activations"] += sum(size_bytes(tensor_of(node)) for node in totals)
     return found
 
 

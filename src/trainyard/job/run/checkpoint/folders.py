@@ -104,7 +104,7 @@ class Checkpointer:
         make_private(self.folder)
         self.several = executor.plan.num_ranks > 1
         self.passed_over: set[int] = set()
-        if executor.mesh.rank == 0:
+        if executor.groups.rank == 0:
             self._remove_parts()
         # Writing goes on in a thread beside the next steps, so its messages need a group of their own.
         self.group = dist.new_group(backend="gloo") if self.several else None
@@ -172,7 +172,7 @@ class Checkpointer:
         """Write this rank's share, and learn whether all of them came to a checkpoint."""
         temporary = self.folder / f".{path_of(self.folder, about.step).name}.tmp"
         share = self._write_share(temporary, parts, about)
-        rank, shares = self.executor.mesh.rank, [share]
+        rank, shares = self.executor.groups.rank, [share]
         if self.several:
             gathered: list[Any] | None = [None] * self.executor.plan.num_ranks if rank == 0 else None
             dist.gather_object(share, gathered, dst=0, group=self.group)
@@ -184,7 +184,7 @@ class Checkpointer:
             raise outcome[0]
 
     def _write_share(self, temporary: Path, parts: dict[str, Part], about: About) -> _Share:
-        name = tensor_file(self.executor.mesh.rank)
+        name = tensor_file(self.executor.groups.rank)
         try:
             self._check_finite(parts, about)
             pieces = {
@@ -251,7 +251,7 @@ class Checkpointer:
         damaged: list[str] = []
         for step in self._from_first(saved_steps(self.folder)):
             checkpoint = path_of(self.folder, step)
-            problem = self._agree(damage(checkpoint, self.executor.mesh.rank, self.executor.plan.num_ranks))
+            problem = self._agree(damage(checkpoint, self.executor.groups.rank, self.executor.plan.num_ranks))
             if problem is None:
                 return self._read(checkpoint), damaged
             damaged.append(f"passed over: {problem}")

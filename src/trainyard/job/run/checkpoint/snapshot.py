@@ -94,7 +94,7 @@ def _is_home(executor: Executor, path: str) -> bool:
 
 def _is_first_of(executor: Executor, stage: int) -> bool:
     """Whether this rank writes what all ranks of a stage have."""
-    return executor.plan.schedule.ranks_of(stage)[0] == executor.mesh.index(PIPELINE)
+    return executor.plan.schedule.ranks_of(stage)[0] == executor.groups.index(PIPELINE)
 
 
 def _uses(segment: Segment, path: str) -> bool:
@@ -112,12 +112,12 @@ def _flats(executor: Executor, state: BucketState) -> dict[str, torch.Tensor]:
 
 def _is_writer(executor: Executor, placements: Mapping[str, Placement], position: int) -> bool:
     """Copies are written by one rank, another one for each parameter so that all write about as much."""
-    mesh = executor.mesh
-    for axis in mesh.plan.mesh.axes:
+    groups = executor.groups
+    for axis in groups.mesh.axes:
         if not isinstance(placements.get(axis), Shard):
-            if mesh.index(axis) != position % mesh.size(axis):
+            if groups.index(axis) != position % groups.size(axis):
                 return False
-            position //= mesh.size(axis)
+            position //= groups.size(axis)
     return True
 
 
@@ -145,15 +145,15 @@ def _kept_dtype(value: torch.Tensor) -> torch.dtype:
 
 def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, Placement]) -> Part:
     """A part with its place; a number without dimensions becomes a row of one."""
-    mesh = executor.mesh
+    groups = executor.groups
     part = part.view(1) if part.dim() == 0 else part
     shape = list(part.shape)
-    sizes = dict(mesh.plan.mesh.sizes)
+    sizes = dict(groups.mesh.sizes)
     for axis in sizes:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
-            shape[placement.dim] *= mesh.size(axis)
-    return Part(tuple(shape), part, boxes(tuple(shape), placements, mesh.coordinate, sizes))
+            shape[placement.dim] *= groups.size(axis)
+    return Part(tuple(shape), part, boxes(tuple(shape), placements, groups.coordinate, sizes))
 
 
 class Target:

@@ -219,7 +219,7 @@ def _is_paused(config: TrainConfig, executor: Executor) -> bool:
 
 
 def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) -> RankStep:
-    sent = executor.mesh.sent_bytes
+    sent = executor.groups.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)
     result = executor.step(batch, step, keep_buffers=work.config.on_nonfinite == "skip")
@@ -231,7 +231,7 @@ def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) 
         time.perf_counter() - began_s,
         num_tokens(batch),
         peak_memory_bytes(executor.device),
-        executor.mesh.sent_bytes - sent,
+        executor.groups.sent_bytes - sent,
         not result.is_finite,
     )
 

@@ -19,10 +19,10 @@ from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
 from trainyard.job.plan import PIPELINE
-from trainyard.job.run.step.mesh import Mesh
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
-from trainyard.job.run.step.state import State, Values, local_part
+from trainyard.job.run.step.process_groups import ProcessGroups
+from trainyard.job.run.step.state import RankState, Values, local_part
 from trainyard.job.schedule import Action
 from trainyard.program.placement import Partial, Placement
 from trainyard.program.program import tensor_of
@@ -70,14 +70,14 @@ class Executor:
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
-        self.mesh = Mesh(plan, rank, summed_over, shared, lowered.transfers)
-        self.stages = lowered.stages_of(self.mesh.index(PIPELINE))
-        self.calls = lowered.calls[self.mesh.index(PIPELINE)]
-        self.state = State(
+        self.groups = ProcessGroups(plan, rank, summed_over, shared, lowered.transfers)
+        self.stages = lowered.stages_of(self.groups.index(PIPELINE))
+        self.calls = lowered.calls[self.groups.index(PIPELINE)]
+        self.state = RankState(
             tuple(b for s in self.stages for b in s.buckets),
             tuple(b for s in self.stages for b in s.frozen),
             lowered.params,
-            self.mesh,
+            self.groups,
             values,
             getattr(torch, plan.dtype),
             device,
@@ -121,7 +121,7 @@ class Executor:
         def function(graph: fx.Graph) -> Callable[[], Any]:
             return bind(graph_module(graph), self).forward
 
-        end = self.lowered.updates[self.mesh.index(PIPELINE)]
+        end = self.lowered.updates[self.groups.index(PIPELINE)]
         self.update = {name: function(graph) for name, graph in end.routines.items()}
         self.restored = function(end.restored)
         kinds = {call.update for call in self.calls if call.action.kind == "U"}
@@ -174,27 +174,27 @@ class Executor:
         kept = [
             i for i in self.lowered.program.inputs if i.kind in ("param", "buffer") and i.path not in needed
         ]
-        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.mesh.rank == 0}
+        self.unused = {(i.kind, i.path): values(i.path) for i in kept if self.groups.rank == 0}
 
     def _all_buckets(self) -> tuple[Bucket, ...]:
         return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
 
     def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
-        return local_part(whole, self.lowered.inputs[path], self.mesh)
+        return local_part(whole, self.lowered.inputs[path], self.groups)
 
     # What lowered graphs call.
 
     def __getattr__(self, name: str) -> Any:
         """An op of lowered graphs, of the part that runs it."""
-        if name in ("mesh", "state", "optimizer") or name not in _OPS:
+        if name in ("groups", "state", "optimizer") or name not in _OPS:
             raise AttributeError(name)
         return next(
-            getattr(part, name) for part in (self.mesh, self.state, self.optimizer) if hasattr(part, name)
+            getattr(part, name) for part in (self.groups, self.state, self.optimizer) if hasattr(part, name)
         )
 
     def axis_offset(self, axis: str, scale: int) -> int:
         """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
-        return self.microbatch * scale if axis == MICROBATCH else self.mesh.axis_offset(axis, scale)
+        return self.microbatch * scale if axis == MICROBATCH else self.groups.axis_offset(axis, scale)
 
     def step(self, batch: Mapping[str, torch.Tensor], step: int, keep_buffers: bool = False) -> StepResult:
         """Run one training step.
@@ -304,7 +304,7 @@ class Executor:
         transfer = self.lowered.transfers[delivery.transfer]
         buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
         source = transfer.source, delivery.microbatch
-        peer, group = self.mesh.peer(*source), self.mesh.receiving_group(*source)
+        peer, group = self.groups.peer(*source), self.groups.receiving_group(*source)
         work = dist.irecv(buffer, peer, group=group, tag=self._tag(delivery))
         assert work is not None
         self.receiving[delivery] = (work, buffer)
@@ -323,11 +323,11 @@ class Executor:
             return
         value = value.contiguous()
         target = transfer.target, delivery.microbatch
-        peer, group = self.mesh.peer(*target), self.mesh.sending_group(*target)
+        peer, group = self.groups.peer(*target), self.groups.sending_group(*target)
         work = dist.isend(value, peer, group=group, tag=self._tag(delivery))
         assert work is not None
         self.sending[delivery] = work, value
-        self.mesh.sent_bytes += value.numel() * value.element_size()
+        self.groups.sent_bytes += value.numel() * value.element_size()
 
     def _let_go(self, call: Call) -> None:
         """Let go of what has been sent. Gloo says that only of what is waited for, which here takes no time."""
@@ -382,8 +382,8 @@ class Executor:
     def _weight(self, placements: Mapping[str, Placement]) -> float:
         """A rank's share in a sum over all ranks: whole for terms of a sum, a part for copies and averages."""
         weight = 1.0
-        for axis in self.plan.mesh.axes:
+        for axis in self.groups.mesh.axes:
             placement = placements.get(axis)
             if not (isinstance(placement, Partial) and placement.reduction == "sum"):
-                weight /= self.mesh.size(axis)
+                weight /= self.groups.size(axis)
         return weight

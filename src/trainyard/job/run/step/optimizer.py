@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.run.step.state import State
+from trainyard.job.run.step.state import RankState
 
 
 class Optimizer:
-    """Updates the masters of a State; element by element, so the flat parts need no knowledge of parameters.
+    """Updates the float32 parameters of a rank; element by element, so the flat parts need no knowledge of parameters.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Optimizer:
     num_steps : that have changed the parameters.
     """
 
-    def __init__(self, config: OptimizerConfig, state: State, updates_in_step: Mapping[str, int]) -> None:
+    def __init__(self, config: OptimizerConfig, state: RankState, updates_in_step: Mapping[str, int]) -> None:
         self.config, self.state, self.updates_in_step = config, state, updates_in_step
         self.num_steps = 0
         # Updates of each bucket, and of those of this step the mean of the squares of their norms.

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket, Param
-from trainyard.job.run.step.mesh import Mesh, gather_into, scatter_from
+from trainyard.job.run.step.process_groups import ProcessGroups, gather_into, scatter_from
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.spmd import take_part
 
@@ -19,12 +19,14 @@ Values = Callable[[str], torch.Tensor]
 """The whole value of a parameter or buffer by path."""
 
 
-def local_part(value: torch.Tensor, placements: Mapping[str, Placement], mesh: Mesh) -> torch.Tensor:
+def local_part(
+    value: torch.Tensor, placements: Mapping[str, Placement], groups: ProcessGroups
+) -> torch.Tensor:
     """This rank's part of a whole tensor: cut along one axis of the mesh after the other, the outermost first."""
-    for axis in mesh.plan.mesh.axes:
+    for axis in groups.mesh.axes:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
-            value = take_part(value, mesh.index(axis), placement.dim, placement.blocks, mesh.size(axis))
+            value = take_part(value, groups.index(axis), placement.dim, placement.blocks, groups.size(axis))
     return value
 
 
@@ -67,7 +69,7 @@ class FrozenState:
     exact: torch.Tensor
 
 
-class State:
+class RankState:
     """Parameters, gradients and buffers of one rank.
 
     Parameters
@@ -83,13 +85,13 @@ class State:
         buckets: tuple[Bucket, ...],
         frozen: tuple[Bucket, ...],
         params: Mapping[str, Param],
-        mesh: Mesh,
+        groups: ProcessGroups,
         values: Values,
         dtype: torch.dtype,
         device: torch.device,
         num_microbatches: int,
     ) -> None:
-        self.mesh = mesh
+        self.groups = groups
         self.dtype = dtype
         self.device = device
         self.num_microbatches = num_microbatches
@@ -131,12 +133,12 @@ class State:
     def _initial(self, bucket: Bucket, params: Mapping[str, Param], values: Values) -> torch.Tensor:
         """The values of a bucket's parameters, one after the other."""
         return torch.cat(
-            [local_part(values(p), params[p].placements, self.mesh).reshape(-1) for p in bucket.paths]
+            [local_part(values(p), params[p].placements, self.groups).reshape(-1) for p in bucket.paths]
         )
 
     def shard_index(self, bucket: Bucket) -> int:
         """Which of a bucket's equal parts this rank keeps."""
-        return self.mesh.group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
+        return self.groups.group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
 
     def _own(self, bucket: Bucket) -> slice:
         """Where a bucket's part of this rank lies."""
@@ -158,13 +160,13 @@ class State:
         else:
             bucket, part = self.buckets[name].bucket, self.buckets[name].master.to(self.dtype)
         flat = self._gather(bucket, part)
-        self.mesh.count_sent(flat, bucket.num_shards)
+        self.groups.count_sent(flat, bucket.num_shards)
         return bucket.views(flat)
 
     def _gather(self, bucket: Bucket, part: torch.Tensor) -> torch.Tensor:
         """A whole bucket; it travels as bytes, since not every type of numbers may travel."""
         flat = torch.empty(bucket.num_elements, dtype=part.dtype, device=part.device)
-        group = self.mesh.group(bucket.summed_over)
+        group = self.groups.group(bucket.summed_over)
         gather_into(flat.view(torch.uint8), part.contiguous().view(torch.uint8), group=group)
         return flat
 
@@ -195,8 +197,8 @@ class State:
         flat[sum(state.bucket.sizes) :] = 0
         torch._foreach_copy_(list(state.bucket.views(flat)), grads)
         part = torch.empty_like(state.grads)
-        work = scatter_from(part, flat, group=self.mesh.group(state.bucket.summed_over), async_op=True)
-        self.mesh.count_sent(flat, state.bucket.num_shards)
+        work = scatter_from(part, flat, group=self.groups.group(state.bucket.summed_over), async_op=True)
+        self.groups.count_sent(flat, state.bucket.num_shards)
         self.in_flight.append((state, work, part, flat))
 
     def _settle(self, num_left: int) -> None:
@@ -211,15 +213,15 @@ class State:
     def start_reduction(self, name: str) -> None:
         """Sum a bucket's gradients over the ranks that have terms of them, each of which may keep a part."""
         state = self.buckets[name]
-        group = self.mesh.group(state.bucket.summed_over)
+        group = self.groups.group(state.bucket.summed_over)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
-            self.mesh.count_sent(state.grads, state.bucket.num_terms, rounds=2)
+            self.groups.count_sent(state.grads, state.bucket.num_terms, rounds=2)
             self.pending[name] = (work, None)
         else:
             part = torch.empty_like(state.master)
             work = scatter_from(part, state.grads, group=group, async_op=True)
-            self.mesh.count_sent(state.grads, state.bucket.num_shards)
+            self.groups.count_sent(state.grads, state.bucket.num_shards)
             self.pending[name] = (work, part)
 
     def wait_reduction(self, name: str) -> None:
@@ -255,9 +257,9 @@ class State:
 
     def sum_over_stages(self, name: str, stages: tuple[int, ...]) -> None:
         """Sum a bucket's gradients over the ranks of the stages that have its parameters."""
-        total, group = self.buckets[name].grads, self.mesh.stage_group(stages)
+        total, group = self.buckets[name].grads, self.groups.stage_group(stages)
         dist.all_reduce(total, group=group)
-        self.mesh.count_sent(total, group.size(), rounds=2)
+        self.groups.count_sent(total, group.size(), rounds=2)
 
     def gradients(self, names: Iterable[str]) -> list[torch.Tensor]:
         """The gradient of every bucket's ``master``, once it is summed; until the update."""
@@ -285,9 +287,9 @@ class State:
         assert state.weights is not None
         part = state.master.to(self.dtype, copy=True)
         work = gather_into(
-            state.weights, part, group=self.mesh.group(state.bucket.summed_over), async_op=True
+            state.weights, part, group=self.groups.group(state.bucket.summed_over), async_op=True
         )
-        self.mesh.count_sent(state.weights, state.bucket.num_shards)
+        self.groups.count_sent(state.weights, state.bucket.num_shards)
         self.gathering[name] = (work, part)
 
     def wait_weights(self, name: str) -> None:

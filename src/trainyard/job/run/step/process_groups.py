@@ -1,4 +1,4 @@
-"""Mesh: one rank's place among the processes, and the groups in which it communicates."""
+"""Process groups: one rank's place among the processes, and the groups in which it communicates."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Started:
     result: Callable[[], torch.Tensor]
 
 
-class Mesh:
+class ProcessGroups:
     """The process groups of a plan, as one rank sees them.
 
     Parameters
     ----------
     plan : its axes.
-    rank : of this process. Groups are made collectively: every rank makes its Mesh at the same time.
+    rank : of this process. Groups are made collectively: every rank makes its own at the same time.
     summed_over : sets of axes over which gradients are summed.
     shared_stages : sets of stages whose ranks share a parameter and therefore sum its gradients.
     transfers : what stages send to each other.
@@ -63,13 +63,14 @@ class Mesh:
         self.plan = plan
         self.rank = rank
         self.coordinate = plan.coordinate(rank)
+        self.mesh = plan.meshes[self.coordinate[PIPELINE]]
         self._groups: dict[Axes, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._pair_groups: dict[tuple[int, int], dist.ProcessGroup] = {}
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
-        alone = {(axis,) for axis, size in plan.mesh.sizes if size > 1}
+        alone = {(axis,) for mesh in plan.meshes for axis, size in mesh.sizes if size > 1}
         for axes in sorted(alone.union(summed_over) - {()}):
             self._make_axis_groups(axes)
         for stages in sorted(shared_stages):
@@ -109,7 +110,7 @@ class Mesh:
 
     def size(self, *axes: str) -> int:
         """Ranks along some axes together."""
-        return self.plan.mesh.size(*axes)
+        return self.mesh.size(*axes)
 
     def index(self, axis: str) -> int:
         """This rank's index on an axis."""
