@@ -7,16 +7,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["BACKWARD", "in_words", "is_like", "is_op_like", "kind_of", "shortened"]
+__all__ = ["BACKWARD", "PatternError", "in_words", "is_like", "is_op_like", "kind_of", "shortened", "spread"]
+
+_Named = TypeVar("_Named", bound=Hashable)
+_Said = TypeVar("_Said")
 
 BACKWARD = "backward."
 """Stands before the names of ops of the backward pass."""
 
 _ALL_FORWARD = "**:*"
-_Said = TypeVar("_Said")
+
+
+class PatternError(ValueError):
+    """Two patterns that say different things of one tensor or op; the message names both."""
+
+
+def spread(
+    said: Mapping[str, Mapping[str, _Said]], find: Callable[[str], Iterable[_Named]]
+) -> dict[_Named, dict[str, _Said]]:
+    """What is said of each that is named. What is said of it by its own name comes before what patterns say.
+
+    Parameters
+    ----------
+    said : by name or pattern, then by mesh axis or another key.
+    find : what a name or pattern stands for.
+
+    Raises
+    ------
+    PatternError
+        If two patterns say different things.
+    """
+    found: dict[_Named, dict[str, _Said]] = {}
+    origin: dict[tuple[_Named, str], str] = {}
+    for pattern in sorted(said, key=lambda name: "*" in name):
+        for name in find(pattern):
+            own = found.setdefault(name, {})
+            for key, value in said[pattern].items():
+                first = origin.setdefault((name, key), pattern)
+                if own.setdefault(key, value) != value and "*" in first:
+                    where = f" on axis {key!r}" if key else ""
+                    raise PatternError(
+                        f"{name} is to be {own[key]}{where} as {first} has it, and {value} as {pattern} has it; leave "
+                        f"one of them out, or say it of {name} by its name"
+                    )
+    return found
 
 
 def in_words(patterns: Collection[str], most: int) -> str:

@@ -126,6 +126,8 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         tuple((o.kind, paths.get(o.path) if o.kind == "grad" else None) for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
         (mesh.axes, mesh.summed_over),
+        # A choice may be of what sharding makes, which has no number here.
+        None if mesh.choices is None else next(iter(program.addresses.nodes), ""),
     )
 
 

@@ -25,7 +25,7 @@ from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
 from trainyard.job.schedule import Schedule
 from trainyard.job.schedules import explain_versions, is_one_step, make_schedule
 from trainyard.program.patterns import in_words
-from trainyard.program.placement import Placement
+from trainyard.program.placement import OpChoice, Placement
 from trainyard.reading import listed
 from trainyard.reading.limits import MOST_ROWS
 
@@ -64,6 +64,9 @@ class Plan:
     placements : by the path of a parameter or input, by the address of an op (see `trainyard.program.addresses`), or by a
         pattern, then by mesh axis, what is not left to propagation. Gradients lie as their parameters do, and rows as
         the stages divide them.
+    choices : by the address of an op or by a pattern, then by mesh axis, how it runs, where that is not left to
+        propagation. An op that is cut apart is named by its parts (``:_log_softmax/sum``), and what an axis before has
+        made, such as a gathered copy, by its address in the text of the routines.
     tensors : by the address of a forward op or by a pattern, what becomes of its result until the backward pass needs
         it. What is not named is kept. What is computed again takes with it what sharding made of it (a gathered or
         summed copy).
@@ -85,6 +88,7 @@ class Plan:
     schedule: Schedule
     stages: tuple[Stage, ...] = (Stage(),)
     placements: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    choices: Mapping[str, Mapping[str, OpChoice]] = field(default_factory=dict)
     tensors: Mapping[str, Fate] = field(default_factory=dict)
     state: State = field(default_factory=State)
     traffic: Traffic = field(default_factory=Traffic)
@@ -107,6 +111,8 @@ class Plan:
         require_axes(axes, self.state.summed_over, "gradients are summed over")
         for name, wanted in self.placements.items():
             require_axes(axes, wanted, f"{name!r} is placed on")
+        for name, chosen in self.choices.items():
+            require_axes(axes, chosen, f"{name!r} has a choice on")
         num_parts = math.lcm(*(stage.num_parts for stage in self.stages))
         share = self.num_microbatches * num_parts
         require(
@@ -224,6 +230,10 @@ class Plan:
         """Placements along one axis."""
         return {name: wanted[axis] for name, wanted in self.placements.items() if axis in wanted}
 
+    def chosen_along(self, axis: str) -> dict[str, OpChoice]:
+        """Choices along one axis."""
+        return {name: chosen[axis] for name, chosen in self.choices.items() if axis in chosen}
+
     def with_placements(self, axis: str, wanted: Mapping[str, Placement]) -> Plan:
         """The plan in which these lie so along an axis, too."""
         more = {name: {**self.placements.get(name, {}), axis: p} for name, p in wanted.items()}
@@ -258,6 +268,9 @@ class Plan:
             parts.append(explain_versions(self.schedule))
         if self.statistics == "microbatch" or is_one_step(self.schedule):
             parts.append(_MEANING[self.statistics])
+        if self.choices:
+            along = listed(dict.fromkeys(axis for chosen in self.choices.values() for axis in chosen))
+            parts.append(f"The plan says how ops run along {along}: {in_words(self.choices, 3)}.")
         if self.recomputed:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
@@ -278,6 +291,9 @@ class Plan:
             "schedule": _schedule_by_name(self.schedule) or self.schedule.to_text(),
             "stages": _stages_as_dicts(self.stages),
             "placements": {n: _Line((a, str(p)) for a, p in w.items()) for n, w in self.placements.items()},
+            "choices": {
+                n: _Line((a, str(c)) for a, c in chosen.items()) for n, chosen in self.choices.items()
+            },
             "tensors": dict(self.tensors),
             "state": {part: _Line(said) for part, said in self.state.to_dict().items()},
             "traffic": {"bucket_bytes": self.traffic.bucket_bytes} if self.traffic != Traffic() else {},
