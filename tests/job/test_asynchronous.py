@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocated import most_allocated, profiled
 from asynchronous import (
     ONE_RANK,
     OPTIMIZERS,
@@ -18,12 +19,10 @@ from asynchronous import (
     Reference,
     batch_of,
     model,
-    most_allocated,
     plan_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
@@ -176,7 +175,7 @@ def test_older_weights_are_counted_in_memory() -> None:
     assert simulation.memory[0][OLDER_WEIGHTS] == simulation.memory[0]["parameters"]
     values = {path: value.detach() for path, value in task.model.module.named_parameters()}
     batches = [by_path(batch_of(step, width)) for step in range(STEPS)]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profiled() as profiler:
         executor = Executor(lowered, 0, values.__getitem__, torch.device("cpu"), SEED)
         for step, batch in enumerate(batches):
             executor.step(batch, step)
