@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from allocated import profiled
+from allocated import most_allocated, profiled
 from asynchronous import ROWS, SEED, batch_of, model
 from made_plan import made_plan
 from torch.func import functional_call
