@@ -94,7 +94,9 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
         wanted |= (arriving or {}).get(axis.name, {})
         whole = PARTIAL if axis.name in mesh.summed_over else REPLICATE
         try:
-            sharded = shard(program, axis, {**_of_gradients(program, wanted, whole), **wanted})
+            # A stage may add to the gradient of a parameter of which it has not the value.
+            grads = _of_gradients(program, {**mesh.wanted[axis.name], **wanted}, whole)
+            sharded = shard(program, axis, {**grads, **wanted})
         except ValueError as error:
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
         program = sharded.program

@@ -77,7 +77,7 @@ class Lowered:
     stages : what each stage runs; the same graph on all its ranks.
     transfers : values between stages.
     params : every parameter by path.
-    inputs : placements of batch and buffer inputs, by path and axis.
+    inputs : by stage, placements of batch and buffer inputs, by path and axis. Stages may divide rows over other axes.
     totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     optimizer : how parameters are updated.
@@ -88,7 +88,7 @@ class Lowered:
     stages: tuple[StageProgram, ...]
     transfers: tuple[Transfer, ...]
     params: Mapping[str, Param]
-    inputs: Mapping[str, Mapping[str, Placement]]
+    inputs: tuple[Mapping[str, Mapping[str, Placement]], ...]
     results: Mapping[str, Mapping[str, Placement]]
     totals: Segment | None
     optimizer: OptimizerConfig
@@ -158,7 +158,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         stages,
         _transfers([s.program for s in sharded], stages),
         params,
-        {i.path: _placements(i, meshes[0]) for i in program.inputs},
+        _inputs(program, meshes),
         _results(program, meshes[0], sharded),
         None if program.totals is None else _totals(program.totals, meshes[0]),
         optimizer,
@@ -178,6 +178,12 @@ def _totals(program: Program, mesh: StageMesh) -> Segment:
     for node, _ in found:
         writer.argument(node)
     return writer.finish([n for n, _ in found], found)
+
+
+def _inputs(program: Program, meshes: Sequence[StageMesh]) -> tuple[dict[str, dict[str, Placement]], ...]:
+    """How inputs lie in every stage."""
+    known = {mesh: {i.path: _placements(i, mesh) for i in program.inputs} for mesh in dict.fromkeys(meshes)}
+    return tuple(known[mesh] for mesh in meshes)
 
 
 def _placements(entry: Input, mesh: StageMesh) -> dict[str, Placement]:
