@@ -16,9 +16,8 @@ from trainyard.job.lower.calls import Call, Delivery, is_handed_over
 from trainyard.job.lower.in_place import apply_writes
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
-from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
-from trainyard.job.plan import PIPELINE
+from trainyard.job.plan import MICROBATCH, PIPELINE
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
