@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainyard.hardware import parse_cluster
@@ -9,6 +11,7 @@ from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan, PlanError, parse_plan
 from trainyard.job.planning import make_setting
+from trainyard.job.schedule import parse_schedule
 from trainyard.job.setting import apply
 from trainyard.job.task import Task
 from trainyard.program.placement import Shard, parse_placement
@@ -71,3 +74,12 @@ def test_axes_that_are_none_of_their_own(planned: tuple[Task, Plan], part: str, 
     assert part in text
     with pytest.raises(PlanError, match=why):
         parse_plan(text.replace(part, wrong))
+
+
+def test_backward_passes_whole_and_in_halves(planned: tuple[Task, Plan]) -> None:
+    task, plan = planned
+    mixed = parse_schedule("mixed stages=1 microbatches=2\n0: 0F0 0F1 0B0 0I1 0W1")
+    with pytest.raises(
+        PlanError, match="stage 0 whole, 0B0, and another in halves, 0I1; run all of a stage alike"
+    ):
+        lower(task.program(2), replace(plan, schedule=mixed, fingerprint=task.program(2).fingerprint))

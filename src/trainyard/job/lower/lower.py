@@ -21,7 +21,7 @@ from trainyard.job.lower.stages import shard_stages
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.schedule import Kind
+from trainyard.job.schedule import Kind, Schedule
 from trainyard.program import spmd
 from trainyard.program.placement import REPLICATE, Placement, local_shape
 from trainyard.program.program import Input, Program, output_args, tensor_of
@@ -234,7 +234,7 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
     used = _params_in_order(program, ops, parts, [p for p in params.values() if stage in p.stages])
     buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
     gathered = [b for b in (*buckets, *frozen) if b.parameters_shared]
-    split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
+    split = _is_split(plan.schedule, stage)
     grads = {path: term for path, terms in parts.contributions.items() for term in terms.values()}
 
     backward = [n for n in ops if n.meta["phase"] == "backward"]
@@ -269,6 +269,19 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
     for segment in segments.values():
         write_in_place(segment.graph, plan, buckets)
     return StageProgram(stage, segments, buckets, frozen)
+
+
+def _is_split(schedule: Schedule, stage: int) -> bool:
+    """Whether backward passes of a stage are run in halves."""
+    first = {
+        a.kind: a for actions in reversed(schedule.actions) for a in reversed(actions) if a.stage == stage
+    }
+    if "I" in first and "B" in first:
+        raise PlanError(
+            f"schedule {schedule.name} runs a backward pass of stage {stage} whole, {first['B']}, and another in halves, "
+            f"{first['I']}; run all of a stage alike"
+        )
+    return "I" in first
 
 
 def _input_half(backward: list[fx.Node], program: Program) -> set[fx.Node]:
