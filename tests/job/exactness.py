@@ -248,7 +248,7 @@ def _written_buffers(program: Program) -> list[str]:
 def _whole(lowered: Lowered, parts: Mapping[Any, Any], which: int, path: str) -> Tensor:
     """A tensor from its parts; every rank that holds the same part must hold the same numbers."""
     plan = lowered.plan
-    placements = lowered.inputs[path]
+    placements = lowered.inputs[0][path]
     found = []
     for pipeline in range(plan.pipeline):
         of_ranks = [parts[rank][which].get(path) for rank in plan.ranks(pipeline)]

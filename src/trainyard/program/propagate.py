@@ -184,6 +184,10 @@ def _resolve_names(program: Program, wanted: Mapping[str, Placement], result: As
                 f"{name!r} is no tensor of {program.name}; name a parameter, an input, grad:<parameter> or an op"
             )
         if isinstance(placement, Shard):
+            if not isinstance(node.meta["val"], torch.Tensor):
+                raise ValueError(
+                    f"{name} has several results; say how those of them lie that its getitem take"
+                )
             shape = node.meta["val"].shape
             if placement.dim >= len(shape) or shape[placement.dim] % (placement.blocks * result.axis.size):
                 raise ValueError(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.lower.lower import lower
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import Plan, PlanError, parse_plan
 from trainyard.job.planning import make_setting
+from trainyard.job.schedule import parse_schedule
 from trainyard.job.setting import apply
 from trainyard.job.task import Task
-from trainyard.program.placement import parse_placement
+from trainyard.program.placement import Shard, parse_placement
 from trainyard.zoo.registry import build
 
 
@@ -37,3 +40,46 @@ def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement
     with pytest.raises(PlanError, match=f"{name!r} is to be {placement}, but {why}"):
         lower(task.program(plan.rows_per_microbatch), wrong)
     assert lower(task.program(plan.rows_per_microbatch), plan)
+
+
+def test_an_op_of_several_results_does_not_lie_in_one_way(planned: tuple[Task, Plan]) -> None:
+    task, plan = planned
+    wrong = plan.with_placements("data", {"blocks.0.norm_1:native_layer_norm": Shard(0)})
+    with pytest.raises(PlanError, match=r"norm_1:native_layer_norm has several results"):
+        lower(task.program(plan.rows_per_microbatch), wrong)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "why"),
+    [
+        (
+            "  rows:\n  - data\n",
+            "  rows: [data, data]\n",
+            "rows are divided over data, data; name each axis once",
+        ),
+        (
+            "    - data\n",
+            "    - data\n    - data\n",
+            "gradients are summed over data, data; name each axis once",
+        ),
+        (
+            "    data: 2\n",
+            "    data: 2\n    microbatch: 1\n",
+            "pipeline and microbatch are not axes of a stage's mesh",
+        ),
+    ],
+)
+def test_axes_that_are_none_of_their_own(planned: tuple[Task, Plan], part: str, wrong: str, why: str) -> None:
+    text = planned[1].to_text()
+    assert part in text
+    with pytest.raises(PlanError, match=why):
+        parse_plan(text.replace(part, wrong))
+
+
+def test_backward_passes_whole_and_in_halves(planned: tuple[Task, Plan]) -> None:
+    task, plan = planned
+    mixed = parse_schedule("mixed stages=1 microbatches=2\n0: 0F0 0F1 0B0 0I1 0W1")
+    with pytest.raises(
+        PlanError, match="stage 0 whole, 0B0, and another in halves, 0I1; run all of a stage alike"
+    ):
+        lower(task.program(2), replace(plan, schedule=mixed, fingerprint=task.program(2).fingerprint))

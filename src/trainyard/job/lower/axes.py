@@ -104,7 +104,9 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
         whole = PARTIAL if axis.name in mesh.summed_over else REPLICATE
         choices = named_in(program, (mesh.choices or {}).get(axis.name, {}))
         try:
-            sharded = shard(program, axis, {**_of_gradients(program, wanted, whole), **wanted}, choices)
+            # A stage may add to the gradient of a parameter of which it has not the value.
+            grads = _of_gradients(program, {**mesh.wanted[axis.name], **wanted}, whole)
+            sharded = shard(program, axis, {**grads, **wanted}, choices)
         except ChoiceError as error:
             raise PlanError(f"choices on axis {axis.name!r}: {error}") from error
         except ValueError as error:

@@ -29,7 +29,7 @@ from trainyard.job.lower.stages import shard_stages
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
-from trainyard.job.schedule import Kind
+from trainyard.job.schedule import Kind, Schedule
 from trainyard.program import spmd
 from trainyard.program.placement import REPLICATE, OpChoice, Placement, local_shape
 from trainyard.program.program import Input, Program, output_args, tensor_of
@@ -85,7 +85,7 @@ class Lowered:
     stages : what each stage runs; the same graph on all its ranks.
     transfers : values between stages.
     params : every parameter by path.
-    inputs : placements of batch and buffer inputs, by path and axis.
+    inputs : by stage, placements of batch and buffer inputs, by path and axis. Stages may divide rows over other axes.
     totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     optimizer : how parameters are updated.
@@ -96,7 +96,7 @@ class Lowered:
     stages: tuple[StageProgram, ...]
     transfers: tuple[Transfer, ...]
     params: Mapping[str, Param]
-    inputs: Mapping[str, Mapping[str, Placement]]
+    inputs: tuple[Mapping[str, Mapping[str, Placement]], ...]
     results: Mapping[str, Mapping[str, Placement]]
     totals: Segment | None
     optimizer: OptimizerConfig
@@ -167,7 +167,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         stages,
         _transfers([s.program for s in sharded], stages),
         params,
-        {i.path: _placements(i, meshes[0]) for i in program.inputs},
+        _inputs(program, meshes),
         _results(program, meshes[0], sharded),
         None if program.totals is None else _totals(program.totals, meshes[0]),
         optimizer,
@@ -201,6 +201,12 @@ def _totals(program: Program, mesh: StageMesh) -> Segment:
     for node, _ in found:
         writer.argument(node)
     return writer.finish([n for n, _ in found], found)
+
+
+def _inputs(program: Program, meshes: Sequence[StageMesh]) -> tuple[dict[str, dict[str, Placement]], ...]:
+    """How inputs lie in every stage."""
+    known = {mesh: {i.path: _placements(i, mesh) for i in program.inputs} for mesh in dict.fromkeys(meshes)}
+    return tuple(known[mesh] for mesh in meshes)
 
 
 def _placements(entry: Input, mesh: StageMesh) -> dict[str, Placement]:
@@ -251,7 +257,7 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
     used = _params_in_order(program, ops, parts, [p for p in params.values() if stage in p.stages])
     buckets, frozen = make_buckets(plan, stage, used), make_frozen_buckets(plan, stage, used)
     gathered = [b for b in (*buckets, *frozen) if b.parameters_shared]
-    split = any(a.kind == "I" and a.stage == stage for actions in plan.schedule.actions for a in actions)
+    split = _is_split(plan.schedule, stage)
     grads = {path: term for path, terms in parts.contributions.items() for term in terms.values()}
 
     backward = [n for n in ops if n.meta["phase"] == "backward"]
@@ -286,6 +292,19 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
     for segment in segments.values():
         write_in_place(segment.graph, plan, buckets)
     return StageProgram(stage, segments, buckets, frozen)
+
+
+def _is_split(schedule: Schedule, stage: int) -> bool:
+    """Whether backward passes of a stage are run in halves."""
+    first = {
+        a.kind: a for actions in reversed(schedule.actions) for a in reversed(actions) if a.stage == stage
+    }
+    if "I" in first and "B" in first:
+        raise PlanError(
+            f"schedule {schedule.name} runs a backward pass of stage {stage} whole, {first['B']}, and another in halves, "
+            f"{first['I']}; run all of a stage alike"
+        )
+    return "I" in first
 
 
 def _input_half(backward: list[fx.Node], program: Program) -> set[fx.Node]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from trainyard.job.lower.cut import ancestors
 from trainyard.job.lower.shard import Sharded, complete, emit
+from trainyard.job.plan import MICROBATCH
 from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.rules import has_rule, tensor_args
@@ -25,10 +26,7 @@ from trainyard.program.placement import PARTIAL, Partial, Placement, Shard
 from trainyard.program.program import Input, Output, Program, output_args
 from trainyard.program.propagate import Assignment, Axis
 
-__all__ = ["MICROBATCH", "CoupledRowsError", "split"]
-
-MICROBATCH = "microbatch"
-"""Name of the axis; a rank's index on it is the number of the microbatch."""
+__all__ = ["CoupledRowsError", "split"]
 
 
 class CoupledRowsError(ValueError):

@@ -101,8 +101,8 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
             return number[value]
         if isinstance(value, list | tuple):
             return tuple(map(plain, value))
-        # True is not 1, though it equals it.
-        return type(value), value
+        # True is not 1 and -0.0 not 0.0, though they are equal.
+        return type(value), repr(value) if isinstance(value, float) else value
 
     def described(node: fx.Node) -> Hashable:
         args = [plain(a) for a in node.args]
@@ -118,12 +118,15 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
             layers.setdefault(node.meta.get("layer", ""), len(layers)),
         )
 
+    def grad(path: str) -> tuple[Hashable, ...]:
+        return paths.get(path), *(wanted.get(path) for wanted in mesh.wanted.values())
+
     paths = {i.path: n for n, i in enumerate(program.inputs)}
     known = placed(program)
     return (
         tuple(map(described, program.graph.nodes)),
         tuple((i.kind, i.whole) for i in program.inputs),
-        tuple((o.kind, paths.get(o.path) if o.kind == "grad" else None) for o in program.outputs),
+        tuple((o.kind, *grad(o.path)) if o.kind == "grad" else o.kind for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
         (mesh.axes, mesh.summed_over),
         # A choice may be of what sharding makes, which has no number here.

@@ -151,8 +151,10 @@ def _parameters(plan: Plan, buckets: Sequence[Bucket]) -> fx.Graph:
     graph = fx.Graph()
     names = tuple(b.name for b in buckets)
     holders = tuple(b.num_holders for b in buckets)
-    every_rank_has_all = plan.pipeline == 1 and all(count == plan.num_ranks for count in holders)
-    norm = _call(graph, ops.squared_norm, names, (1,) * len(names) if every_rank_has_all else holders)
+    # As a rank that has all stages holds what they share.
+    on_rank = tuple(len(b.stages) for b in buckets)
+    every_rank_has_all = plan.pipeline == 1 and holders == tuple(plan.num_ranks * count for count in on_rank)
+    norm = _call(graph, ops.squared_norm, names, on_rank if every_rank_has_all else holders)
     if plan.num_ranks > 1 and not every_rank_has_all:
         norm = _call(graph, ops.sum_over_ranks, norm)
     losses = _call(graph, ops.wait_losses)

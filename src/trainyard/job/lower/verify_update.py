@@ -147,9 +147,10 @@ def _check_parameters(nodes: list[fx.Node], plan: Plan, buckets: list[Bucket], w
     holders = tuple(b.num_holders for b in buckets)
     summed = by_op.get(ops.sum_over_ranks)
     if summed is None:
-        # One rank, or each has all, so that what it finds is the norm.
-        alone = plan.num_ranks == 1 and norm.args[1] == holders
-        is_right = alone or (norm.args[1] == (1,) * len(names) and set(holders) <= {plan.num_ranks})
+        # Each rank has all, and what stages share once in each of them, so that what it finds is the norm.
+        on_rank = tuple(len(b.stages) for b in buckets)
+        everywhere = tuple(plan.num_ranks * count for count in on_rank)
+        is_right = plan.pipeline == 1 and norm.args[1] == on_rank and holders == everywhere
     else:
         is_right = norm.args[1] == holders and summed.args == (norm,)
     if not is_right:

@@ -1,13 +1,14 @@
 """The plan of a training step, and its text form."""
 
 from trainyard.job.plan.errors import DoesNotFitError, PlanError
-from trainyard.job.plan.mesh import PIPELINE, Mesh
+from trainyard.job.plan.mesh import MICROBATCH, PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic
 from trainyard.job.plan.plan import FATES, Plan, Statistics, microbatches_text, single_device
 from trainyard.job.plan.read import load_plan, model_for, parse_plan
 
 __all__ = [
     "FATES",
+    "MICROBATCH",
     "PIPELINE",
     "Axes",
     "DoesNotFitError",

@@ -14,6 +14,9 @@ from trainyard.job.plan.errors import require
 PIPELINE = "pipeline"
 """What the stages lie along. It is no axis of a mesh: each stage has a mesh of its own."""
 
+MICROBATCH = "microbatch"
+"""The axis of the microbatches of a step, which run one after the other. It is no axis of a mesh either."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -39,9 +42,9 @@ class Mesh:
         names = self.axes
         for name, size in self.sizes:
             require(
-                _NAME.fullmatch(name) is not None and name != PIPELINE,
-                f"a mesh axis is called {name!r}; a name is a word in small letters, and {PIPELINE} is not an axis of "
-                "a stage's mesh",
+                _NAME.fullmatch(name) is not None and name not in (PIPELINE, MICROBATCH),
+                f"a mesh axis is called {name!r}; a name is a word in small letters, and {PIPELINE} and {MICROBATCH} are "
+                "not axes of a stage's mesh",
             )
             require(size >= 1, f"axes have 1 rank or more, got {name} {size}")
         require(len(set(names)) == len(names), f"an axis is named twice: {', '.join(names)}")

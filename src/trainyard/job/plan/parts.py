@@ -109,13 +109,15 @@ class Traffic:
 
 
 def require_axes(known: Iterable[str], axes: Iterable[str], what: str) -> None:
-    """Refuse axes that are none of the known ones.
+    """Refuse axes that are none of the known ones, and one that is said twice.
 
     Raises
     ------
     PlanError
         If there is one.
     """
+    axes = tuple(axes)
+    require(len(set(axes)) == len(axes), f"{what} {listed(axes)}; name each axis once")
     unknown = [axis for axis in axes if axis not in known]
     require(not unknown, f"{what} {listed(unknown)}; the mesh has {listed(known) or 'no axes'}")
 

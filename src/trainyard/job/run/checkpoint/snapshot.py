@@ -69,7 +69,7 @@ def take(executor: Executor) -> dict[str, Part]:
             ):
                 taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
     for field, path, value in _constants(executor):
-        placements = executor.lowered.inputs[path]
+        placements = executor.lowered.inputs[0][path]
         if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
             taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
     for (kind, path), value in executor.unused.items():
@@ -181,7 +181,7 @@ class Target:
             exact = executor.exact.get(path, value)
             # Copied over even where the type is the same: buffers may be shared with graphs that ran.
             read = torch.empty(exact.shape, dtype=_kept_dtype(exact))
-            self.parts[f"{field}/{path}"] = _described(executor, read, executor.lowered.inputs[path])
+            self.parts[f"{field}/{path}"] = _described(executor, read, executor.lowered.inputs[0][path])
             self._copies.append((value, read))
             if path in executor.exact:
                 self._exact[path] = read

@@ -16,9 +16,8 @@ from trainyard.job.lower.calls import Call, Delivery, is_handed_over
 from trainyard.job.lower.in_place import apply_writes
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
-from trainyard.job.lower.split import MICROBATCH
 from trainyard.job.lower.update import graph_module
-from trainyard.job.plan import PIPELINE
+from trainyard.job.plan import MICROBATCH, PIPELINE
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
@@ -179,8 +178,8 @@ class Executor:
     def _all_buckets(self) -> tuple[Bucket, ...]:
         return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
 
-    def _part(self, path: str, whole: torch.Tensor) -> torch.Tensor:
-        return local_part(whole, self.lowered.inputs[path], self.groups)
+    def _part(self, path: str, whole: torch.Tensor, stage: int = 0) -> torch.Tensor:
+        return local_part(whole, self.lowered.inputs[stage][path], self.groups)
 
     # What lowered graphs call.
 
@@ -262,7 +261,7 @@ class Executor:
             elif slot.kind == "param":
                 arguments.append(params[slot.name])
             else:
-                arguments.append(self._input(slot, batch, rng))
+                arguments.append(self._input(slot, batch, rng, action.stage))
         # The graph empties the list of its arguments, so each is let go of within, after its last use.
         for name in self.freed[action.stage, action.kind]:
             del self.values[action.stage, name, action.microbatch]
@@ -277,7 +276,9 @@ class Executor:
             else:
                 self.sums[result] = self.sums.get(result, 0) + made[name].float()
 
-    def _input(self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> torch.Tensor:
+    def _input(
+        self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor, stage: int = 0
+    ) -> torch.Tensor:
         """What feeds a placeholder, other than a value that a segment has made."""
         held = {
             "param": self.params,
@@ -287,7 +288,7 @@ class Executor:
         }.get(slot.kind)
         if held is not None:
             return held[slot.name]
-        return self._batch_part(slot.name, batch) if slot.kind == "batch" else rng
+        return self._batch_part(slot.name, batch, stage) if slot.kind == "batch" else rng
 
     def _compute_totals(self, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
         """Before the first microbatch: what all of them need of the whole batch."""
@@ -297,8 +298,8 @@ class Executor:
             made = dict(zip(segment.outputs, found, strict=True))
             self.totals = {path: made[name] for name, path in segment.results}
 
-    def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self._part(path, batch[path]).to(self.device, self.dtypes[path])
+    def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor], stage: int) -> torch.Tensor:
+        return self._part(path, batch[path], stage).to(self.device, self.dtypes[path])
 
     def _post_receive(self, delivery: Delivery) -> None:
         transfer = self.lowered.transfers[delivery.transfer]
