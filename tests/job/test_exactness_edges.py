@@ -228,7 +228,7 @@ def test_a_missing_gradient_is_noticed() -> None:
     values = {**case.model().module.state_dict()}
     executor = Executor(case.lowered(), 0, values.__getitem__, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"a\.weight.*gradients of 0 microbatches of 2"):
-        executor.state.finish_accumulation()
+        executor.state.finish_accumulation(executor.state.buckets)
 
 
 def test_a_buffer_written_in_two_stages_is_refused() -> None:
