@@ -34,6 +34,7 @@ from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.strategies.parallel.zero import DIVIDED
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.zoo.common import next_token_loss, token_batch
 from trainyard.zoo.gpt import Block, GPTConfig
@@ -75,7 +76,7 @@ def ours(rank: int, data: int = 1, zero: int = 0, pipeline: int = 1) -> Step:
     microbatches = MICROBATCHES if pipeline > 1 else 1
     program = Task(chosen).program(ROWS // microbatches)
     forward = [n for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"]
-    half = next(n.name for n in forward if n.meta["layer"].startswith(f"blocks.{CONFIG.layers // 2}"))
+    half = next(address(n) for n in forward if n.meta["layer"].startswith(f"blocks.{CONFIG.layers // 2}"))
     mesh, rows = Mesh.of(data=data), ("data",) if data > 1 else ()
     plan = Plan(
         "decoder",

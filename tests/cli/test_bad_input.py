@@ -24,7 +24,7 @@ PLAN = """
 fingerprint: "0"
 cluster: 1x1xT4
 num_rows: 4
-mesh: {data: 1, tensor: 1}
+stages: [{}]
 schedule: {name: gpipe, num_ranks: 1, num_microbatches: 1}
 """
 
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "garbage.yaml").write_text("model: [unclosed")
     (tmp_path / "list.yaml").write_text("- a\n- b\n")
-    (tmp_path / "half.yaml").write_text("model: gpt-tiny\nmesh: {data: 1, tensor: 1}\n")
+    (tmp_path / "half.yaml").write_text("model: gpt-tiny\nstages: [{}]\n")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
     (tmp_path / "cluster.yaml").write_text("nodes: 3\n")
     (tmp_path / "no_model.py").write_text("x = 1\n")

@@ -72,7 +72,7 @@ def _compare(model: str, strategies: str, num_devices: int) -> None:
     program = setting.task.program(plan.rows_per_microbatch)
     answers = run_ranks(plan.num_ranks, train_rank, plan.to_text(), OPTIMIZER)
     lowered = lower(program, plan)
-    parts = {tuple(where.values()): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
+    parts = {plan.rank_at(where): pytree.tree_map(torch.from_numpy, found) for where, found, _ in answers}
     wanted = run_eager(model, ROWS, 1, OPTIMIZER)
     for which, expected in ((0, wanted.grads), (1, wanted.params)):
         found = {path: _whole(lowered, parts, which, path) for path in _trained(program)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from allocated import most_allocated, profiled
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -76,23 +77,8 @@ def test_a_step_equals_what_running_it_allocates(name):
         torch.randn(v.shape).to(v.dtype) if v.is_floating_point() else torch.zeros(v.shape, dtype=v.dtype)
         for v in inputs
     ]
-    with torch.no_grad(), _profiled() as profiler:
+    with torch.no_grad(), profiled() as profiler:
         kept = program.graph_module(*values)
     assert kept
     ours = graph_memory(program.graph, external(program.graph)).peak_bytes
-    assert ours == pytest.approx(_most(profiler), rel=0.05)
-
-
-def _profiled():
-    from torch.profiler import ProfilerActivity, profile
-
-    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-
-
-def _most(profiler) -> int:
-    level = most = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            most = max(most, level)
-    return most
+    assert ours == pytest.approx(most_allocated(profiler), rel=0.05)

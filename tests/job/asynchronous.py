@@ -175,13 +175,3 @@ class Reference:
         makers = {(kind, neighbour, action.microbatch) for kind in ("F" if action.kind == "F" else "BI")}
         inside = 0 <= neighbour < self.schedule.num_stages
         return not inside or action.kind == "W" or not makers.isdisjoint(done)
-
-
-def most_allocated(profiler: Any) -> int:
-    """Most bytes that tensors had at one time."""
-    level = most = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            level += event.nbytes()
-            most = max(most, level)
-    return most

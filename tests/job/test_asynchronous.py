@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocated import most_allocated, profiled
 from asynchronous import (
     ONE_RANK,
     OPTIMIZERS,
@@ -18,12 +19,10 @@ from asynchronous import (
     Reference,
     batch_of,
     model,
-    most_allocated,
     plan_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
@@ -144,7 +143,7 @@ def test_the_text_form_reads_back() -> None:
     text = plan.to_text()
     assert "1: 1F0 1F2 1B0 1U 1B2 1U 1F4 1B4 1U" in text
     assert parse_plan(text) == plan
-    assert "A step is a period of 6, 3, 5 updates of stages 0, 1, 2" in plan.explain()
+    assert "Stage 1: 3 updates, by gradients of weights up to" in plan.explain()
     assert "Same loss as one device" not in plan.explain()
 
 
@@ -176,7 +175,7 @@ def test_older_weights_are_counted_in_memory() -> None:
     assert simulation.memory[0][OLDER_WEIGHTS] == simulation.memory[0]["parameters"]
     values = {path: value.detach() for path, value in task.model.module.named_parameters()}
     batches = [by_path(batch_of(step, width)) for step in range(STEPS)]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profiled() as profiler:
         executor = Executor(lowered, 0, values.__getitem__, torch.device("cpu"), SEED)
         for step, batch in enumerate(batches):
             executor.step(batch, step)

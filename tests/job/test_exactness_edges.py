@@ -228,7 +228,7 @@ def test_a_missing_gradient_is_noticed() -> None:
     values = {**case.model().module.state_dict()}
     executor = Executor(case.lowered(), 0, values.__getitem__, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"a\.weight.*gradients of 0 microbatches of 2"):
-        executor.state.finish_accumulation(executor.state.buckets)
+        executor.state.finish_accumulation(list(executor.state.buckets))
 
 
 def test_a_buffer_written_in_two_stages_is_refused() -> None:
@@ -259,8 +259,10 @@ def test_what_is_moved_is_recomputed_with_its_source() -> None:
         schedule = make_schedule("gpipe", 1, 1)
         plan = made_plan(program, models.ROWS, schedule, tensor=2, placed=placed, recompute=again)
         segments = lower(program, plan).stages[0].segments
-        kept[again] = {slot.name for slot in segments["B"].inputs if slot.kind == "value"}
-    assert any("all_reduce" in name for name in kept[frozenset()])
+        backward = segments["B"]
+        taken = dict(zip(backward.inputs, backward.graph.find_nodes(op="placeholder"), strict=True))
+        kept[again] = [node for slot, node in taken.items() if slot.kind == "value"]
+    assert any("moved_from" in node.meta for node in kept[frozenset()])
     assert not kept[forward]
 
 

@@ -41,9 +41,10 @@ def test_pipedream_in_full() -> None:
     ]
     assert [use.version for use in weight_uses(schedule)[0]] == [0, 0, 0, 0, 1, 0, 1, 1, 2]
     assert explain_versions(schedule) == (
-        "A step is a period of 3 updates of every stage, each by the mean loss of the microbatches since the last one.\n"
-        "Weights of stages 0, 1 are up to 1, 0 updates old when gradients are applied; each microbatch uses one version "
-        "in both passes."
+        "A step is a period of several updates, each by the mean gradient of the microbatches since the one before. A "
+        "microbatch uses the same version of the weights in both passes.\n"
+        "Stage 0: 3 updates, by gradients of weights up to 1 update old.\n"
+        "Stage 1: 3 updates, by gradients of the newest weights."
     )
 
 

@@ -20,6 +20,7 @@ from trainyard.job.planning import simulate
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
+from trainyard.program.addresses import address
 from trainyard.program.model import Model
 from trainyard.zoo import build
 
@@ -30,7 +31,7 @@ def plan_of(
     """A plan whose stages have equally many ops."""
     program = task.program(task.num_rows // count)
     forward = [
-        n.name for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"
+        address(n) for n in program.graph.nodes if n.op == "call_function" and n.meta["phase"] == "forward"
     ]
     stages = pipeline * per_rank
     starts = tuple(forward[len(forward) * i // stages] for i in range(1, stages))

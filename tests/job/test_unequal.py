@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from asynchronous import ROWS, SEED, batch_of, model, most_allocated
+from allocated import most_allocated, profiled
+from asynchronous import ROWS, SEED, batch_of, model
 from made_plan import made_plan
 from torch.func import functional_call
-from torch.profiler import ProfilerActivity, profile
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
@@ -57,7 +57,7 @@ def train(rank: int) -> Any:
     lowered = lowered_of(trained)
     values = {path: value.detach() for path, value in trained.model.module.named_parameters()}
     batches = [by_path(batch_of(step, WIDTH)) for step in range(STEPS)]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profiled() as profiler:
         executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
         losses = [executor.step(batch, step).losses["loss:loss"] for step, batch in enumerate(batches)]
     params = {path: value.numpy().copy() for path, value in executor.params.items()}

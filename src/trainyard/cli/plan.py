@@ -31,8 +31,9 @@ class Options(StepOptions, Common):
     """Rows of the batch of one step, for a model by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision to compute in."""
-    show: Literal["plan", "routines"] = "plan"
-    """plan: what was decided and what it takes. routines: also every op that each rank runs, in order."""
+    show: Literal["plan", "choices", "routines"] = "plan"
+    """plan: what was decided and what it takes. choices: also how every op is cut, as a plan can say it. routines: also
+    every op that each rank runs, in order."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write the plan to this file; simulate and run read it."""
 
@@ -78,12 +79,15 @@ def act(options: Options, screen: Screen) -> Outcome:
     if found.runners_up:
         body += ["", runners_up_table(found.runners_up, found.simulation)]
     document = dict(planned_document(found))
-    if options.show == "routines":
-        from trainyard.job.lower.lower import lower
-        from trainyard.report.routines import routines_text
+    if options.show != "plan":
+        from trainyard.job.lower.lower import all_choices, lower
+        from trainyard.report.routines import choices_text, routines_text
 
         program = found.task.program(found.plan.rows_per_microbatch)
-        text = routines_text(lower(program, found.plan, found.task.optimizer))
-        document |= {"routines": text}
+        if options.show == "choices":
+            text = choices_text(all_choices(program, found.plan))
+        else:
+            text = routines_text(lower(program, found.plan, found.task.optimizer))
+        document |= {options.show: text}
         body += ["", text]
     return Outcome(document, body, does_not_fit(found.plan, found.simulation))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from torch import fx
 
 from trainyard.program.nodes import op_name
-from trainyard.program.patterns import BACKWARD, is_like, is_op_like
+from trainyard.program.patterns import BACKWARD, is_like, is_op_like, kind_of
 from trainyard.reading import shown
 
 __all__ = ["AddressError", "Addresses", "Numbering", "address", "give_addresses"]
@@ -142,7 +142,7 @@ class Addresses:
         """Some addresses that are nearly the one given, as patterns, of which there are few."""
         kinds = dict.fromkeys(_in_like_modules(node) for node in self.nodes.values())
         module, colon, op = name.rpartition(":")
-        asked = f"{_kind(module)}{colon}{op}"
+        asked = f"{kind_of(module)}{colon}{op}"
         close = difflib.get_close_matches(asked[:200], kinds, cutoff=0.5) or list(kinds)[:3]
         return f"; there are {', '.join(close)}" if close else ""
 
@@ -152,11 +152,6 @@ def _grouped(nodes: Collection[fx.Node], pattern_of: Callable[[fx.Node], str]) -
     for node in nodes:
         found.setdefault(pattern_of(node), []).append(node)
     return found
-
-
-def _kind(module: str) -> str:
-    """A path with a pattern in place of its numbers: modules that repeat are of one kind."""
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
 def _op(node: fx.Node) -> str:
@@ -173,10 +168,10 @@ def _anywhere(node: fx.Node) -> str:
 
 def _in_modules_like(node: fx.Node) -> str:
     """All ops of one pass in the modules of one kind."""
-    return f"{_kind(address(node).rpartition(':')[0])}:{_any_op(node)}"
+    return f"{kind_of(address(node).rpartition(':')[0])}:{_any_op(node)}"
 
 
 def _in_like_modules(node: fx.Node) -> str:
     """One op of all modules of one kind."""
     module, _, op = address(node).rpartition(":")
-    return f"{_kind(module)}:{op}"
+    return f"{kind_of(module)}:{op}"

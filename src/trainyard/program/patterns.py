@@ -7,15 +7,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-__all__ = ["BACKWARD", "in_words", "is_like", "is_op_like"]
+__all__ = ["BACKWARD", "PatternError", "in_words", "is_like", "is_op_like", "kind_of", "shortened", "spread"]
+
+_Named = TypeVar("_Named", bound=Hashable)
+_Said = TypeVar("_Said")
 
 BACKWARD = "backward."
 """Stands before the names of ops of the backward pass."""
 
 _ALL_FORWARD = "**:*"
+
+
+class PatternError(ValueError):
+    """Two patterns that say different things of one tensor or op; the message names both."""
+
+
+def spread(
+    said: Mapping[str, Mapping[str, _Said]], find: Callable[[str], Iterable[_Named]]
+) -> dict[_Named, dict[str, _Said]]:
+    """What is said of each that is named. What is said of it by its own name comes before what patterns say.
+
+    Parameters
+    ----------
+    said : by name or pattern, then by mesh axis or another key.
+    find : what a name or pattern stands for.
+
+    Raises
+    ------
+    PatternError
+        If two patterns say different things.
+    """
+    found: dict[_Named, dict[str, _Said]] = {}
+    origin: dict[tuple[_Named, str], str] = {}
+    for pattern in sorted(said, key=lambda name: "*" in name):
+        for name in find(pattern):
+            own = found.setdefault(name, {})
+            for key, value in said[pattern].items():
+                first = origin.setdefault((name, key), pattern)
+                if own.setdefault(key, value) != value and "*" in first:
+                    where = f" on axis {key!r}" if key else ""
+                    raise PatternError(
+                        f"{name} is to be {own[key]}{where} as {first} has it, and {value} as {pattern} has it; leave "
+                        f"one of them out, or say it of {name} by its name"
+                    )
+    return found
 
 
 def in_words(patterns: Collection[str], most: int) -> str:
@@ -25,6 +63,24 @@ def in_words(patterns: Collection[str], most: int) -> str:
     first = sorted(patterns)[:most]
     more = f" and {len(patterns) - len(first)} more" if len(patterns) > len(first) else ""
     return ", ".join(first) + more
+
+
+def kind_of(path: str) -> str:
+    """A path with ``*`` in place of its numbers: modules that repeat are of one kind."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def shortened(said: Mapping[str, _Said], paths: Collection[str]) -> dict[str, _Said]:
+    """What is said of some of the paths, by patterns where it is said of all paths that are like them.
+
+    Examples
+    --------
+    >>> shortened({"blocks.0.up": 1, "blocks.1.up": 1, "head": 2}, ["blocks.0.up", "blocks.1.up", "head", "norm"])
+    {'blocks.*.up': 1, 'head': 2}
+    """
+    by_kind = {kind_of(path): value for path, value in said.items()}
+    whole = {k for k, value in by_kind.items() if all(said.get(p) == value for p in paths if is_like(k, p))}
+    return {kind_of(path) if kind_of(path) in whole else path: value for path, value in said.items()}
 
 
 def is_like(pattern: str, path: str) -> bool:

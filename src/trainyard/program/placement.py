@@ -73,6 +73,45 @@ def parse_placement(text: str) -> Placement:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OpChoice:
+    """How one op runs along a mesh axis: ``S1 S0 -> P``, a product whose ranks hold terms of the result.
+
+    Attributes
+    ----------
+    operands, results : placements of its tensor arguments and of its results, in their order.
+    moved_to : the placement to which its one result is brought at once, for all that use it: ``S1 S0 -> P -> R``. Without
+        it, whatever uses the result brings it to where it needs it.
+    """
+
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    moved_to: Placement | None = None
+
+    def __str__(self) -> str:
+        sides = [self.operands, self.results, *(() if self.moved_to is None else ((self.moved_to,),))]
+        return " -> ".join(" ".join(map(str, side)) for side in sides).strip()
+
+
+def parse_op_choice(text: str) -> OpChoice:
+    """Read ``S0 R -> S0``: the placements of the operands, then of the results, then that to which the result is moved.
+
+    Raises
+    ------
+    ValueError
+        On any other text.
+    """
+    sides = [tuple(map(parse_placement, side.split())) for side in text.split("->")]
+    moved_to = sides[2] if len(sides) == 3 else ()
+    if len(sides) not in (2, 3) or len(moved_to) != len(sides) - 2 or (moved_to and len(sides[1]) != 1):
+        raise ValueError(
+            f"{shown(text)} is no choice of an op; write the placements of its operands, an arrow, and those of its "
+            "results, such as S1 S0 -> P; where there is one result, a second arrow and the placement to which it is "
+            "moved may follow, such as S1 S0 -> P -> R"
+        )
+    return OpChoice(sides[0], sides[1], *moved_to)
+
+
 def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) -> tuple[int, ...]:
     """Shape of one rank's part.
 

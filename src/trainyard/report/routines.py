@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,19 @@ from trainyard.job.lower.signatures import RankContext, rank_context, signature
 from trainyard.job.plan import microbatches_text
 from trainyard.program.addresses import address
 from trainyard.program.nodes import op_name
+from trainyard.program.placement import OpChoice
 from trainyard.program.program import tensors_of
 
 _CALLS_PER_LINE = 8
+
+
+def choices_text(choices: Mapping[str, Mapping[str, OpChoice]]) -> str:
+    """How ops run, by address and axis, as the text form of a plan says it."""
+    lines = [
+        f"  {address}: {{{', '.join(f'{axis}: {choice}' for axis, choice in chosen.items())}}}"
+        for address, chosen in choices.items()
+    ]
+    return "\n".join(("choices:", *lines)) if lines else "choices: {}"
 
 
 def routines_text(lowered: Lowered) -> str:

@@ -52,21 +52,13 @@ def test_an_op_of_several_results_does_not_lie_in_one_way(planned: tuple[Task, P
 @pytest.mark.parametrize(
     ("part", "wrong", "why"),
     [
+        ("rows: [data]", "rows: [data, data]", "rows are divided over data, data; name each axis once"),
         (
-            "  rows:\n  - data\n",
-            "  rows: [data, data]\n",
-            "rows are divided over data, data; name each axis once",
-        ),
-        (
-            "    - data\n",
-            "    - data\n    - data\n",
+            "summed_over: [data]",
+            "summed_over: [data, data]",
             "gradients are summed over data, data; name each axis once",
         ),
-        (
-            "    data: 2\n",
-            "    data: 2\n    microbatch: 1\n",
-            "pipeline and microbatch are not axes of a stage's mesh",
-        ),
+        ("{data: 2}", "{data: 2, microbatch: 1}", "pipeline and microbatch are not axes of a stage's mesh"),
     ],
 )
 def test_axes_that_are_none_of_their_own(planned: tuple[Task, Plan], part: str, wrong: str, why: str) -> None:

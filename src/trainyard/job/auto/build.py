@@ -17,6 +17,7 @@ from trainyard.job.strategies.parallel.megatron import tensor_placements
 from trainyard.job.strategies.parallel.sequence_parallel import sequence_parallel
 from trainyard.job.transformer import attention_core, expert_weights, tensor_parallel_regions
 from trainyard.program.blocks import blocks
+from trainyard.program.patterns import shortened
 from trainyard.program.program import Program
 
 
@@ -92,10 +93,12 @@ def _on_mesh(
 
 def _placed(setting: Setting, plan: Plan, sharding: Sharding) -> Plan:
     program = setting.task.program(plan.rows_per_microbatch)
+    paths = [i.path for i in program.inputs]
     if sharding.tensor > 1:
-        plan = plan.with_placements(TENSOR, tensor_placements(program, sharding.tensor)[0])
+        cut = tensor_placements(program, sharding.tensor)[0]
+        plan = plan.with_placements(TENSOR, shortened(cut, paths))
     if sharding.expert:
-        plan = plan.with_placements(DATA, expert_weights(program, sharding.data))
+        plan = plan.with_placements(DATA, shortened(expert_weights(program, sharding.data), paths))
     return sequence_parallel()(setting, plan) if sharding.sequence else plan
 
 

@@ -12,6 +12,7 @@ from trainyard.job.plan import Plan
 from trainyard.job.remesh import DATA, TENSOR
 from trainyard.job.setting import Setting, apply, first_plan
 from trainyard.job.tables import OpTable
+from trainyard.program.patterns import is_like
 from trainyard.program.program import tensor_of
 
 # What captures and lowers, in ops of whole programs, as for our own plans: a search must repeat.
@@ -67,7 +68,7 @@ def _state_fits(setting: Setting, plan: Plan) -> bool:
     program = setting.task.program(plan.rows_per_microbatch)
     num_parts = plan.mesh.size(TENSOR) * plan.pipeline
     placed = plan.placed_along(DATA)
-    if any(i.path in placed for i in program.params):  # experts, say
+    if any(is_like(name, i.path) for name in placed for i in program.params):  # experts, say
         num_parts *= plan.mesh.size(DATA)
     trained = sum(tensor_of(program.nodes[i.node]).numel() for i in program.params if i.trainable)
     divided, num_ranks = plan.state.divided, plan.mesh.size(*plan.state.summed_over)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import fx
 
 from trainyard.job.lower.shard import shard
 from trainyard.job.plan import Plan, PlanError, Stage
-from trainyard.program.placement import PARTIAL, REPLICATE, Partial, Placement, Shard
+from trainyard.program.addresses import AddressError
+from trainyard.program.choices import ChoiceError, named_in
+from trainyard.program.placement import PARTIAL, REPLICATE, OpChoice, Partial, Placement, Shard
 from trainyard.program.program import Output, Program, output_args
-from trainyard.program.propagate import Axis
+from trainyard.program.propagate import Assignment, Axis
 
 Placements = Mapping[str, Mapping[str, Placement]]
 """By mesh axis, and by path of an input or address of an op."""
@@ -26,11 +28,14 @@ class StageMesh:
     axes : those of more than one rank, in the order in which they cut.
     wanted : placements that are not left to propagation. Those of other stages' nodes do not matter.
     summed_over : names of the axes along which ranks keep terms of gradients.
+    choices : how ops run, by axis, and by address or pattern; those of other stages' ops do not matter. Where there are
+        any, or are to be told, each stage is sharded by itself.
     """
 
     axes: tuple[Axis, ...]
     wanted: Placements
     summed_over: tuple[str, ...]
+    choices: Mapping[str, Mapping[str, OpChoice]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +44,13 @@ class ShardedStage:
 
     Attributes
     ----------
-    outputs : by axis, the placement in which each output comes out, in the order of ``program.outputs``.
+    outputs : of each output, in the order of ``program.outputs``, its placement along every axis.
+    assignments : what was decided along each axis; of equal stages, that of the first.
     """
 
     program: Program
     outputs: tuple[Mapping[str, Placement], ...]
+    assignments: Mapping[str, Assignment]
 
 
 def meshes_of(program: Program, plan: Plan) -> list[StageMesh]:
@@ -67,7 +74,8 @@ def _mesh_of(program: Program, plan: Plan, stage: Stage) -> StageMesh:
         wanted[name] = {**divided, **plan.placed_along(name)}
         _check_placements(program, name, wanted[name])
     axes = tuple(Axis(name, size) for name, size in stage.mesh.sizes if size > 1)
-    return StageMesh(axes, wanted, plan.state.summed_over)
+    choices = {axis.name: plan.chosen_along(axis.name) for axis in axes} if plan.choices else None
+    return StageMesh(axes, wanted, plan.state.summed_over, choices)
 
 
 def shard_whole(program: Program, plan: Plan) -> Program:
@@ -85,24 +93,58 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
     Raises
     ------
     PlanError
-        If a placement does not divide a tensor.
+        If a placement does not divide a tensor, or an op cannot run as the plan says.
     """
+    assignments: dict[str, Assignment] = {}
     outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
     own = placed(program)
     for axis in mesh.axes:
         wanted = {name: p for name, p in mesh.wanted[axis.name].items() if name in own}
         wanted |= (arriving or {}).get(axis.name, {})
         whole = PARTIAL if axis.name in mesh.summed_over else REPLICATE
+        choices = named_in(program, (mesh.choices or {}).get(axis.name, {}))
         try:
             # A stage may add to the gradient of a parameter of which it has not the value.
             grads = _of_gradients(program, {**mesh.wanted[axis.name], **wanted}, whole)
-            sharded = shard(program, axis, {**grads, **wanted})
+            sharded = shard(program, axis, {**grads, **wanted}, choices)
+        except ChoiceError as error:
+            raise PlanError(f"choices on axis {axis.name!r}: {error}") from error
         except ValueError as error:
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
-        program = sharded.program
+        program, assignments[axis.name] = sharded.program, sharded.assignment
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement
-    return ShardedStage(program, tuple(outputs))
+    return ShardedStage(program, tuple(outputs), assignments)
+
+
+def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:
+    """How every op of some stages runs, by address and axis."""
+    found: dict[str, dict[str, OpChoice]] = {}
+    for stage in stages:
+        for axis, assignment in stage.assignments.items():
+            for name, choice in assignment.decided().items():
+                found.setdefault(name, {})[axis] = choice
+    return found
+
+
+def check_choices(plan: Plan, stages: Sequence[ShardedStage]) -> None:
+    """Refuse choices of ops that no stage has.
+
+    Raises
+    ------
+    PlanError
+        If there is one.
+    """
+    if not plan.choices:
+        return
+    for axis in dict.fromkeys(axis for stage in stages for axis in stage.assignments):
+        programs = [stage.assignments[axis].program for stage in stages if axis in stage.assignments]
+        for name in plan.chosen_along(axis):
+            if not any(named_in(program, {name: None}) for program in programs):
+                try:
+                    programs[0].addresses.find(name)
+                except AddressError as error:
+                    raise PlanError(f"choices on axis {axis!r}: {error}") from error
 
 
 def placed(program: Program) -> dict[str, int]:

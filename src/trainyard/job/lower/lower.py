@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import fx
 
 from trainyard.job.lower.asynchronous import check_asynchronous
-from trainyard.job.lower.axes import ShardedStage, StageMesh, leaving, meshes_of, shard_stage
+from trainyard.job.lower.axes import (
+    ShardedStage,
+    StageMesh,
+    check_choices,
+    decided_choices,
+    leaving,
+    meshes_of,
+    shard_stage,
+)
 from trainyard.job.lower.buckets import Bucket, Param, make_buckets, make_frozen_buckets
 from trainyard.job.lower.calls import Call, StageUpdate, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut, param_stages, stage_programs
@@ -23,7 +31,7 @@ from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
 from trainyard.job.schedule import Kind, Schedule
 from trainyard.program import spmd
-from trainyard.program.placement import REPLICATE, Placement, local_shape
+from trainyard.program.placement import REPLICATE, OpChoice, Placement, local_shape
 from trainyard.program.program import Input, Program, output_args, tensor_of
 
 
@@ -146,6 +154,7 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
     meshes = meshes_of(program, named)
     parts = cut(program, named.stage_starts)
     sharded = shard_stages(stage_programs(program, parts, len(plan.stages)), meshes)
+    check_choices(plan, sharded)
     params = _params(program, meshes[0], param_stages(program, parts))
     stages = tuple(_stage(s.program, named, i, params) for i, s in enumerate(sharded))
     _check_accumulated(stages)
@@ -163,6 +172,20 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         None if program.totals is None else _totals(program.totals, meshes[0]),
         optimizer,
     )
+
+
+def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
+    """How every op runs, by address and axis: what the plan says, and what was completed. A plan can say all of it.
+
+    Raises
+    ------
+    PlanError
+        If the program cannot be cut so.
+    """
+    named = resolve(program, plan)
+    meshes = [replace(mesh, choices=mesh.choices or {}) for mesh in meshes_of(program, named)]
+    parts = cut(program, named.stage_starts)
+    return decided_choices(shard_stages(stage_programs(program, parts, len(plan.stages)), meshes))
 
 
 def _totals(program: Program, mesh: StageMesh) -> Segment:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from torch import fx
 
 from trainyard.job.plan import Plan, PlanError
 from trainyard.program.addresses import AddressError
-from trainyard.program.patterns import is_like
+from trainyard.program.patterns import PatternError, is_like, spread
 from trainyard.program.program import Program
 from trainyard.reading import shown
-
-_Said = TypeVar("_Said")
 
 
 def resolve(program: Program, plan: Plan) -> Plan:
@@ -31,39 +27,17 @@ def resolve(program: Program, plan: Plan) -> Plan:
     def tensors(name: str) -> list[str]:
         return [_forward_op(program, node, "recomputes").name for node in _ops(program, name, "tensors")]
 
-    fates = _spread({name: {"": fate} for name, fate in plan.tensors.items()}, tensors, "tensors")
+    try:
+        fates = spread({name: {"": fate} for name, fate in plan.tensors.items()}, tensors)
+        placements = spread(plan.placements, lambda name: _tensors(program, name))
+    except PatternError as error:
+        raise PlanError(f"the plan for {program.name} says two things: {error}") from error
     return replace(
         plan,
         tensors={name: fate[""] for name, fate in fates.items()},
         stages=tuple(replace(s, start=_start(program, s.start) if s.start else "") for s in plan.stages),
-        placements=_spread(plan.placements, lambda name: _tensors(program, name), "placements"),
+        placements=placements,
     )
-
-
-def _spread(
-    said: Mapping[str, Mapping[str, _Said]], find: Callable[[str], Iterable[str]], part: str
-) -> dict[str, dict[str, _Said]]:
-    """What is said of each that is named; what is said of it by its own name comes before all patterns.
-
-    Raises
-    ------
-    PlanError
-        If two patterns say different things.
-    """
-    found: dict[str, dict[str, _Said]] = {}
-    origin: dict[tuple[str, str], str] = {}
-    for pattern in sorted(said, key=lambda name: "*" in name):
-        for name in find(pattern):
-            own = found.setdefault(name, {})
-            for key, value in said[pattern].items():
-                first = origin.setdefault((name, key), pattern)
-                if own.setdefault(key, value) != value and "*" in first:
-                    where = f" on axis {key!r}" if key else ""
-                    raise PlanError(
-                        f"{part} of the plan: {name} is to be {own[key]} as {first} has it, and {value} as {pattern} has "
-                        f"it{where}; leave one of them out, or say it of {name} by its name"
-                    )
-    return found
 
 
 def _start(program: Program, name: str) -> str:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,9 +19,18 @@ from trainyard.program import spmd
 from trainyard.program.addresses import give_addresses
 from trainyard.program.algebra.local import Offset, local_call
 from trainyard.program.algebra.rules import args_of, tensor_args
+from trainyard.program.choices import written_out
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
-from trainyard.program.placement import REPLICATE, Partial, Placement, Replicate, Shard, local_shape
+from trainyard.program.placement import (
+    REPLICATE,
+    OpChoice,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    local_shape,
+)
 from trainyard.program.program import Output, Program, output_args, tensors_of
 from trainyard.program.propagate import Assignment, Axis, propagate
 
@@ -33,31 +43,44 @@ class Sharded:
     ----------
     program : what every rank of the axis runs; shapes are a rank's own.
     outputs : placement in which every output comes out, in the order of ``program.outputs``.
+    assignment : what was decided of the whole program.
     """
 
     program: Program
     outputs: tuple[Placement, ...]
+    assignment: Assignment
 
 
-def shard(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Sharded:
+def shard(
+    program: Program,
+    axis: Axis,
+    wanted: Mapping[str, Placement],
+    choices: Mapping[str, OpChoice] = MappingProxyType({}),
+) -> Sharded:
     """Cut a program over the ranks of one axis.
 
     Parameters
     ----------
     program : the whole.
     axis : its ranks.
-    wanted : placements that the plan names (see ``propagate``).
+    wanted, choices : placements and choices that the plan names (see ``propagate``).
     """
-    whole, assignment = complete(program, axis, wanted)
+    whole, assignment = complete(program, axis, wanted, choices)
     return emit(whole, assignment, wanted)
 
 
-def complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
+def complete(
+    program: Program,
+    axis: Axis,
+    wanted: Mapping[str, Placement],
+    choices: Mapping[str, OpChoice] = MappingProxyType({}),
+) -> tuple[Program, Assignment]:
     """Decide how every op runs; the program comes back with those ops written out that are cut apart."""
-    assignment = propagate(program, axis, wanted)
+    program = written_out(program, choices)
+    assignment = propagate(program, axis, wanted, choices)
     while assignment.expand:
         program = expand(program, assignment.expand)
-        assignment = propagate(program, axis, wanted)
+        assignment = propagate(program, axis, wanted, choices)
     return program, assignment
 
 
@@ -88,7 +111,7 @@ class _Emitter:
         self.graph.output(tuple(results))
         give_addresses(self.graph)
         local = replace(self.program, graph=self.graph)
-        return Sharded(local, placements)
+        return Sharded(local, placements, self.assignment)
 
     def _placeholder(self, node: fx.Node) -> None:
         (placement,) = self.assignment.made[node]

@@ -134,7 +134,7 @@ class RankContext:
     ----------
     buckets : of the pipeline rank, by name.
     library : that moves messages. Gloo copies what it reduces and scatters, and what it gathers.
-    is_first, is_last : whether it is the first or the last microbatch of the action.
+    is_first, is_last : whether the microbatch is the first or the last for its stage and kind of action.
     """
 
     plan: Plan

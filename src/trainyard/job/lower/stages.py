@@ -1,6 +1,6 @@
 """Sharding a program that is cut: each stage over its own axes, in the placements in which values come to it.
 
-A value leaves a stage as it is found there after the last op, and who takes it moves it if need be.
+A value leaves a stage in the placement that it has there after the last op; the stage that takes it reshards it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Border = dict[str, dict[str, Placement]]
 def shard_stages(programs: Sequence[Program], meshes: Sequence[StageMesh]) -> list[ShardedStage]:
     """Cut the program of every stage over the axes of its mesh; of stages that are equal, only the first.
 
-    What arrives then has the name of the node that leaves, and no longer that of the op.
+    Afterwards each input of a stage is named after the node that sends it.
     """
     if len(programs) == 1 or not any(mesh.axes for mesh in meshes):
         return _joined([shard_stage(*stage) for stage in zip(programs, meshes, strict=True)])
@@ -68,7 +68,7 @@ class _Stage:
                     border[axis_name][output.path] = placements.get(axis_name, REPLICATE)
 
     def _arriving(self, axis: Axis, border: Mapping[str, Placement]) -> dict[str, Placement]:
-        """How values come. Of gradients it is guessed at first: mostly they lie as values of their shape, or as rows."""
+        """How values come. Of gradients it is guessed at first: as a value of the same shape, else divided by rows."""
         shapes = {i.path: self._shape(i.node) for i in self.program.inputs if i.kind == "value"}
         like = {shape: border[name] for name, shape in shapes.items() if name in border}
         batch = [self.mesh.wanted[axis.name].get(i.path) for i in self.program.inputs if i.kind == "batch"]
@@ -129,6 +129,8 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         tuple((o.kind, *grad(o.path)) if o.kind == "grad" else o.kind for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
         (mesh.axes, mesh.summed_over),
+        # A choice may be of what sharding makes, which has no number here.
+        None if mesh.choices is None else next(iter(program.addresses.nodes), ""),
     )
 
 

@@ -42,10 +42,10 @@ class State:
 
     Attributes
     ----------
-    summed_over : axes over which each rank keeps terms of a gradient, which are summed in buckets: at the end of the
-        step, or with every microbatch where gradients are divided. Over the other axes a gradient is summed within
-        the backward pass.
-    optimizer, gradients, parameters : axes over which optimizer state, gradients and parameters are divided.
+    summed_over : axes over which gradients are summed in buckets: at the end of the step, or with every microbatch
+        where gradients are divided. Over other axes a gradient is summed within the backward pass.
+    optimizer, gradients, parameters : axes over which optimizer state, gradients and parameters are divided: none, or
+        all of ``summed_over``.
     """
 
     summed_over: Axes = ()

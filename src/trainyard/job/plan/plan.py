@@ -25,7 +25,7 @@ from trainyard.job.plan.parts import Axes, Stage, State, Traffic, require_axes
 from trainyard.job.schedule import Schedule
 from trainyard.job.schedules import explain_versions, is_one_step, make_schedule
 from trainyard.program.patterns import in_words
-from trainyard.program.placement import Placement
+from trainyard.program.placement import OpChoice, Placement
 from trainyard.reading import listed
 from trainyard.reading.limits import MOST_ROWS
 
@@ -53,16 +53,20 @@ class Plan:
     ----------
     model : name of the captured model. Of one in a Python file it says where that was, and does not run it: see
         `model_for`.
-    fingerprint : of the program of one microbatch, all of its rows together.
+    fingerprint : of the program of one microbatch, before it is divided over ranks.
     cluster : name of the cluster that it was made for.
     place : that cluster, where its name does not say what it is: an edited preset, or one from a file. The text form then
         holds all of it.
     num_rows : rows of the batch in one step, which is one run of the schedule.
     schedule : actions per pipeline rank; it holds the numbers of stages and microbatches.
-    stages : in program order, each with the mesh of its ranks. Ranks are numbered pipeline rank by pipeline rank.
+    stages : in program order, each with the mesh of its ranks. Ranks are numbered by the lines of the
+        schedule: first all ranks of its first pipeline rank, then those of the second.
     placements : by the path of a parameter or input, by the address of an op (see `trainyard.program.addresses`), or by a
         pattern, then by mesh axis, what is not left to propagation. Gradients lie as their parameters do, and rows as
         the stages divide them.
+    choices : by the address of an op or by a pattern, then by mesh axis, how it runs, where that is not left to
+        propagation. An op that is cut apart is named by its parts (``:_log_softmax/sum``), and what an axis before has
+        made, such as a gathered copy, by its address in the text of the routines.
     tensors : by the address of a forward op or by a pattern, what becomes of its result until the backward pass needs
         it. What is not named is kept. What is computed again takes with it what sharding made of it (a gathered or
         summed copy).
@@ -84,6 +88,7 @@ class Plan:
     schedule: Schedule
     stages: tuple[Stage, ...] = (Stage(),)
     placements: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    choices: Mapping[str, Mapping[str, OpChoice]] = field(default_factory=dict)
     tensors: Mapping[str, Fate] = field(default_factory=dict)
     state: State = field(default_factory=State)
     traffic: Traffic = field(default_factory=Traffic)
@@ -106,6 +111,8 @@ class Plan:
         require_axes(axes, self.state.summed_over, "gradients are summed over")
         for name, wanted in self.placements.items():
             require_axes(axes, wanted, f"{name!r} is placed on")
+        for name, chosen in self.choices.items():
+            require_axes(axes, chosen, f"{name!r} has a choice on")
         num_parts = math.lcm(*(stage.num_parts for stage in self.stages))
         share = self.num_microbatches * num_parts
         require(
@@ -223,6 +230,10 @@ class Plan:
         """Placements along one axis."""
         return {name: wanted[axis] for name, wanted in self.placements.items() if axis in wanted}
 
+    def chosen_along(self, axis: str) -> dict[str, OpChoice]:
+        """Choices along one axis."""
+        return {name: chosen[axis] for name, chosen in self.choices.items() if axis in chosen}
+
     def with_placements(self, axis: str, wanted: Mapping[str, Placement]) -> Plan:
         """The plan in which these lie so along an axis, too."""
         more = {name: {**self.placements.get(name, {}), axis: p} for name, p in wanted.items()}
@@ -257,13 +268,16 @@ class Plan:
             parts.append(explain_versions(self.schedule))
         if self.statistics == "microbatch" or is_one_step(self.schedule):
             parts.append(_MEANING[self.statistics])
+        if self.choices:
+            along = listed(dict.fromkeys(axis for chosen in self.choices.values() for axis in chosen))
+            parts.append(f"The plan says how ops run along {along}: {in_words(self.choices, 3)}.")
         if self.recomputed:
             parts.append(f"Recomputed in the backward pass: {in_words(self.recomputed, 3)}.")
         return "\n".join((*parts, *self.reasons))
 
     def to_text(self) -> str:
         """YAML; ``parse_plan`` reads it back."""
-        return yaml.safe_dump(self._as_dict(), sort_keys=False, width=110)
+        return yaml.dump(self._as_dict(), Dumper=_Dumper, sort_keys=False, width=110)
 
     def _as_dict(self) -> dict[str, Any]:
         """What the text form holds; a part that says nothing special is left out."""
@@ -276,9 +290,12 @@ class Plan:
             "statistics": self.statistics,
             "schedule": _schedule_by_name(self.schedule) or self.schedule.to_text(),
             "stages": _stages_as_dicts(self.stages),
-            "placements": {n: {a: str(p) for a, p in w.items()} for n, w in self.placements.items()},
+            "placements": {n: _Line((a, str(p)) for a, p in w.items()) for n, w in self.placements.items()},
+            "choices": {
+                n: _Line((a, str(c)) for a, c in chosen.items()) for n, chosen in self.choices.items()
+            },
             "tensors": dict(self.tensors),
-            "state": self.state.to_dict(),
+            "state": {part: _Line(said) for part, said in self.state.to_dict().items()},
             "traffic": {"bucket_bytes": self.traffic.bucket_bytes} if self.traffic != Traffic() else {},
             "made_by": list(self.made_by),
             "reasons": list(self.reasons),
@@ -290,6 +307,19 @@ class Plan:
         path.write_text(self.to_text())
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes short things on one line."""
+
+
+class _Line(dict[str, Any]):
+    """What is written on one line."""
+
+
+_Dumper.add_representer(
+    _Line, lambda dumper, said: dumper.represent_mapping("tag:yaml.org,2002:map", said, True)
+)
+
+
 def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
     """A mesh and rows like those of the stage before are not said again."""
     found: list[dict[str, Any]] = []
@@ -298,7 +328,7 @@ def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
         said: dict[str, Any] = {"start": stage.start} if stage.start else {}
         if (stage.mesh, stage.rows) != (before.mesh, before.rows):
             said |= {"mesh": dict(stage.mesh.sizes), "rows": list(stage.rows)}
-        found.append(said)
+        found.append(_Line(said))
         before = stage
     return found
 

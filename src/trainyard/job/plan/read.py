@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.hardware.errors import HardwareError
 from trainyard.hardware.parse import cluster_from_dict
@@ -15,12 +16,13 @@ from trainyard.job.plan.parts import Stage, State, Traffic
 from trainyard.job.plan.plan import NEEDED, Plan
 from trainyard.job.schedule import Schedule, ScheduleError, parse_schedule
 from trainyard.job.schedules import check, make_schedule
-from trainyard.program.placement import Placement, parse_placement
+from trainyard.program.placement import parse_op_choice, parse_placement
 from trainyard.reading import ReadingError, Section, parse_yaml, raised_as, read_text, shown
 from trainyard.reading.limits import MOST_ROWS
 from trainyard.user_file import is_file
 
 _MOST_BUCKET_BYTES = 2**50
+_Said = TypeVar("_Said")
 
 
 def parse_plan(text: str, source: str | Path = "the plan") -> Plan:
@@ -142,15 +144,17 @@ def _read_stages(given: Section) -> tuple[Stage, ...]:
     return tuple(found)
 
 
-def _read_placements(given: Section, name: str) -> dict[str, dict[str, Placement]]:
-    found: dict[str, dict[str, Placement]] = {}
+def _by_address_and_axis(
+    given: Section, name: str, parse: Callable[[str], _Said]
+) -> dict[str, dict[str, _Said]]:
+    found: dict[str, dict[str, _Said]] = {}
     placed = given.section(name)
     for address in placed:
         wanted = placed.section(address)
         found[address] = {}
         for axis in wanted:
             try:
-                found[address][axis] = parse_placement(wanted.text(axis))
+                found[address][axis] = parse(wanted.text(axis))
             except ReadingError:
                 raise
             except ValueError as error:
@@ -182,7 +186,8 @@ def _read_traffic(given: Section, name: str) -> Traffic:
 
 _FORM = "`trainyard plan --save` writes the form"
 _OPTIONAL: dict[str, Callable[[Section, str], Any]] = {
-    "placements": _read_placements,
+    "placements": partial(_by_address_and_axis, parse=parse_placement),
+    "choices": partial(_by_address_and_axis, parse=parse_op_choice),
     "tensors": _read_tensors,
     "state": _read_state,
     "traffic": _read_traffic,

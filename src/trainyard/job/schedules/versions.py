@@ -8,7 +8,7 @@ PipeDream, SOSP 2019, section 3.3). All of this is for schedules that `check` ac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from itertools import groupby
 from typing import NamedTuple
 
 from trainyard.job.schedule import Action, Schedule
@@ -19,11 +19,11 @@ class WeightUse(NamedTuple):
 
     Attributes
     ----------
-    version : with which it computes, from 0; an update makes the next one of it.
-    is_last : whether no later action of the rank uses that version: it is let go of after a backward pass, and an
-        update is made in its place.
-    num_own, num_applied : microbatches whose gradients are added up until the stage is updated with them, on this rank
-        and on all of its ranks together. Of a forward pass they mean nothing.
+    version : of the weights that it reads, from 0; an update reads one and makes the next.
+    is_last : whether no later action of this pipeline rank reads that version. Then a backward pass lets go of it, and
+        an update overwrites it.
+    num_own, num_applied : microbatches whose gradients the update applies that comes next, of this pipeline rank and of
+        all that run the stage. Of a forward pass they mean nothing.
     """
 
     version: int
@@ -92,7 +92,7 @@ def num_versions(schedule: Schedule, rank: int, stage: int) -> int:
 
 
 def staleness(schedule: Schedule, stage: int) -> int:
-    """Most updates that come between the weights of which a stage's gradients are and those that they are applied to."""
+    """Most updates of a stage between the forward pass of a microbatch and the update that applies its gradient."""
     most = 0
     for actions, uses in zip(schedule.actions, weight_uses(schedule), strict=True):
         num_done = 0
@@ -112,23 +112,23 @@ def is_one_step(schedule: Schedule) -> bool:
 
 def explain_versions(schedule: Schedule) -> str:
     """What training under a schedule with updates means, in sentences."""
-    stages = range(schedule.num_stages)
-    counts = [schedule.actions[schedule.ranks_of(s)[0]].count(Action("U", s)) for s in stages]
-    ages = [staleness(schedule, s) for s in stages]
-    every = len(set(counts)) == 1
-    updates = (
-        f"{counts[0]} updates of every stage" if every else f"{_listed(counts)} updates of {_names(stages)}"
-    )
-    return (
-        f"A step is a period of {updates}, each by the mean loss of the microbatches since the last one.\n"
-        f"Weights of {_names(stages)} are up to {_listed(ages)} updates old when gradients are applied; each microbatch "
-        "uses one version in both passes."
-    )
+    said = [
+        "A step is a period of several updates, each by the mean gradient of the microbatches since the one before. A "
+        "microbatch uses the same version of the weights in both passes."
+    ]
+    kinds = [_updates_of(schedule, stage) for stage in range(schedule.num_stages)]
+    for kind, alike in groupby(range(schedule.num_stages), key=kinds.__getitem__):
+        first, *others = alike
+        said.append(f"Stages {first} to {others[-1]}: {kind}." if others else f"Stage {first}: {kind}.")
+    return "\n".join(said)
 
 
-def _names(stages: range) -> str:
-    return "stage 0" if len(stages) == 1 else f"stages {_listed(stages)}"
+def _updates_of(schedule: Schedule, stage: int) -> str:
+    count = schedule.actions[schedule.ranks_of(stage)[0]].count(Action("U", stage))
+    age = staleness(schedule, stage)
+    of = f"weights up to {_counted(age)} old" if age else "the newest weights"
+    return f"{_counted(count)}, by gradients of {of}"
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _counted(count: int) -> str:
+    return "1 update" if count == 1 else f"{count} updates"

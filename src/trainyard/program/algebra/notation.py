@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from trainyard.program.placement import (
     PARTIAL,
     REPLICATE,
+    OpChoice,
     Partial,
     Placement,
     Reduction,
@@ -70,6 +71,11 @@ class Choice:
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
 
+    @property
+    def text(self) -> str:
+        """The placements, as a plan says them."""
+        return str(OpChoice(self.operands, self.results))
+
 
 @lru_cache(maxsize=2**16)
 def choices(axes: OpAxes, num_ranks: int, blocks: tuple[tuple[str, int], ...] = ()) -> tuple[Choice, ...]:
@@ -91,6 +97,15 @@ def choices(axes: OpAxes, num_ranks: int, blocks: tuple[tuple[str, int], ...] = 
         operands = tuple(PARTIAL if i in group else REPLICATE for i in range(len(axes.operands)))
         found.append(Choice(None, operands, (PARTIAL,) * len(axes.results)))
     return tuple(found)
+
+
+def options(
+    axes: OpAxes, operands: Sequence[Placement], results: Mapping[int, Placement], num_ranks: int
+) -> tuple[Choice, ...]:
+    """The choices of an op, blocked cuts among them where an operand, or what is wished of a result, has one."""
+    blocks = [b for dims, p in zip(axes.operands, operands, strict=False) for b in blocks_at(axes, dims, p)]
+    blocks += [b for i, p in results.items() for b in blocks_at(axes, axes.results[i], p)]
+    return choices(axes, num_ranks, tuple(blocks))
 
 
 def blocks_at(axes: OpAxes, dims: Dims, placement: Placement) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from trainyard.job.plan import Plan, PlanError
 from trainyard.job.remesh import DATA, degree_left, resized
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import expert_weights
+from trainyard.program.patterns import shortened
 
 
 def expert_parallel(*, degree: int | None = None) -> Strategy:
@@ -38,7 +39,7 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("moe-tiny")), parse_cluster("1x2xA100-80G"))
     >>> plan = apply((("expert_parallel", expert_parallel()),), setting)
-    >>> str(plan.placements["blocks.1.experts.up"]["data"])
+    >>> str(plan.placements["blocks.*.experts.up"]["data"])
     'S0'
     """
 
@@ -59,6 +60,9 @@ def expert_parallel(*, degree: int | None = None) -> Strategy:
                 "experts whose number is a multiple of the data-parallel ranks, such as moe-tiny on 2 or 4"
             )
         why = f"The weights of {len(experts)} expert layers' products are dealt out over {size} ranks."
-        return replace(plan.with_placements(DATA, experts), reasons=(*plan.reasons, why))
+        return replace(
+            plan.with_placements(DATA, shortened(experts, [i.path for i in program.inputs])),
+            reasons=(*plan.reasons, why),
+        )
 
     return strategy

@@ -22,6 +22,7 @@ from trainyard.job.plan import Plan, PlanError
 from trainyard.job.remesh import TENSOR, microbatch_program, with_mesh
 from trainyard.job.setting import Setting, Strategy
 from trainyard.job.transformer import logits, lookups, tensor_parallel_regions
+from trainyard.program.patterns import shortened
 from trainyard.program.placement import Placement, Shard
 from trainyard.program.program import Program, tensor_of
 
@@ -69,7 +70,7 @@ def megatron(
     >>> plan = plan(load_model("gpt-tiny", 8), "1x4xA100-80G", "megatron(tensor=2, pipeline=2)").plan
     >>> plan.mesh_text, plan.schedule.name
     ('2 pipeline x 2 tensor', 'one_f_one_b')
-    >>> str(plan.placements["blocks.0.attention.qkv.weight"]["tensor"])
+    >>> str(plan.placements["blocks.*.attention.qkv.weight"]["tensor"])
     'S0/3'
     """
 
@@ -98,7 +99,8 @@ def megatron(
 def _with_tensor_axis(plan: Plan, program: Program) -> Plan:
     """The plan with its parameters cut over its tensor axis."""
     cut, why = tensor_placements(program, plan.mesh.size(TENSOR))
-    return replace(plan.with_placements(TENSOR, cut), reasons=(*plan.reasons, *why))
+    plan = plan.with_placements(TENSOR, shortened(cut, [i.path for i in program.inputs]))
+    return replace(plan, reasons=(*plan.reasons, *why))
 
 
 def tensor_placements(program: Program, num_ranks: int) -> tuple[dict[str, Placement], tuple[str, ...]]:

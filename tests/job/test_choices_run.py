@@ -1,0 +1,163 @@
+"""A Llama block whose plan says how every op runs along every axis of a mesh of three, on four processes."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from one_block import MEGATRON, ROWS, drawn_choices, task
+from one_step import check_equal, own_part, plain, stepped
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.lower.axes import shard_whole
+from trainyard.job.lower.lower import all_choices, lower
+from trainyard.job.lower.verify import verify
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.data import by_path
+from trainyard.job.schedules import make_schedule
+from trainyard.job.simulate import simulate_plan
+from trainyard.program.placement import OpChoice, Placement, Shard, parse_op_choice
+from trainyard.report.routines import choices_text
+
+MESHES = {
+    "2 x 2 x 1": Mesh.of(data=2, tensor=2, context=1),
+    "2 x 1 x 2": Mesh.of(data=2, tensor=1, context=2),
+}
+SEQUENCE: dict[str, Placement] = {"tokens:embedding": Shard(1), "blocks.*:add*": Shard(1)}
+PLANS = [(mesh, kind) for mesh in MESHES for kind in ("completed", "drawn")]
+
+
+def open_plan(mesh: Mesh) -> Plan:
+    """Rows along ``data``, blocks cut as Megatron does along ``tensor``, and nothing said of ops."""
+    program = task().program(ROWS)
+    schedule, stage = make_schedule("one_f_one_b", 1, 1), Stage("", mesh, ("data",))
+    plan = Plan(
+        program.name, program.fingerprint, "4 ranks", ROWS, schedule, (stage,), state=State(("data",))
+    )
+    return plan.with_placements("tensor", MEGATRON)
+
+
+@cache
+def plan_of(mesh_text: str, kind: str) -> Plan:
+    """A plan with a choice for every op along every axis."""
+    mesh, program = MESHES[mesh_text], task().program(ROWS)
+    plan = open_plan(mesh)
+    if kind == "completed":
+        return replace(plan, choices=all_choices(program, plan.with_placements("context", SEQUENCE)))
+    return replace(plan, choices=_drawn(plan))
+
+
+def _drawn(plan: Plan) -> dict[str, dict[str, OpChoice]]:
+    """Along each axis for all ops that there are then: collectives of the axes before are among them."""
+    program, found = task().program(ROWS), dict[str, dict[str, OpChoice]]()
+    (stage,), sizes = plan.stages, plan.mesh.sizes
+    for i, (axis, size) in enumerate(sizes):
+        before = program
+        if i:
+            outer = replace(
+                plan, stages=(replace(stage, mesh=Mesh(sizes[:i])),), choices=found, placements={}
+            )
+            outer = replace(outer, placements=_along(plan, [name for name, _ in sizes[:i]]))
+            before = shard_whole(program, outer)
+        for name, choice in drawn_choices(before, size, seed=i).items():
+            found.setdefault(name, {})[axis] = choice
+    return found
+
+
+def _along(plan: Plan, axes: list[str]) -> dict[str, dict[str, Placement]]:
+    return {
+        name: {axis: p for axis, p in wanted.items() if axis in axes}
+        for name, wanted in plan.placements.items()
+    }
+
+
+@pytest.mark.parametrize(("mesh", "kind"), PLANS)
+def test_nothing_is_left_to_propagation(mesh: str, kind: str) -> None:
+    plan, program = plan_of(mesh, kind), task().program(ROWS)
+    decided, axes = all_choices(program, plan), [n for n, size in MESHES[mesh].sizes if size > 1]
+    assert decided == {
+        name: own
+        for name, said in plan.choices.items()
+        if (own := {a: c for a, c in said.items() if a in axes})
+    }
+    assert len(axes) == 2
+    assert all("data" in own for name, own in decided.items() if name in program.addresses.nodes)
+
+
+def test_the_choices_of_stages_are_told_together_and_given_back() -> None:
+    program, plan = task().program(ROWS), open_plan(MESHES["2 x 2 x 1"])
+    cut = (plan.stages[0], replace(plan.stages[0], start="blocks.0.norm_2:pow"))
+    plan = replace(plan, schedule=make_schedule("gpipe", 2, 1), stages=cut)
+    choices = all_choices(program, plan)
+    assert program.addresses.nodes.keys() - choices.keys() == {
+        name for name, node in program.addresses.nodes.items() if node.target is operator.getitem
+    }
+    again = replace(plan, choices=choices)
+    assert all_choices(program, again) == choices
+    verify(lower(program, again))
+    with pytest.raises(PlanError, match=r"choices on axis 'data': 'blocks.7:mul' is no op of the model"):
+        lower(
+            program, replace(plan, choices={**choices, "blocks.7:mul": {"data": parse_op_choice("R R -> R")}})
+        )
+
+
+@pytest.mark.parametrize(("mesh", "kind"), PLANS)
+def test_it_is_read_back_explained_verified_and_simulated(mesh: str, kind: str) -> None:
+    plan = plan_of(mesh, kind)
+    assert parse_plan(plan.to_text()) == plan
+    again = replace(plan, choices={}).to_text() + choices_text(plan.choices)
+    assert parse_plan(again) == plan
+    assert "The plan says how ops run along data" in plan.explain()
+    assert "Same loss as one device." in plan.explain()
+    lowered = lower(task().program(ROWS), plan)
+    verify(lowered)
+    assert simulate_plan(lowered, parse_cluster("1x4xA100-80G")).step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"blocks.0.up:mm": {"tensor": "S0 S0"}}, r"'S0 S0' is no choice of an op"),
+        ({"blocks.0.up:mm": {"width": "R R -> R"}}, r"'blocks.0.up:mm' has a choice on width; the mesh has data, tensor"),
+        ({"blocks.0.up:mm": {"tensor": "S0 S0 -> R"}}, r"axis 'tensor': blocks.0.up:mm cannot run as S0 S0 -> R on 2"),
+        ({"blocks.1.up:mm": {"data": "R R -> R"}}, r"choices on axis 'data': 'blocks.1.up:mm' is no op of the model"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(said: dict[str, dict[str, str]], why: str) -> None:
+    text = open_plan(MESHES["2 x 2 x 1"]).to_text() + yaml.safe_dump({"choices": said})
+    with pytest.raises(PlanError, match=why):
+        lower(task().program(ROWS), parse_plan(text))
+
+
+def _rank(rank: int, texts: list[str]) -> list[Any]:
+    """Loss, gradients and sent bytes of every plan."""
+    found = []
+    for plan in map(parse_plan, texts):
+        loss, grads, executor = stepped(task(), plan, rank)
+        wanted = {name: own_part(executor, name, grad) for name, grad in plain(task().model)[1].items()}
+        before = executor.groups.sent_bytes
+        executor.step(by_path(task().model.batch), 0)
+        sent = executor.groups.sent_bytes - before
+        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
+        found.append((loss, *numbers, sent))
+    return found
+
+
+@pytest.mark.slow
+def test_four_processes_compute_what_one_device_does() -> None:
+    plans, cluster = [plan_of(*names) for names in PLANS], parse_cluster("1x4xA100-80G")
+    predicted = [simulate_plan(lower(task().program(ROWS), plan), cluster).sent_bytes[0] for plan in plans]
+    loss, grads = plain(task().model)
+    for answers in run_ranks(4, _rank, [plan.to_text() for plan in plans]):
+        for expected, (own_loss, own, wanted, sent) in zip(predicted, answers, strict=True):
+            assert own.keys() == grads.keys()
+            as_tensors = [{n: torch.from_numpy(g) for n, g in each.items()} for each in (own, wanted)]
+            check_equal((own_loss, as_tensors[0]), (loss, as_tensors[1]))
+            # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
+            assert sent == pytest.approx(expected, rel=1e-3, abs=64)
