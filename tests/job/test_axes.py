@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -37,7 +37,21 @@ class Tied(nn.Module):
         self.w = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(torch.tanh(x @ self.w), 0.2) @ self.w
+        hidden: Tensor = F.dropout(torch.tanh(x @ self.w), 0.2)
+        return hidden @ self.w
+
+
+class SignedZeros(nn.Module):
+    """Layers that are equal but for the sign of a zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, zero in zip(self.layers, (0.0, 0.0, -0.0, 0.0), strict=True):
+            x = torch.tanh(layer(x)) + torch.atan(1 / torch.full_like(x, zero))
+        return x
 
 
 class ViewedEarly(nn.Module):
@@ -50,17 +64,24 @@ class ViewedEarly(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scale = self.scale.unsqueeze(0)
-        return self.b(torch.tanh(self.a(x)) * scale)
+        result: Tensor = self.b(torch.tanh(self.a(x)) * scale)
+        return result
 
 
-MODULES: dict[str, Callable[[], nn.Module]] = {"tied": Tied, "viewed early": ViewedEarly}
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "signed zeros": SignedZeros,
+    "tied": Tied,
+    "viewed early": ViewedEarly,
+}
 
 
-def plan_of(name: str, start: str, rows: tuple[Axes, Axes], cut: Mapping[str, Shard], summed: Axes) -> Plan:
-    """Two stages on one pair of ranks."""
+def plan_of(
+    name: str, starts: Sequence[str], rows: Sequence[Axes], cut: Mapping[str, Shard], summed: Axes
+) -> Plan:
+    """Stages on one pair of ranks."""
     program = task_of(name).program(ROWS // 2)
-    schedule = make_schedule("interleaved", 1, 2, 2)
-    plan = made_plan(program, ROWS, schedule, starts=(start,), placed={})
+    schedule = make_schedule("interleaved", 1, 2, len(rows))
+    plan = made_plan(program, ROWS, schedule, starts=starts)
     mesh = Mesh.of(a=2)
     stages = tuple(Stage(s.start, mesh, own) for s, own in zip(plan.stages, rows, strict=True))
     return replace(plan, stages=stages, state=State(summed)).with_placements("a", cut)
@@ -74,11 +95,14 @@ def task_of(name: str) -> Task:
 
 
 PLANS = {
-    "rows divided in the first stage": lambda: plan_of("viewed early", "b:t", (("a",), ()), {}, ("a",)),
-    "rows divided in the last stage": lambda: plan_of("viewed early", "b:t", ((), ("a",)), {}, ("a",)),
-    "cut, tied in two stages of a rank": lambda: plan_of("tied", ":mm.2", ((), ()), {"w": Shard(1)}, ()),
+    "rows divided in the first stage": lambda: plan_of("viewed early", ["b:t"], (("a",), ()), {}, ("a",)),
+    "rows divided in the last stage": lambda: plan_of("viewed early", ["b:t"], ((), ("a",)), {}, ("a",)),
+    "cut, tied in two stages of a rank": lambda: plan_of("tied", [":mm.2"], ((), ()), {"w": Shard(1)}, ()),
     "cut, with a gradient in a stage without its value": lambda: plan_of(
-        "viewed early", ":mul", ((), ()), {"scale": Shard(0)}, ()
+        "viewed early", [":mul"], ((), ()), {"scale": Shard(0)}, ()
+    ),
+    "equal but for the sign of a zero": lambda: plan_of(
+        "signed zeros", [f"layers.{i}:t" for i in (1, 2, 3)], (("a",),) * 4, {}, ("a",)
     ),
 }
 
@@ -88,11 +112,9 @@ def train(rank: int, texts: list[str]) -> list[Any]:
     found = []
     for plan in map(parse_plan, texts):
         task = task_of(plan.model)
-        values = dict(task.model.module.named_parameters())
         lowered = lower(task.program(plan.rows_per_microbatch), plan)
-        executor = Executor(
-            lowered, rank, lambda path, values=values: values[path].detach(), torch.device("cpu"), SEED
-        )
+        initial = {path: value.detach() for path, value in task.model.module.named_parameters()}
+        executor = Executor(lowered, rank, initial.__getitem__, torch.device("cpu"), SEED)
         result = executor.step(by_path(task.model.batch), 0)
         state = executor.state
         grads = state.local_tensors(dict(zip(state.buckets, state.gradients(state.buckets), strict=True)))
@@ -103,7 +125,7 @@ def train(rank: int, texts: list[str]) -> list[Any]:
 
 
 @cache
-def trained() -> dict[str, list[Any]]:
+def trained() -> dict[str, tuple[Any, ...]]:
     by_rank = run_ranks(2, train, [plan().to_text() for plan in PLANS.values()], timeout_s=60)
     return dict(zip(PLANS, zip(*by_rank, strict=True), strict=True))
 

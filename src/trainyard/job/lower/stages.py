@@ -102,7 +102,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         if isinstance(value, list | tuple):
             return tuple(map(plain, value))
         # True is not 1 and -0.0 not 0.0, though they are equal.
-        return type(value), repr(value) if isinstance(value, float) else value
+        return type(value), value.hex() if isinstance(value, float) else value
 
     def described(node: fx.Node) -> Hashable:
         args = [plain(a) for a in node.args]
