@@ -156,10 +156,11 @@ class Plan:
         PlanError
             If they have unlike ones.
         """
-        meshes = {stage.mesh for stage in self.stages}
+        meshes = dict.fromkeys(stage.mesh for stage in self.stages)
         require(
             len(meshes) == 1,
-            f"the stages lie on unlike meshes, {listed(map(str, meshes))}, where one mesh is asked for",
+            f"the stages lie on unlike meshes, {listed(str(dict(mesh.sizes)) for mesh in meshes)}; give all of them the "
+            "same axes and sizes",
         )
         return self.stages[0].mesh
 
@@ -250,8 +251,9 @@ class Plan:
     def explain(self) -> str:
         """The plan in sentences."""
         where = self.cluster if self.place is None else f"{self.cluster} as the plan describes it"
-        num_parts = self.stages[0].num_parts
-        own = f" ({self.rows_per_microbatch // num_parts} on each rank)" if num_parts > 1 else ""
+        shares = {self.rows_per_microbatch // stage.num_parts for stage in self.stages}
+        are_divided = shares != {self.rows_per_microbatch}
+        own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
             f"{self.model} on {self.num_ranks} ranks of {where}: {self.mesh_text}.",
             f"{self.num_rows} rows a step in {microbatches_text(self.num_microbatches)} of {self.rows_per_microbatch} "
