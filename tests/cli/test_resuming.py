@@ -15,9 +15,10 @@ from trainyard.cli.train import Options
 from trainyard.cli.training import train_config
 from trainyard.cli.training_options import DEFAULTS
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import single_device
+from trainyard.job.plan import Plan
 from trainyard.job.run.checkpoint.saved import path_of, read_run, write_run
 from trainyard.job.run.errors import CheckpointError
+from trainyard.job.schedules import make_schedule
 
 RUN = SavedRun(
     Path("f/step-00000004"),
@@ -33,7 +34,7 @@ RUN = SavedRun(
         "keep": 2,
     },
     OptimizerConfig(lr=0.02, betas=(0.8, 0.9)),
-    single_device("gpt-tiny", "x", "local", 8),
+    Plan("gpt-tiny", "x", "local", 8, make_schedule("one_f_one_b", 1, 1)),
     "2.13.0",
 )
 

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import single_device
+from trainyard.job.plan import Plan
 from trainyard.job.run.config import RankStep, TrainConfig, Work
 from trainyard.job.run.processes.worker import Prepared, Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
+from trainyard.job.schedules import make_schedule
 from trainyard.job.task import Task
 from trainyard.program.model import Model
 
@@ -53,7 +54,7 @@ def batch(step: int) -> dict[str, torch.Tensor]:
 @cache
 def _prepared() -> tuple[Work, Prepared]:
     task = Task(model())
-    plan = single_device("net", task.program(ROWS).fingerprint, "local", ROWS)
+    plan = Plan("net", task.program(ROWS).fingerprint, "local", ROWS, make_schedule("one_f_one_b", 1, 1))
     work = Work(task.model, plan, FunctionData(batch), TrainConfig(2))
     prepared = prepare(work, task)
     # A process of its own may write into the model's buffers; here many runs share them.

@@ -43,7 +43,7 @@ def test_pipedream_in_full() -> None:
     assert explain_versions(schedule) == (
         "A step is a period of several updates, each by the mean gradient of the microbatches since the one before. A "
         "microbatch uses the same version of the weights in both passes.\n"
-        "Stage 0: 3 updates, by gradients of weights up to 1 update old.\n"
+        "Stage 0: 3 updates, by gradients of weights up to 1 update old, of which 2 versions are kept.\n"
         "Stage 1: 3 updates, by gradients of the newest weights."
     )
 

@@ -3,7 +3,7 @@
 from trainyard.job.plan.errors import DoesNotFitError, PlanError
 from trainyard.job.plan.mesh import MICROBATCH, PIPELINE, Mesh
 from trainyard.job.plan.parts import Axes, Stage, State, Traffic
-from trainyard.job.plan.plan import FATES, Plan, Statistics, microbatches_text, single_device
+from trainyard.job.plan.plan import FATES, Plan, Statistics, microbatches_text
 from trainyard.job.plan.read import load_plan, model_for, parse_plan
 
 __all__ = [
@@ -23,5 +23,4 @@ __all__ = [
     "microbatches_text",
     "model_for",
     "parse_plan",
-    "single_device",
 ]

@@ -72,10 +72,6 @@ class Mesh:
         """Ranks along some axes together; 1 along an axis that the mesh does not have."""
         return math.prod(self._size.get(axis, 1) for axis in axes)
 
-    def with_sizes(self, **sizes: int) -> Mesh:
-        """The mesh with other sizes of some axes; those that it does not have come innermost."""
-        return Mesh(tuple({**self._size, **sizes}.items()))
-
     def coordinate(self, rank: int) -> dict[str, int]:
         """Where a rank is on each axis."""
         found: dict[str, int] = {}

@@ -355,8 +355,3 @@ def _schedule_by_name(schedule: Schedule) -> dict[str, Any] | None:
 def microbatches_text(count: int) -> str:
     """As in ``8 microbatches``."""
     return "1 microbatch" if count == 1 else f"{count} microbatches"
-
-
-def single_device(model: str, fingerprint: str, cluster: str, num_rows: int) -> Plan:
-    """Everything on one rank, nothing recomputed."""
-    return Plan(model, fingerprint, cluster, num_rows, make_schedule("one_f_one_b", 1, 1))

@@ -124,10 +124,12 @@ def explain_versions(schedule: Schedule) -> str:
 
 
 def _updates_of(schedule: Schedule, stage: int) -> str:
-    count = schedule.actions[schedule.ranks_of(stage)[0]].count(Action("U", stage))
-    age = staleness(schedule, stage)
-    of = f"weights up to {_counted(age)} old" if age else "the newest weights"
-    return f"{_counted(count)}, by gradients of {of}"
+    ranks = schedule.ranks_of(stage)
+    count = schedule.actions[ranks[0]].count(Action("U", stage))
+    if not (age := staleness(schedule, stage)):
+        return f"{_counted(count)}, by gradients of the newest weights"
+    most = max(num_versions(schedule, rank, stage) for rank in ranks)
+    return f"{_counted(count)}, by gradients of weights up to {_counted(age)} old, of which {most} versions are kept"
 
 
 def _counted(count: int) -> str:
