@@ -21,6 +21,7 @@ SYSTEMS = [pytest.param(level, s, id=s.name) for level in LEVELS for s in level.
 # Simulations that take minutes, of a thousand layers or a thousand devices.
 LONG = {
     "antman",
+    "auto",
     "data_parallel",
     "expert_parallel",
     "gandiva",
