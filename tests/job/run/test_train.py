@@ -172,7 +172,7 @@ def test_killed_at_random_ends_as_undisturbed(kills, tmp_path):
 _SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 import plans
 from trainyard.job.run.train import train
 from trainyard.job.simulate import simulate_plan
@@ -185,7 +185,9 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_the_same_call_is_a_rank_under_torchrun(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(_SCRIPT.format(folder=str(Path(__file__).parent), log=str(tmp_path)))
+    script.write_text(
+        _SCRIPT.format(folders=[str(Path(__file__).parents[i]) for i in (0, 1)], log=str(tmp_path))
+    )
     command = [
         sys.executable,
         "-m",
