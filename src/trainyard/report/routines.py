@@ -115,7 +115,7 @@ def _does(node: fx.Node, context: RankContext) -> str:
     if does.waits:
         said.append(f"waits for {does.waits}")
     if does.message is not None:
-        axes, stages = does.message.group
+        axes, stages, _ = does.message.group
         over = ", ".join(axes) or (
             f"the ranks of stages {', '.join(map(str, stages))}" if stages else "all ranks"
         )

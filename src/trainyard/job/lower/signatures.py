@@ -28,10 +28,13 @@ class Group(NamedTuple):
     ----------
     axes : of one pipeline rank, the ranks that differ on these axes only.
     stages : of the pipeline ranks with these stages, the ranks that are at the same place of their meshes.
+    of_buckets : whether it is for buckets alone. What ranks send in one group goes in one order: a tensor that the next
+        op needs would wait behind gradients that nobody needs yet.
     """
 
     axes: Axes = ()
     stages: tuple[int, ...] = ()
+    of_buckets: bool = False
 
     def members(self, plan: Plan, pipeline: int) -> list[tuple[int, ...]]:
         """The groups of a pipeline rank, which send at the same time; one of all ranks where nothing is named."""
@@ -237,7 +240,7 @@ def _gather_params(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
     passes = (BufferPass("copy", bucket.share, bucket.element_bytes),) if converted else ()
-    message = Message("all_gather", Group(bucket.summed_over), whole, bucket.name)
+    message = Message("all_gather", Group(bucket.summed_over, of_buckets=True), whole, bucket.name)
     scratch = converted + context.staged(whole).num_bytes
     return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
 
@@ -248,7 +251,9 @@ def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
         passes = (BufferPass("accumulate", bucket.share), BufferPass("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
         held = (Held(flat_and_part, "wait"), context.staged(4 * bucket.num_elements))
-        message = Message("reduce_scatter", Group(bucket.summed_over), 4 * bucket.num_elements, bucket.name)
+        message = Message(
+            "reduce_scatter", Group(bucket.summed_over, of_buckets=True), 4 * bucket.num_elements, bucket.name
+        )
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     # What is added is converted first, all of the bucket's; what is copied is converted on the way.
@@ -265,9 +270,12 @@ def _start_reduction(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
     if bucket.num_shards == 1:
-        message, held = Message("all_reduce", Group(bucket.summed_over), num_bytes, bucket.name), ()
+        message, held = (
+            Message("all_reduce", Group(bucket.summed_over, of_buckets=True), num_bytes, bucket.name),
+            (),
+        )
         return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
-    message = Message("reduce_scatter", Group(bucket.summed_over), num_bytes, bucket.name)
+    message = Message("reduce_scatter", Group(bucket.summed_over, of_buckets=True), num_bytes, bucket.name)
     parts = (Held(4 * bucket.share, "update"), context.staged(num_bytes))
     return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
 
@@ -331,7 +339,10 @@ def _start_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     copied = BufferPass("copy", bucket.share, bucket.element_bytes)
     message = Message(
-        "all_gather", Group(bucket.summed_over), bucket.num_elements * bucket.element_bytes, bucket.name
+        "all_gather",
+        Group(bucket.summed_over, of_buckets=True),
+        bucket.num_elements * bucket.element_bytes,
+        bucket.name,
     )
     held = (Held(bucket.share * bucket.element_bytes, "wait"),)
     return Signature((copied,), message, f"weights of {bucket.name}", held=held)

@@ -21,13 +21,13 @@ from trainyard.program.addresses import address
 
 def lanes_of(plan: Plan) -> tuple[str, ...]:
     """What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
-    axes = (axis for axis, size in plan.mesh.sizes if size > 1 and axis not in plan.state.summed_over)
+    axes = (axis for axis, size in plan.mesh.sizes if size > 1)
     return ("compute", "communication", *(f"{axis} communication" for axis in axes), "up", "down")
 
 
-def _lane(message: Message, plan: Plan) -> str:
-    axes = set(message.group.axes) - set(plan.state.summed_over)
-    return f"{min(axes)} communication" if axes else "communication"
+def _lane(message: Message) -> str:
+    group = message.group
+    return f"{group.axes[0]} communication" if group.axes and not group.of_buckets else "communication"
 
 
 class Started(NamedTuple):
@@ -254,7 +254,7 @@ class _Writer:
             self._add_compute(Seconds(0.0), self._category(None))
         before = self.last_compute
         sent = self._sent(node, message)
-        lane = _lane(message, self.prices.plan)
+        lane = _lane(message)
         task = self.template.add(self._seconds(message), message.kind, waits_for=before, lane=lane, **sent)
         held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
         at_once = held["message"] + held["update"]

@@ -64,24 +64,27 @@ class ProcessGroups:
         self.rank = rank
         self.coordinate = plan.coordinate(rank)
         self.mesh = plan.meshes[self.coordinate[PIPELINE]]
-        self._groups: dict[Axes, dist.ProcessGroup] = {}
+        # Apart, though their ranks may be the same: see `Group.of_buckets`.
+        self._axis_groups: dict[str, dist.ProcessGroup] = {}
+        self._bucket_groups: dict[Axes, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._pair_groups: dict[tuple[int, int], dist.ProcessGroup] = {}
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
-        alone = {(axis,) for mesh in plan.meshes for axis, size in mesh.sizes if size > 1}
-        for axes in sorted(alone.union(summed_over) - {()}):
-            self._make_axis_groups(axes)
+        for axis in sorted({axis for mesh in plan.meshes for axis, size in mesh.sizes if size > 1}):
+            if (own := self._make_groups(self._along((axis,)))) is not None:
+                self._axis_groups[axis] = own
+        for axes in sorted(set(summed_over) - {()}):
+            if (own := self._make_groups(self._along(axes))) is not None:
+                self._bucket_groups[axes] = own
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
         if dist.get_backend() == "nccl":
             self._make_pair_groups({pair for t in transfers for pair in rank_pairs(plan.schedule, t)})
 
-    def _make_axis_groups(self, axes: Axes) -> None:
-        groups = (group for p in range(self.plan.pipeline) for group in self.plan.groups(axes, p))
-        if (own := self._make_groups(groups)) is not None:
-            self._groups[axes] = own
+    def _along(self, axes: Axes) -> list[tuple[int, ...]]:
+        return [group for p in range(self.plan.pipeline) for group in self.plan.groups(axes, p)]
 
     def _make_groups(self, groups: Iterable[tuple[int, ...]]) -> dist.ProcessGroup | None:
         """Make process groups; the one that has this rank."""
@@ -116,9 +119,9 @@ class ProcessGroups:
         """This rank's index on an axis."""
         return self.coordinate[axis]
 
-    def group(self, axes: Axes) -> dist.ProcessGroup:
-        """The ranks that differ from this one on some axes only."""
-        return self._groups[axes]
+    def bucket_group(self, axes: Axes) -> dist.ProcessGroup:
+        """The ranks that differ from this one on some axes only, for buckets."""
+        return self._bucket_groups[axes]
 
     def stage_group(self, stages: tuple[int, ...]) -> dist.ProcessGroup:
         """This rank and its peers that share a parameter of some stages."""
@@ -158,14 +161,14 @@ class ProcessGroups:
 
     def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Started:
         n, result = self.size(axis), x.clone(memory_format=torch.contiguous_format)
-        work = dist.all_reduce(result, _OPS[reduction], group=self._groups[axis,], async_op=True)
+        work = dist.all_reduce(result, _OPS[reduction], group=self._axis_groups[axis], async_op=True)
         self.count_sent(result, n, rounds=2)
         return Started(work, result, lambda: result / n if reduction == "avg" else result)
 
     def start_all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
         n, size = self.size(axis), x.shape[dim]
         parts, sent = x.new_empty((n, *x.shape)), x.contiguous()
-        work = gather_into(parts.flatten(0, 1), sent, group=self._groups[axis,], async_op=True)
+        work = gather_into(parts.flatten(0, 1), sent, group=self._axis_groups[axis], async_op=True)
         self.count_sent(parts, n)
 
         def result() -> torch.Tensor:
@@ -182,7 +185,7 @@ class ProcessGroups:
         cut: torch.Tensor = x.unflatten(dim, (blocks, n, x.shape[dim] // (blocks * n)))
         parts = cut.movedim(dim + 1, 0).contiguous()
         result = parts.new_empty(parts.shape[1:])
-        work = scatter_from(result, parts.flatten(0, 1), group=self._groups[axis,], async_op=True)
+        work = scatter_from(result, parts.flatten(0, 1), group=self._axis_groups[axis], async_op=True)
         self.count_sent(parts, n)
         return Started(work, parts, lambda: result.flatten(dim, dim + 1))
 
@@ -198,7 +201,7 @@ class ProcessGroups:
         sent = cut.movedim(to_dim + 1, 0).contiguous()
         received = torch.empty_like(sent)
         work = dist.all_to_all_single(
-            received.flatten(0, 1), sent.flatten(0, 1), group=self._groups[axis,], async_op=True
+            received.flatten(0, 1), sent.flatten(0, 1), group=self._axis_groups[axis], async_op=True
         )
         self.count_sent(sent, n)
 

@@ -138,7 +138,7 @@ class RankState:
 
     def shard_index(self, bucket: Bucket) -> int:
         """Which of a bucket's equal parts this rank keeps."""
-        return self.groups.group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
+        return self.groups.bucket_group(bucket.summed_over).rank() if bucket.num_shards > 1 else 0
 
     def _own(self, bucket: Bucket) -> slice:
         """Where a bucket's part of this rank lies."""
@@ -166,7 +166,7 @@ class RankState:
     def _gather(self, bucket: Bucket, part: torch.Tensor) -> torch.Tensor:
         """A whole bucket; it travels as bytes, since not every type of numbers may travel."""
         flat = torch.empty(bucket.num_elements, dtype=part.dtype, device=part.device)
-        group = self.groups.group(bucket.summed_over)
+        group = self.groups.bucket_group(bucket.summed_over)
         gather_into(flat.view(torch.uint8), part.contiguous().view(torch.uint8), group=group)
         return flat
 
@@ -197,7 +197,9 @@ class RankState:
         flat[sum(state.bucket.sizes) :] = 0
         torch._foreach_copy_(list(state.bucket.views(flat)), grads)
         part = torch.empty_like(state.grads)
-        work = scatter_from(part, flat, group=self.groups.group(state.bucket.summed_over), async_op=True)
+        work = scatter_from(
+            part, flat, group=self.groups.bucket_group(state.bucket.summed_over), async_op=True
+        )
         self.groups.count_sent(flat, state.bucket.num_shards)
         self.in_flight.append((state, work, part, flat))
 
@@ -213,7 +215,7 @@ class RankState:
     def start_reduction(self, name: str) -> None:
         """Sum a bucket's gradients over the ranks that have terms of them, each of which may keep a part."""
         state = self.buckets[name]
-        group = self.groups.group(state.bucket.summed_over)
+        group = self.groups.bucket_group(state.bucket.summed_over)
         if state.bucket.num_shards == 1:
             work = dist.all_reduce(state.grads, group=group, async_op=True)
             self.groups.count_sent(state.grads, state.bucket.num_terms, rounds=2)
@@ -287,7 +289,7 @@ class RankState:
         assert state.weights is not None
         part = state.master.to(self.dtype, copy=True)
         work = gather_into(
-            state.weights, part, group=self.groups.group(state.bucket.summed_over), async_op=True
+            state.weights, part, group=self.groups.bucket_group(state.bucket.summed_over), async_op=True
         )
         self.groups.count_sent(state.weights, state.bucket.num_shards)
         self.gathering[name] = (work, part)
