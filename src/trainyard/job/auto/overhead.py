@@ -30,20 +30,20 @@ def overhead_bytes(point: Point, cluster: Cluster, num_bytes: int) -> int:
 def _buffer_bytes(
     cluster: Cluster, mesh: tuple[int, int, int], has_all_to_all: bool, is_circular: bool
 ) -> int:
-    """Buffers of the groups of all ranks, of each axis, and of the two directions to each neighbour.
+    """Buffers of the groups of all ranks, of each axis, of buckets, and of the two directions to each neighbour.
 
-    Losses are summed along the axes of data, so these have an all-reduce, whatever moves gradients and weights.
+    Losses are summed along the axes of data within the passes, apart from gradients and weights, which have a group of
+    their own.
     """
     pipeline, data, tensor = mesh
     per_stage = data * tensor
     at = min(1, pipeline - 1)
     rank = at * per_stage
+    along_data = range(rank, rank + per_stage, tensor)
     groups: list[tuple[Sequence[int], set[str]]] = [
         (range(pipeline * per_stage), {"all_reduce"}),
-        (
-            range(rank, rank + per_stage, tensor),
-            {"all_reduce"} | ({"all_to_all"} if has_all_to_all else set()),
-        ),
+        (along_data, {"all_reduce"} | ({"all_to_all"} if has_all_to_all else set())),
+        (along_data, {"all_reduce"}),
         (range(rank, rank + tensor), {"all_reduce"}),
     ]
     if pipeline > 1:

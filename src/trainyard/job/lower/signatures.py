@@ -236,11 +236,15 @@ def _wait(node: fx.Node, context: RankContext) -> Signature:
 # Gradients and parameters of a bucket.
 
 
+def _of_bucket(kind: str, bucket: Bucket, num_bytes: int) -> Message:
+    return Message(kind, Group(bucket.summed_over, of_buckets=True), num_bytes, bucket.name)
+
+
 def _gather_params(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     whole, converted = bucket.num_elements * bucket.element_bytes, bucket.converted_bytes
     passes = (BufferPass("copy", bucket.share, bucket.element_bytes),) if converted else ()
-    message = Message("all_gather", Group(bucket.summed_over, of_buckets=True), whole, bucket.name)
+    message = _of_bucket("all_gather", bucket, whole)
     scratch = converted + context.staged(whole).num_bytes
     return Signature(passes, message, scratch_bytes=scratch, result_bytes=whole)
 
@@ -251,9 +255,7 @@ def _accumulate_grads(node: fx.Node, context: RankContext) -> Signature:
         passes = (BufferPass("accumulate", bucket.share), BufferPass("clone", sum(bucket.sizes)))
         flat_and_part = 4 * (bucket.num_elements + bucket.share)
         held = (Held(flat_and_part, "wait"), context.staged(4 * bucket.num_elements))
-        message = Message(
-            "reduce_scatter", Group(bucket.summed_over, of_buckets=True), 4 * bucket.num_elements, bucket.name
-        )
+        message = _of_bucket("reduce_scatter", bucket, 4 * bucket.num_elements)
         return Signature(passes, message, _PARTS, held=held, most_in_flight=MAX_REDUCTIONS_IN_FLIGHT)
     added = BufferPass("copy" if context.is_first else "accumulate", sum(bucket.sizes))
     # What is added is converted first, all of the bucket's; what is copied is converted on the way.
@@ -270,12 +272,9 @@ def _start_reduction(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     num_bytes = 4 * bucket.num_elements
     if bucket.num_shards == 1:
-        message, held = (
-            Message("all_reduce", Group(bucket.summed_over, of_buckets=True), num_bytes, bucket.name),
-            (),
-        )
-        return Signature(message=message, starts=f"gradients of {bucket.name}", held=held)
-    message = Message("reduce_scatter", Group(bucket.summed_over, of_buckets=True), num_bytes, bucket.name)
+        message = _of_bucket("all_reduce", bucket, num_bytes)
+        return Signature(message=message, starts=f"gradients of {bucket.name}")
+    message = _of_bucket("reduce_scatter", bucket, num_bytes)
     parts = (Held(4 * bucket.share, "update"), context.staged(num_bytes))
     return Signature(message=message, starts=f"gradients of {bucket.name}", held=parts)
 
@@ -338,12 +337,7 @@ def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
 def _start_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     copied = BufferPass("copy", bucket.share, bucket.element_bytes)
-    message = Message(
-        "all_gather",
-        Group(bucket.summed_over, of_buckets=True),
-        bucket.num_elements * bucket.element_bytes,
-        bucket.name,
-    )
+    message = _of_bucket("all_gather", bucket, bucket.num_elements * bucket.element_bytes)
     held = (Held(bucket.share * bucket.element_bytes, "wait"),)
     return Signature((copied,), message, f"weights of {bucket.name}", held=held)
 
