@@ -192,7 +192,7 @@ class _Templates:
 
 def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankContext) -> Template | None:
     """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
-    segment = lowered.totals
+    segment = lowered.totals[rank]
     if segment is None:
         return None
     memory = totals_memory(segment, context)

@@ -38,12 +38,13 @@ def routines_text(lowered: Lowered) -> str:
 
 def _lines(lowered: Lowered) -> Iterator[str]:
     plan = lowered.plan
-    if lowered.totals is not None:
-        yield "before the first microbatch"
-        yield from _graph(lowered.totals, rank_context(lowered, 0))
     for rank, calls in enumerate(lowered.calls):
         context = rank_context(lowered, rank)
         yield f"pipeline rank {rank}: {plan.meshes[rank]}"
+        totals = lowered.totals[rank]
+        if totals is not None:
+            yield "before the first microbatch"
+            yield from _graph(totals, context)
         end = "end of the step" if plan.schedule.has_updates else "update"
         yield from _calls(calls, end)
         for stage in lowered.stages_of(rank):

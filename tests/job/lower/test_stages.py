@@ -17,14 +17,13 @@ from trainyard.job.lower.cut import cut, stage_programs
 from trainyard.job.lower.lower import lower
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.verify import verify
-from trainyard.job.plan import Plan
+from trainyard.job.plan import Mesh, Plan
 from trainyard.job.schedules import make_schedule
 from trainyard.program import spmd
 from trainyard.program.capture import capture
 from trainyard.program.model import Model
 from trainyard.program.placement import Shard
 from trainyard.program.program import Program
-from trainyard.program.propagate import Axis
 
 NUM_STAGES = 5
 
@@ -140,13 +139,13 @@ def test_random_numbers_are_drawn_for_a_ranks_own_rows_in_every_stage() -> None:
 
 def test_stages_may_have_axes_of_their_own() -> None:
     rows = {i.path: Shard(0) for i in captured().inputs if i.kind == "batch"}
-    by_rows = StageMesh((Axis("x", 2),), {"x": rows}, ("x",))
-    by_columns = StageMesh((Axis("y", 4),), {"y": {"layers.2.weight": Shard(1)}}, ())
-    whole = StageMesh((), {}, ())
+    by_rows = StageMesh(Mesh.of(x=2), {"x": rows}, ("x",))
+    by_columns = StageMesh(Mesh.of(y=4), {"y": {"layers.2.weight": Shard(1)}}, ())
+    whole = StageMesh(Mesh(), {}, ())
     found = stages.shard_stages(programs(), [by_rows, by_rows, by_columns, whole, whole])
     second = {i.path: found[1].program.nodes[i.node] for i in found[1].program.inputs if i.kind == "value"}
     shapes = {name: tuple(node.meta["val"].shape) for name, node in second.items()}
-    # From the first stage, which has the same axis, a half; from the third and the last, which do not, all.
-    assert shapes == {"add": (4, 8), "mm_2_y": (8, 8), "mul_1": (8, 8)}
+    # A half of the rows comes from every stage: from the first, which has the same axis, and from those that have not.
+    assert shapes == {"add": (4, 8), "mm_2_y": (4, 8), "mul_1": (4, 8)}
     sent = [n for n in found[2].program.graph.nodes if n.target in spmd.COLLECTIVES]
     assert [(n.target, n.args[1]) for n in sent] == [(spmd.all_reduce, "y"), (spmd.all_gather, "y")]

@@ -56,7 +56,7 @@ def _reasons(
             f"the gradient's norm is that of all stages, so it cannot be cut to {optimizer.clip_norm:g}. Train without "
             "clipping (--clip-norm 0)"
         )
-    summed = [axis for axis in plan.state.summed_over if plan.mesh.size(axis) > 1]
+    summed = [axis for axis in plan.state.summed_over if any(m.size(axis) > 1 for m in plan.meshes)]
     if summed:
         yield (
             f"gradients are summed over the ranks along {listed(summed)}. Take one rank there, and let several ranks of "

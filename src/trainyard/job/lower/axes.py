@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import fx
 
 from trainyard.job.lower.shard import shard
-from trainyard.job.plan import Plan, PlanError, Stage
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage
 from trainyard.program.addresses import AddressError
 from trainyard.program.choices import ChoiceError, named_in
 from trainyard.program.placement import PARTIAL, REPLICATE, OpChoice, Partial, Placement, Shard
@@ -25,17 +26,25 @@ class StageMesh:
 
     Attributes
     ----------
-    axes : those of more than one rank, in the order in which they cut.
+    mesh : of the ranks.
     wanted : placements that are not left to propagation. Those of other stages' nodes do not matter.
     summed_over : names of the axes along which ranks keep terms of gradients.
     choices : how ops run, by axis, and by address or pattern; those of other stages' ops do not matter. Where there are
         any, or are to be told, each stage is sharded by itself.
+    sums_before_sending : whether what other stages take is never left as terms of a sum: on another mesh there are not
+        as many ranks to hold them.
     """
 
-    axes: tuple[Axis, ...]
+    mesh: Mesh
     wanted: Placements
     summed_over: tuple[str, ...]
     choices: Mapping[str, Mapping[str, OpChoice]] | None = None
+    sums_before_sending: bool = False
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Those of more than one rank, in the order in which they cut."""
+        return tuple(Axis(name, size) for name, size in self.mesh.sizes if size > 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +53,15 @@ class ShardedStage:
 
     Attributes
     ----------
+    mesh : of its ranks.
+    inputs : placements of the values that come from other stages, by axis and path.
     outputs : of each output, in the order of ``program.outputs``, its placement along every axis.
     assignments : what was decided along each axis; of equal stages, that of the first.
     """
 
     program: Program
+    mesh: Mesh
+    inputs: Placements
     outputs: tuple[Mapping[str, Placement], ...]
     assignments: Mapping[str, Assignment]
 
@@ -73,9 +86,10 @@ def _mesh_of(program: Program, plan: Plan, stage: Stage) -> StageMesh:
         divided = dict.fromkeys(rows, Shard(0)) if name in stage.rows else {}
         wanted[name] = {**divided, **plan.placed_along(name)}
         _check_placements(program, name, wanted[name])
-    axes = tuple(Axis(name, size) for name, size in stage.mesh.sizes if size > 1)
-    choices = {axis.name: plan.chosen_along(axis.name) for axis in axes} if plan.choices else None
-    return StageMesh(axes, wanted, plan.state.summed_over, choices)
+    axes = [name for name, size in stage.mesh.sizes if size > 1]
+    choices = {axis: plan.chosen_along(axis) for axis in axes} if plan.choices else None
+    are_unlike = len({other.mesh for other in plan.stages}) > 1
+    return StageMesh(stage.mesh, wanted, plan.state.summed_over, choices, are_unlike)
 
 
 def shard_whole(program: Program, plan: Plan) -> Program:
@@ -106,7 +120,7 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
         try:
             # A stage may add to the gradient of a parameter of which it has not the value.
             grads = _of_gradients(program, {**mesh.wanted[axis.name], **wanted}, whole)
-            sharded = shard(program, axis, {**grads, **wanted}, choices)
+            sharded = shard(program, axis, {**grads, **wanted}, choices, mesh.sums_before_sending)
         except ChoiceError as error:
             raise PlanError(f"choices on axis {axis.name!r}: {error}") from error
         except ValueError as error:
@@ -114,7 +128,7 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
         program, assignments[axis.name] = sharded.program, sharded.assignment
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement
-    return ShardedStage(program, tuple(outputs), assignments)
+    return ShardedStage(program, mesh.mesh, arriving or {}, tuple(outputs), assignments)
 
 
 def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:

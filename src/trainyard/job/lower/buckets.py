@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainyard.job.plan import Axes, Plan
+from trainyard.job.plan import Axes, Mesh, Plan
 from trainyard.program.placement import Placement, Shard
 
 MAX_REDUCTIONS_IN_FLIGHT = 2
@@ -130,9 +130,11 @@ def make_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tuple[Bucke
     Parameters that are reduced over different ranks never share a bucket.
     """
 
+    mesh = plan.stages[stage].mesh
+
     def apart(param: Param) -> tuple[object, ...]:
         shared = param.path if len(param.stages) > 1 else ""
-        return (_cut_along(param, plan), shared, param.dtype)
+        return (_cut_along(param, mesh), shared, param.dtype)
 
     groups = _groups([p for p in params if p.trainable], apart, lambda _: 4, plan.traffic.bucket_bytes)
     return tuple(_bucket(plan, stage, f"stage{stage}.bucket{i}", group) for i, group in enumerate(groups))
@@ -145,12 +147,13 @@ def make_frozen_buckets(plan: Plan, stage: int, params: Iterable[Param]) -> tupl
     are divided is not divided again.
     """
     axes = plan.state.parameters
-    if plan.mesh.size(*axes) == 1:
+    mesh = plan.stages[stage].mesh
+    if mesh.size(*axes) == 1:
         return ()
-    whole = [p for p in params if not p.trainable and not _cut_along(p, plan) & set(axes)]
+    whole = [p for p in params if not p.trainable and not _cut_along(p, mesh) & set(axes)]
     groups = _groups(
         whole,
-        lambda p: (_cut_along(p, plan), p.dtype),
+        lambda p: (_cut_along(p, mesh), p.dtype),
         lambda p: int(getattr(torch, p.dtype).itemsize),
         plan.traffic.bucket_bytes,
     )
@@ -176,22 +179,22 @@ def _groups(
     return closed + [g for g in open_groups.values() if g]
 
 
-def _cut_along(param: Param, plan: Plan) -> frozenset[str]:
+def _cut_along(param: Param, mesh: Mesh) -> frozenset[str]:
     """The axes along which a parameter is cut."""
-    return frozenset(a for a in plan.mesh.axes if isinstance(param.placements.get(a), Shard))
+    return frozenset(a for a in mesh.axes if isinstance(param.placements.get(a), Shard))
 
 
 def _bucket(plan: Plan, stage: int, name: str, group: list[Param]) -> Bucket:
-    first = group[0]
-    cut, state = _cut_along(first, plan), plan.state
-    summed_over = tuple(a for a in state.summed_over if a not in cut and plan.mesh.size(a) > 1)
-    num_terms = plan.mesh.size(*summed_over)
+    first, mesh = group[0], plan.stages[stage].mesh
+    cut, state = _cut_along(first, mesh), plan.state
+    summed_over = tuple(a for a in state.summed_over if a not in cut and mesh.size(a) > 1)
+    num_terms = mesh.size(*summed_over)
     num_shards = num_terms if state.optimizer else 1
     total = sum(p.numel for p in group)
     stages = first.stages if first.trainable else (stage,)
     ranks = plan.schedule.ranks_with(stages)
     same = max(len(stages), len(ranks))
-    copies = plan.mesh.num_ranks // (num_terms * plan.mesh.size(*cut)) * same
+    copies = mesh.num_ranks // (num_terms * mesh.size(*cut)) * same
     return Bucket(
         name,
         stage,

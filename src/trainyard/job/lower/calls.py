@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
+
+from trainyard.job.lower.pieces import Piece, Shape
+from trainyard.job.plan import Plan
 from trainyard.job.schedule import Action, Kind, Schedule
 from trainyard.job.schedules import WeightUse, weight_uses
 
@@ -21,7 +27,9 @@ class Transfer:
     value : name of the value.
     source, target : stages.
     after, before : kinds of the actions.
-    shape, dtype : of the part that one rank sends to its peer.
+    dtype : of the value.
+    sent_shape, received_shape : of the parts that a rank of the one stage has and a rank of the other gets.
+    pieces : what ranks of the one send to ranks of the other.
     """
 
     value: str
@@ -29,8 +37,40 @@ class Transfer:
     target: int
     after: Kind
     before: Kind
-    shape: tuple[int, ...]
     dtype: str
+    sent_shape: Shape
+    received_shape: Shape
+    pieces: tuple[Piece, ...]
+
+    @cached_property
+    def received_bytes(self) -> int:
+        """Of the part that a rank gets."""
+        return math.prod(self.received_shape) * self._element_bytes
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """Most that one rank sends."""
+        return self._most("sender")
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        """Most that one rank sends or gets from others."""
+        return max(self.sent_bytes, self._most("receiver"))
+
+    def _most(self, end: Literal["sender", "receiver"]) -> int:
+        of_rank: Counter[int] = Counter()
+        for piece in self.pieces:
+            of_rank[getattr(piece, end)] += math.prod(piece.sizes)
+        return max(of_rank.values(), default=0) * self._element_bytes
+
+    @property
+    def _element_bytes(self) -> int:
+        return int(getattr(torch, self.dtype).itemsize)
+
+    def peers(self, plan: Plan, source: int, target: int) -> list[tuple[int, int]]:
+        """The ranks of one pipeline rank, and those of another to which they send."""
+        senders, receivers = plan.ranks(source), plan.ranks(target)
+        return list(dict.fromkeys((senders[p.sender], receivers[p.receiver]) for p in self.pieces))
 
 
 class Delivery(NamedTuple):

@@ -24,8 +24,9 @@ from trainyard.job.lower.calls import Call, StageUpdate, Transfer, make_calls
 from trainyard.job.lower.cut import Cut, ancestors, cut, param_stages, stage_programs
 from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.resolve import resolve
-from trainyard.job.lower.segment import Segment, SegmentWriter, Slot
+from trainyard.job.lower.segment import Segment, SegmentWriter
 from trainyard.job.lower.stages import shard_stages
+from trainyard.job.lower.transfers import make_transfers
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan, PlanError
@@ -55,7 +56,7 @@ class StageProgram:
     @cached_property
     def freed(self) -> Mapping[Kind, frozenset[str]]:
         """The values that no segment takes after this one."""
-        last = {slot.name: kind for kind, seg in self.segments.items() for slot in _values_taken(seg)}
+        last = {slot.name: kind for kind, seg in self.segments.items() for slot in seg.values_taken}
         return {kind: frozenset(n for n, k in last.items() if k == kind) for kind in self.segments}
 
     @cached_property
@@ -64,15 +65,11 @@ class StageProgram:
         found: dict[Kind, set[str]] = {kind: set() for kind in self.segments}
         maker: dict[str, Kind] = {}
         for kind, segment in self.segments.items():
-            for slot in _values_taken(segment):
+            for slot in segment.values_taken:
                 if slot.name in maker:
                     found[maker[slot.name]].add(slot.name)
             maker |= dict.fromkeys(segment.outputs, kind)
         return {kind: frozenset(names) for kind, names in found.items()}
-
-
-def _values_taken(segment: Segment) -> tuple[Slot, ...]:
-    return tuple(slot for slot in segment.inputs if slot.kind == "value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +83,7 @@ class Lowered:
     transfers : values between stages.
     params : every parameter by path.
     inputs : by stage, placements of batch and buffer inputs, by path and axis. Stages may divide rows over other axes.
-    totals : computes of the whole batch, before the first microbatch, what all microbatches need; if anything.
+    totals : what each pipeline rank computes of the whole batch before the first microbatch, if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     optimizer : how parameters are updated.
     """
@@ -98,7 +95,7 @@ class Lowered:
     params: Mapping[str, Param]
     inputs: tuple[Mapping[str, Mapping[str, Placement]], ...]
     results: Mapping[str, Mapping[str, Placement]]
-    totals: Segment | None
+    totals: tuple[Segment | None, ...]
     optimizer: OptimizerConfig
 
     @cached_property
@@ -155,7 +152,8 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
     parts = cut(program, named.stage_starts)
     sharded = shard_stages(stage_programs(program, parts, len(plan.stages)), meshes)
     check_choices(plan, sharded)
-    params = _params(program, meshes[0], param_stages(program, parts))
+    params = _params(program, meshes, param_stages(program, parts))
+    _check_shared(plan, params)
     stages = tuple(_stage(s.program, named, i, params) for i, s in enumerate(sharded))
     _check_accumulated(stages)
     optimizer = optimizer or OptimizerConfig()
@@ -165,11 +163,11 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         plan,
         program,
         stages,
-        _transfers([s.program for s in sharded], stages),
+        make_transfers(sharded, [s.segments for s in stages]),
         params,
         _inputs(program, meshes),
-        _results(program, meshes[0], sharded),
-        None if program.totals is None else _totals(program.totals, meshes[0]),
+        _results(program, sharded),
+        _totals_of_ranks(program, plan, meshes),
         optimizer,
     )
 
@@ -188,11 +186,21 @@ def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:
     return decided_choices(shard_stages(stage_programs(program, parts, len(plan.stages)), meshes))
 
 
-def _totals(program: Program, mesh: StageMesh) -> Segment:
-    """What a rank computes before the first microbatch, on its part of the whole batch."""
+def _totals_of_ranks(program: Program, plan: Plan, meshes: Sequence[StageMesh]) -> tuple[Segment | None, ...]:
+    """What each pipeline rank with a stage computes before the first microbatch, if anything."""
+    own = [plan.schedule.stages_of(rank) for rank in range(plan.pipeline)]
+    if program.totals is None:
+        return (None,) * len(own)
+    first = {meshes[stages[0]]: stages[0] for stages in reversed(own) if stages}
+    known = {mesh: _totals(program.totals, mesh, stage) for mesh, stage in first.items()}
+    return tuple(known[meshes[stages[0]]] if stages else None for stages in own)
+
+
+def _totals(program: Program, mesh: StageMesh, stage: int) -> Segment:
+    """What a rank of a stage computes before the first microbatch, on its part of the whole batch."""
     local = shard_stage(program, mesh).program
     parts = cut(local, ())
-    writer = SegmentWriter(local, parts, 0, "F", frozenset(), ())
+    writer = SegmentWriter(local, parts, stage, "F", frozenset(), ())
     for node in local.graph.nodes:
         if node in parts.live:
             writer.emit(node)
@@ -214,9 +222,12 @@ def _placements(entry: Input, mesh: StageMesh) -> dict[str, Placement]:
     return {axis.name: mesh.wanted[axis.name].get(entry.path, REPLICATE) for axis in mesh.axes}
 
 
-def _params(program: Program, mesh: StageMesh, stages: Mapping[str, tuple[int, ...]]) -> dict[str, Param]:
+def _params(
+    program: Program, meshes: Sequence[StageMesh], stages: Mapping[str, tuple[int, ...]]
+) -> dict[str, Param]:
     found = {}
     for entry in program.params:
+        mesh = meshes[next(iter(stages[entry.path]), 0)]
         value, placements = tensor_of(program.nodes[entry.node]), _placements(entry, mesh)
         shape = whole = tuple(value.shape)
         for axis in mesh.axes:
@@ -231,13 +242,21 @@ def _params(program: Program, mesh: StageMesh, stages: Mapping[str, tuple[int, .
     return found
 
 
-def _results(
-    program: Program, mesh: StageMesh, stages: Sequence[ShardedStage]
-) -> dict[str, Mapping[str, Placement]]:
-    """Placements of losses, metrics and buffers, where they are computed; whole, if they are not."""
+def _results(program: Program, stages: Sequence[ShardedStage]) -> dict[str, Mapping[str, Placement]]:
+    """Placements of losses, metrics and buffers, where they are computed; none, and so whole, if they are not."""
     known = {o: p for stage in stages for o, p in zip(stage.program.outputs, stage.outputs, strict=True)}
-    whole = {axis.name: REPLICATE for axis in mesh.axes}
-    return {f"{o.kind}:{o.path}": known.get(o, whole) for o in program.outputs if o.kind != "grad"}
+    return {f"{o.kind}:{o.path}": known.get(o, {}) for o in program.outputs if o.kind != "grad"}
+
+
+def _check_shared(plan: Plan, params: Mapping[str, Param]) -> None:
+    """Refuse a parameter that stages on unlike meshes use."""
+    for param in params.values():
+        if len({plan.stages[stage].mesh for stage in param.stages}) > 1:
+            found = " and ".join(f"{stage} on {plan.stages[stage].mesh}" for stage in param.stages)
+            raise PlanError(
+                f"{param.path} is used in stages {found}; give these stages one mesh, or start stages so that one of "
+                "them has all its uses"
+            )
 
 
 def _check_accumulated(stages: Sequence[StageProgram]) -> None:
@@ -348,30 +367,3 @@ def _close(program: Program, parts: Cut, writers: list[SegmentWriter]) -> dict[K
             writer.argument(node)
         segments[writer.kind] = writer.finish(left, own)
     return segments
-
-
-def _transfers(programs: Sequence[Program], stages: Sequence[StageProgram]) -> tuple[Transfer, ...]:
-    order: tuple[Kind, ...] = ("F", "I", "B", "W")
-    made: dict[str, tuple[int, Kind, fx.Node]] = {}
-    for program, stage in zip(programs, stages, strict=True):
-        outputs = {name: kind for kind in reversed(order) for name in _outputs(stage, kind)}
-        made |= {node.name: (stage.stage, outputs[node.name], node) for _, node in leaving(program)}
-    found: dict[tuple[str, int], Transfer] = {}
-    for target in stages:
-        for kind in (k for k in order if k in target.segments):
-            for slot in _values_taken(target.segments[kind]):
-                # What a stage keeps for itself is not among what leaves one.
-                source, after, node = made.get(slot.name, (target.stage, kind, None))
-                if node is None or source == target.stage or (slot.name, target.stage) in found:
-                    continue
-                # A value of an earlier stage arrives with the forward pass, even if only the backward uses it.
-                before = "F" if source < target.stage and node.meta["phase"] == "forward" else kind
-                shape, dtype = tuple(tensor_of(node).shape), str(tensor_of(node).dtype)
-                found[slot.name, target.stage] = Transfer(
-                    slot.name, source, target.stage, after, before, shape, dtype.removeprefix("torch.")
-                )
-    return tuple(found.values())
-
-
-def _outputs(stage: StageProgram, kind: Kind) -> tuple[str, ...]:
-    return stage.segments[kind].outputs if kind in stage.segments else ()

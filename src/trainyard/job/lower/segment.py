@@ -52,6 +52,11 @@ class Segment:
     outputs: tuple[str, ...]
     results: tuple[tuple[str, str], ...]
 
+    @property
+    def values_taken(self) -> tuple[Slot, ...]:
+        """What other segments made."""
+        return tuple(slot for slot in self.inputs if slot.kind == "value")
+
     @cached_property
     def graph_module(self) -> fx.GraphModule:
         """The graph as something that takes one list of the inputs, and empties it, so that each is freed after use."""

@@ -56,6 +56,7 @@ def shard(
     axis: Axis,
     wanted: Mapping[str, Placement],
     choices: Mapping[str, OpChoice] = MappingProxyType({}),
+    sums_before_sending: bool = False,
 ) -> Sharded:
     """Cut a program over the ranks of one axis.
 
@@ -64,9 +65,10 @@ def shard(
     program : the whole.
     axis : its ranks.
     wanted, choices : placements and choices that the plan names (see ``propagate``).
+    sums_before_sending : whether values that leave the stage are summed before, if they are terms of a sum.
     """
     whole, assignment = complete(program, axis, wanted, choices)
-    return emit(whole, assignment, wanted)
+    return emit(whole, assignment, wanted, sums_before_sending)
 
 
 def complete(
@@ -84,16 +86,28 @@ def complete(
     return program, assignment
 
 
-def emit(program: Program, assignment: Assignment, wanted: Mapping[str, Placement]) -> Sharded:
+def emit(
+    program: Program,
+    assignment: Assignment,
+    wanted: Mapping[str, Placement],
+    sums_before_sending: bool = False,
+) -> Sharded:
     """Write what every rank runs under a complete assignment."""
-    return _Emitter(program, assignment, wanted).run()
+    return _Emitter(program, assignment, wanted, sums_before_sending).run()
 
 
 class _Emitter:
     """Writes the local graph, op by op."""
 
-    def __init__(self, program: Program, assignment: Assignment, wanted: Mapping[str, Placement]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        assignment: Assignment,
+        wanted: Mapping[str, Placement],
+        sums_before_sending: bool,
+    ) -> None:
         self.program = program
+        self.sums_before_sending = sums_before_sending
         self.wanted = wanted
         self.assignment = assignment
         self.axis = assignment.axis
@@ -200,6 +214,8 @@ class _Emitter:
             return Replicate() if isinstance(placement, Partial) and placement.reduction != "sum" else None
         if output.kind == "total":
             return Replicate()
+        if output.kind == "value":
+            return Replicate() if self.sums_before_sending and isinstance(placement, Partial) else None
         if output.kind != "buffer":
             return None
         return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]

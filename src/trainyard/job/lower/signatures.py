@@ -16,7 +16,7 @@ from trainyard.job.lower import ops
 from trainyard.job.lower.buckets import MAX_REDUCTIONS_IN_FLIGHT, Bucket
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import Axes, Plan
+from trainyard.job.plan import Axes, Mesh, Plan
 from trainyard.program import spmd
 from trainyard.program.program import size_bytes, tensor_of
 
@@ -135,12 +135,14 @@ class RankContext:
 
     Attributes
     ----------
-    buckets : of the pipeline rank, by name.
+    mesh : of the pipeline rank.
+    buckets : that it has, by name.
     library : that moves messages. Gloo copies what it reduces and scatters, and what it gathers.
     is_first, is_last : whether the microbatch is the first or the last for its stage and kind of action.
     """
 
     plan: Plan
+    mesh: Mesh
     buckets: Mapping[str, Bucket]
     optimizer: OptimizerConfig
     library: Library
@@ -160,7 +162,7 @@ def rank_context(lowered: Lowered, rank: int, library: Library = "nccl") -> Rank
     """A pipeline rank of a plan."""
     plan = lowered.plan
     buckets = {b.name: b for s in lowered.stages_of(rank) for b in (*s.buckets, *s.frozen)}
-    return RankContext(plan, buckets, lowered.optimizer, library)
+    return RankContext(plan, plan.meshes[rank], buckets, lowered.optimizer, library)
 
 
 NOTHING = Signature()
@@ -211,7 +213,7 @@ def _start_reduce_scatter(node: fx.Node, context: RankContext) -> Signature:
 def _start_all_to_all(node: fx.Node, context: RankContext) -> Signature:
     given, _ = _given_and_made(node)
     if spmd.reads_operand(node):
-        whole = given * context.plan.mesh.size(str(node.args[1]))
+        whole = given * context.mesh.size(str(node.args[1]))
         gather = _start_collective(node, "all_gather", whole, held=[context.staged(whole)])
         return replace(gather, result_bytes=whole)
     return _start_collective(node, "all_to_all", given, _copies(node, given), [Held(given, "wait")])

@@ -1,6 +1,7 @@
 """Sharding a program that is cut: each stage over its own axes, in the placements in which values come to it.
 
-A value leaves a stage in the placement that it has there after the last op; the stage that takes it reshards it.
+A value leaves a stage in the placement that it has there after the last op; the stage that takes it reshards it. On
+another mesh it arrives in that placement along the axes that both have, and along others as rows are divided there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from trainyard.job.lower.axes import ShardedStage, StageMesh, leaving, placed, shard_stage
+from trainyard.job.lower.pieces import Layout
 from trainyard.job.lower.shard import names_of
 from trainyard.program.nodes import add_op, add_placeholder
 from trainyard.program.placement import REPLICATE, Placement, Shard
@@ -57,15 +59,15 @@ class _Stage:
 
     def shard(self, border: Border, known: dict[Hashable, tuple[_Stage, ShardedStage]]) -> None:
         """Take what the border says of values that arrive, and say of those that leave how they do."""
-        arriving = {axis.name: self._arriving(axis, border[axis.name]) for axis in self.mesh.axes}
+        arriving = self._dividing({a.name: self._arriving(a, border[a.name]) for a in self.mesh.axes})
         key = (self.structure, tuple(tuple(found.values()) for found in arriving.values()))
         if key not in known:
             known[key] = self, shard_stage(self.program, self.mesh, arriving)
         self.first, self.sharded = known[key]
         for output, placements in zip(self.program.outputs, self.sharded.outputs, strict=True):
             if output.kind == "value":
-                for axis_name in border:
-                    border[axis_name][output.path] = placements.get(axis_name, REPLICATE)
+                for axis_name, placement in placements.items():
+                    border[axis_name][output.path] = placement
 
     def _arriving(self, axis: Axis, border: Mapping[str, Placement]) -> dict[str, Placement]:
         """How values come. Of gradients it is guessed at first: as a value of the same shape, else divided by rows."""
@@ -79,6 +81,18 @@ class _Stage:
 
         return {name: border.get(name) or like.get(shape) or guess(shape) for name, shape in shapes.items()}
 
+    def _dividing(self, arriving: Border) -> Border:
+        """Values come whole whose placements, made for another mesh, do not divide them here."""
+        for entry in self.program.inputs:
+            if entry.kind == "value":
+                placements = {axis: found[entry.path] for axis, found in arriving.items()}
+                try:
+                    Layout.of(self.mesh.mesh, placements).shape_of_part(self._shape(entry.node))
+                except ValueError:
+                    for found in arriving.values():
+                        found[entry.path] = REPLICATE
+        return arriving
+
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.program.nodes[name].meta["val"].shape)
 
@@ -87,7 +101,13 @@ class _Stage:
         assert self.sharded is not None
         if self.first is self:
             return self.sharded
-        return replace(self.sharded, program=_renamed(self.sharded.program, self.first.program, self.program))
+        pairs = zip(self.first.program.inputs, self.program.inputs, strict=True)
+        own = {a.path: b.path for a, b in pairs if a.kind == "value"}
+        inputs = {
+            axis: {own[path]: p for path, p in found.items()} for axis, found in self.sharded.inputs.items()
+        }
+        program = _renamed(self.sharded.program, self.first.program, self.program)
+        return replace(self.sharded, program=program, inputs=inputs)
 
 
 def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
@@ -128,7 +148,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         tuple((i.kind, i.whole) for i in program.inputs),
         tuple((o.kind, *grad(o.path)) if o.kind == "grad" else o.kind for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
-        (mesh.axes, mesh.summed_over),
+        (mesh.axes, mesh.summed_over, mesh.sums_before_sending),
         # A choice may be of what sharding makes, which has no number here.
         None if mesh.choices is None else next(iter(program.addresses.nodes), ""),
     )
@@ -192,5 +212,9 @@ def _joined(stages: Sequence[ShardedStage]) -> list[ShardedStage]:
         inputs = tuple(
             replace(i, path=left[i.path]) if i.kind == "value" else i for i in stage.program.inputs
         )
-        joined.append(replace(stage, program=replace(stage.program, inputs=inputs)))
+        arriving = {
+            axis: {left[path]: placement for path, placement in found.items()}
+            for axis, found in stage.inputs.items()
+        }
+        joined.append(replace(stage, program=replace(stage.program, inputs=inputs), inputs=arriving))
     return joined

@@ -16,6 +16,7 @@ from torch import fx
 from trainyard.cost.ops import is_view
 from trainyard.job.lower.calls import Call, Delivery, ends_of, is_handed_over
 from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.pieces import are_complete
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
 from trainyard.job.lower.verify_stage_updates import check_stage_updates
@@ -60,8 +61,7 @@ def verify(lowered: Lowered) -> None:
 def _segments(lowered: Lowered) -> Iterator[Segment]:
     for stage in lowered.stages:
         yield from stage.segments.values()
-    if lowered.totals is not None:
-        yield lowered.totals
+    yield from dict.fromkeys(segment for segment in lowered.totals if segment is not None)
 
 
 def check_graph(graph: fx.Graph, where: str) -> None:
@@ -176,7 +176,7 @@ def _check_collectives(segment: Segment, plan: Plan) -> None:
         if node.target not in spmd.STARTS.values():
             continue
         axis = str(node.args[1])
-        size = plan.mesh.size(axis)
+        size = plan.stages[segment.stage].mesh.size(axis)
         shape = list(tensor_of(node.all_input_nodes[0]).shape)
         if node.target is spmd.start_all_gather:
             shape[node.args[2]] *= size
@@ -238,17 +238,30 @@ def _check_arrived(lowered: Lowered) -> None:
 
 
 def _check_transfers(lowered: Lowered) -> None:
-    """What is sent has the shape and the type for which the other stage receives it."""
+    """What is sent has the shape and the type for which the other stage receives it, all of it."""
     for transfer in lowered.transfers:
         source = lowered.stages[transfer.source].segments[transfer.after]
         (output,) = (n for n in source.graph.nodes if n.op == "output")
         made = dict(zip(source.outputs, output.args[0], strict=True))
         value = tensor_of(made[transfer.value])
         dtype = str(value.dtype).removeprefix("torch.")
-        if (tuple(value.shape), dtype) != (transfer.shape, transfer.dtype):
+        if (tuple(value.shape), dtype) != (transfer.sent_shape, transfer.dtype):
             raise LoweringError(
                 f"{transfer.value} is sent by stage {transfer.source} as {dtype} {list(value.shape)} and received "
-                f"by stage {transfer.target} as {transfer.dtype} {list(transfer.shape)}"
+                f"by stage {transfer.target} as {transfer.dtype} {list(transfer.sent_shape)}"
+            )
+        target = lowered.stages[transfer.target].segments[transfer.before]
+        placeholders = zip(target.graph.find_nodes(op="placeholder"), target.inputs, strict=True)
+        taken = [tuple(tensor_of(n).shape) for n, slot in placeholders if slot.name == transfer.value]
+        if not all(shape == transfer.received_shape for shape in taken):
+            raise LoweringError(
+                f"{transfer.value} arrives at stage {transfer.target} as {list(transfer.received_shape)} and is taken as "
+                f"{list(taken[0])}"
+            )
+        ranks = (lowered.plan.stages[stage].mesh.num_ranks for stage in (transfer.source, transfer.target))
+        if not are_complete(transfer.pieces, transfer.sent_shape, transfer.received_shape, *ranks):
+            raise LoweringError(
+                f"{transfer.value}: ranks of stage {transfer.target} do not get each element of their parts once"
             )
 
 

@@ -122,8 +122,8 @@ class Assembly:
         builder = self.builder
         num_cores = self.cluster.num_cores
         shared = num_cores is not None
-        # A representative has the share of the cores that its peers leave it.
-        cores = (num_cores or 0) / self.plan.mesh.num_ranks
+        # A representative has the share of the cores that its peers leave it; on unlike meshes, as if all had as many.
+        cores = (num_cores or 0) * self.plan.pipeline / self.plan.num_ranks
         machine = builder.add_link("cores", cores * _UNITS_PER_S) if shared else -1
         threads = max(1, (num_cores or 1) // self.plan.num_ranks)
         for rank in range(self.plan.pipeline):

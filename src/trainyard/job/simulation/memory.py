@@ -197,7 +197,7 @@ class _Stage:
         received = 0
         for transfer in self._arriving(kind):
             if transfer.source not in self.neighbours:
-                storage = Storage(transfer_bytes(transfer))
+                storage = Storage(transfer.received_bytes)
                 self.values[transfer.value] = self.known[transfer.value] = storage
                 received += storage.num_bytes
         return received
@@ -256,8 +256,3 @@ def _owner(stage: StageProgram, transfer: Transfer) -> tuple[fx.Node, bool]:
     slot = dict(zip(placeholders, segment.inputs, strict=True)).get(found)
     is_input = slot is not None and not (slot.kind == "value" and slot.name in stage.freed[kind])
     return found, is_input or found in {owner[name] for name in stage.kept[kind]}
-
-
-def transfer_bytes(transfer: Transfer) -> int:
-    """Bytes of a value that one rank sends to its peer."""
-    return torch.Size(transfer.shape).numel() * int(getattr(torch, transfer.dtype).itemsize)

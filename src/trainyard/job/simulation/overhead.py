@@ -38,9 +38,10 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
         Communicator(_own(rank, group.members(plan, pipeline)), frozenset(names))
         for group, names in kinds.items()
     ]
-    pairs = {pair for t in lowered.transfers for pair in rank_pairs(plan.schedule, t)}
-    for pair in sorted(p for p in pairs if p[0] != p[1] and pipeline in p):
-        found.append(Communicator(_own(rank, plan.groups_across(pair)), frozenset({"send"})))
+    peers = {
+        p for t in lowered.transfers for pair in rank_pairs(plan.schedule, t) for p in t.peers(plan, *pair)
+    }
+    found += [Communicator(p, frozenset({"send"})) for p in sorted(peers) if rank in p and p[0] != p[1]]
     return tuple(c for c in found if len(c.ranks) > 1)
 
 
@@ -49,8 +50,8 @@ def _messages(lowered: Lowered, pipeline: int) -> Iterator[Message]:
     context = replace(rank_context(lowered, pipeline), is_last=True)
     segments = (segment for s in lowered.stages_of(pipeline) for segment in s.segments.values())
     graphs: list[fx.Graph] = [segment.graph for segment in segments]
-    if lowered.totals is not None:
-        graphs.append(lowered.totals.graph)
+    totals = lowered.totals[pipeline]
+    graphs += [totals.graph] if totals is not None else []
     nodes = (node for graph in graphs for node in graph.nodes)
     for node in (*nodes, *lowered.update_nodes(pipeline)):
         message = signature(node, context).message if has_signature(node) else None

@@ -9,6 +9,7 @@ from trainyard.cost.collectives import collective_cost
 from trainyard.cost.ops import BufferOp, OpSeconds
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.devices import DeviceSpec
+from trainyard.job.lower.calls import Transfer
 from trainyard.job.lower.signatures import Message
 from trainyard.job.plan import Plan
 
@@ -58,16 +59,20 @@ class Prices:
             self._known[key] = self._cost(message.kind, groups, message.num_bytes)
         return self._known[key]
 
-    def send_s(self, source: int, target: int, num_bytes: int) -> Seconds:
-        """Seconds of a transfer from one pipeline rank to another, while all their peers do the same."""
-        key = ("send", source, target, num_bytes)
+    def send_s(self, transfer: Transfer, source: int, target: int) -> Seconds:
+        """Seconds of a transfer from one pipeline rank to another, while all their peers do the same.
+
+        What one rank sends or gets goes one after the other: it counts as one message to or from one peer.
+        """
+        key = (transfer.pieces, transfer.dtype, source, target)
         if key not in self._known:
-            self._known[key] = self._cost("send", self.plan.groups_across((source, target)), num_bytes)
+            peers = _disjoint(transfer.peers(self.plan, source, target))
+            self._known[key] = self._cost("send", peers, transfer.moved_bytes) if peers else Seconds(0.0)
         return self._known[key]
 
-    def group_size(self, message: Message) -> int:
-        """Ranks that take part in a message."""
-        return len(message.group.members(self.plan, 0)[0])
+    def group_size(self, message: Message, pipeline: int) -> int:
+        """Ranks that take part in a message of a pipeline rank."""
+        return len(message.group.members(self.plan, pipeline)[0])
 
     def buffer_op_s(self, what: BufferOp, pipeline: int, num_elements: int, element_bytes: int = 4) -> float:
         """Seconds of an op on a flat buffer."""
@@ -80,3 +85,14 @@ class Prices:
         cost = collective_cost(self.cluster, kind, first, num_bytes, others)
         nodes = {self.cluster.node_of[rank] for rank in first}
         return Seconds(cost.seconds, cost.moving_s, len(nodes) > 1)
+
+
+def _disjoint(pairs: Sequence[Ranks]) -> list[Ranks]:
+    """Pairs of which no two have a rank in common: the first, and of the others those that can be added."""
+    busy: set[int] = set()
+    found = []
+    for pair in pairs:
+        if busy.isdisjoint(pair):
+            busy.update(pair)
+            found.append(pair)
+    return found

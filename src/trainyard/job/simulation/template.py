@@ -21,7 +21,7 @@ from trainyard.program.addresses import address
 
 def lanes_of(plan: Plan) -> tuple[str, ...]:
     """What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
-    axes = (axis for axis, size in plan.mesh.sizes if size > 1)
+    axes = sorted({axis for mesh in plan.meshes for axis, size in mesh.sizes if size > 1})
     return ("compute", "communication", *(f"{axis} communication" for axis in axes), "up", "down")
 
 
@@ -274,6 +274,6 @@ class _Writer:
         return self.prices.message_s(message, self.work.pipeline)
 
     def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:
-        size = self.prices.group_size(message)
+        size = self.prices.group_size(message, self.work.pipeline)
         origin = address(node) if "address" in node.meta else f"{message.about}:{message.kind}"
         return {"label": f"{self.name} {origin}", "num_bytes": message.num_bytes, "num_ranks": size}

@@ -20,7 +20,7 @@ def traces_of(lowered: Lowered) -> list[tuple[Trace, ...]]:
     segments = [
         [stage.segments[kind] for kind in _ORDER if kind in stage.segments] for stage in lowered.stages
     ]
-    segments += [[lowered.totals]] if lowered.totals is not None else []
+    segments += [[segment] for segment in dict.fromkeys(lowered.totals) if segment is not None]
     return [tuple(map(_trace_of, own)) for own in segments]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.job.lower.calls import Delivery, Transfer, rank_pairs
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly, Ints
-from trainyard.job.simulation.memory import Effect, StageMemory, transfer_bytes
+from trainyard.job.simulation.memory import Effect, StageMemory
 from trainyard.job.simulation.prices import Prices, Seconds
 
 
@@ -58,7 +58,7 @@ class _Writer:
             self._receive(index, transfer, target, microbatches, self.held_by[key])
 
     def _send(self, transfer: Transfer, source: int, target: int, made: Ints) -> Ints:
-        seconds = self.prices.send_s(source, target, transfer_bytes(transfer))
+        seconds = self.prices.send_s(transfer, source, target)
         lane = "up" if target > source else "down"
         label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
         links = np.tile(self._crossed(seconds, source, target), (len(made), 1))
@@ -66,7 +66,7 @@ class _Writer:
         tasks = self.assembly.add_work(source, lane, whole, label, category, moving, links)
         self.builder.add_dependencies(made, tasks)
         self.assembly.start(source, "sends", tasks.tolist())
-        self.assembly.sent.append((source, "send", transfer_bytes(transfer) * len(made), 2))
+        self.assembly.sent.append((source, "send", transfer.sent_bytes * len(made), 2))
         return tasks
 
     def _crossed(self, seconds: Seconds, source: int, target: int) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class _Writer:
         if late:
             self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
         posted = np.array([ends[i][0] for i in places])
-        assembly.memory.add(posted, target, Effect(0, "communication", transfer_bytes(transfer), 0))
+        assembly.memory.add(posted, target, Effect(0, "communication", transfer.received_bytes, 0))
 
     def _outlive(self, transfer: Transfer, rank: int) -> None:
         """A value that a stage borrows from another one of its rank, and holds longer, counts for that time."""

@@ -33,7 +33,7 @@ def stage_update_template(
             template.effects.append(Effect(first, OLDER_WEIGHTS, held.num_bytes, 0))
         if does.message is not None:
             message, seconds = does.message, prices.message_s(does.message, rank)
-            sent = (message.num_bytes, prices.group_size(message))
+            sent = (message.num_bytes, prices.group_size(message, rank))
             task = template.add(seconds, message.kind, f"{name} {message.about}:{message.kind}", *sent)
             template.joint.append((message, task - 1, task))
     return template
@@ -82,7 +82,7 @@ def _name(node: fx.Node) -> str:
 def _send(assembly: Assembly, prices: Prices, rank: int, does: Signature, message: Message) -> int:
     """A message, and the memory that is held for it."""
     seconds, label = prices.message_s(message, rank), f"{message.about} {message.kind}"
-    assembly.sent.append((rank, message.kind, message.num_bytes, prices.group_size(message)))
+    assembly.sent.append((rank, message.kind, message.num_bytes, prices.group_size(message, rank)))
     if not does.starts:
         return assembly.then(rank, seconds, label, message.kind)
     before = assembly.tail[rank]

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainyard.job.run.checkpoint.boxes import Box, boxes
 from trainyard.job.run.checkpoint.contents import TensorEntry, read_contents, read_parts
 from trainyard.job.run.checkpoint.same_run import PARAMS, ModelIdentity, check_model, check_settings
 from trainyard.job.run.checkpoint.saved import (
@@ -36,6 +35,7 @@ from trainyard.job.run.checkpoint.tensor_files import Place, write_tensors
 from trainyard.job.run.errors import CheckpointError, NonFiniteError, NotSavedError
 from trainyard.job.run.step.executor import Executor
 from trainyard.private import make_private
+from trainyard.program.boxes import Box, boxes
 
 _ASIDE = ".old"  # ends the name of a checkpoint while another one takes its place
 

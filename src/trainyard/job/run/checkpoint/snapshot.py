@@ -15,10 +15,10 @@ import torch
 from trainyard.job.lower.buckets import Bucket
 from trainyard.job.lower.segment import Segment
 from trainyard.job.plan import PIPELINE
-from trainyard.job.run.checkpoint.boxes import Box, boxes
 from trainyard.job.run.checkpoint.same_run import BUFFERS, FIELDS, PARAMS
 from trainyard.job.run.step.executor import Executor
 from trainyard.job.run.step.state import BucketState
+from trainyard.program.boxes import Box, boxes
 from trainyard.program.placement import Placement, Shard
 
 
@@ -69,7 +69,7 @@ def take(executor: Executor) -> dict[str, Part]:
             ):
                 taken[f"{PARAMS}/{path}"] = _part(executor, value, param.placements)
     for field, path, value in _constants(executor):
-        placements = executor.lowered.inputs[0][path]
+        placements = executor.placements(path)
         if _is_home(executor, path) and _is_writer(executor, placements, position.get(path, 0)):
             taken[f"{field}/{path}"] = _part(executor, executor.exact.get(path, value), placements)
     for (kind, path), value in executor.unused.items():
@@ -181,7 +181,7 @@ class Target:
             exact = executor.exact.get(path, value)
             # Copied over even where the type is the same: buffers may be shared with graphs that ran.
             read = torch.empty(exact.shape, dtype=_kept_dtype(exact))
-            self.parts[f"{field}/{path}"] = _described(executor, read, executor.lowered.inputs[0][path])
+            self.parts[f"{field}/{path}"] = _described(executor, read, executor.placements(path))
             self._copies.append((value, read))
             if path in executor.exact:
                 self._exact[path] = read

@@ -18,6 +18,7 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Slot
 from trainyard.job.lower.update import graph_module
 from trainyard.job.plan import MICROBATCH, PIPELINE
+from trainyard.job.run.step.messages import StageMessages
 from trainyard.job.run.step.on_device import on_device
 from trainyard.job.run.step.optimizer import Optimizer
 from trainyard.job.run.step.process_groups import ProcessGroups
@@ -70,8 +71,10 @@ class Executor:
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
         self.groups = ProcessGroups(plan, rank, summed_over, shared, lowered.transfers)
+        self.messages = StageMessages(lowered, self.groups, device)
         self.stages = lowered.stages_of(self.groups.index(PIPELINE))
         self.calls = lowered.calls[self.groups.index(PIPELINE)]
+        self.own_totals = lowered.totals[self.groups.index(PIPELINE)]
         self.state = RankState(
             tuple(b for s in self.stages for b in s.buckets),
             tuple(b for s in self.stages for b in s.frozen),
@@ -100,12 +103,10 @@ class Executor:
         self.microbatch = 0
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, torch.Tensor] = {}
-        if lowered.totals is not None:
-            self.compute_totals = self._runnable(lowered.totals.graph_module)
+        if self.own_totals is not None:
+            self.compute_totals = self._runnable(self.own_totals.graph_module)
         self.values: dict[tuple[int, str, int], torch.Tensor] = {}
         self.summing_losses: tuple[tuple[str, ...], torch.Tensor, dist.Work | None] | None = None
-        self.sending: dict[Delivery, tuple[dist.Work, torch.Tensor]] = {}
-        self.receiving: dict[Delivery, tuple[dist.Work, torch.Tensor]] = {}
         self.whole = {i.path for i in lowered.program.inputs if i.whole}
         self.not_kept = {
             (s.stage, kind): set(segment.outputs) - s.kept[kind]
@@ -149,13 +150,14 @@ class Executor:
         program = self.lowered.program
         self.dtypes = {i.path: tensor_of(program.nodes[i.node]).dtype for i in program.inputs}
         segments = [seg for stage in self.stages for seg in stage.segments.values()]
-        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        segments += [own] if (own := self.own_totals) is not None else []
         for slot in (s for seg in segments for s in seg.inputs):
             if slot.kind == "constant":
                 whole = self.lowered.program.constants[slot.name]
-                self.made[slot.name] = self._part(slot.name, whole).to(self.device)
+                part = local_part(whole, self.placements(slot.name), self.groups)
+                self.made[slot.name] = part.to(self.device)
             if slot.kind in ("buffer", "param") and slot.name not in self.params | self.buffers:
-                whole = self._part(slot.name, values(slot.name))
+                whole = local_part(values(slot.name), self.placements(slot.name), self.groups)
                 part = whole.to(self.dtypes[slot.name])
                 if part.dtype != whole.dtype and f"buffer:{slot.name}" not in results:
                     self.exact[slot.name] = whole.detach()
@@ -166,7 +168,7 @@ class Executor:
     def _add_unused(self, values: Values) -> None:
         """What no stage needs, whole: rank 0 keeps it, so that checkpoints have all of the model."""
         segments = [seg for stage in self.lowered.stages for seg in stage.segments.values()]
-        segments += [self.lowered.totals] if self.lowered.totals is not None else []
+        segments += [segment for segment in self.lowered.totals if segment is not None]
         needed = {slot.name for seg in segments for slot in seg.inputs} | {
             path for bucket in self._all_buckets() for path in bucket.paths
         }
@@ -178,18 +180,18 @@ class Executor:
     def _all_buckets(self) -> tuple[Bucket, ...]:
         return tuple(b for stage in self.lowered.stages for b in (*stage.buckets, *stage.frozen))
 
-    def _part(self, path: str, whole: torch.Tensor, stage: int = 0) -> torch.Tensor:
-        return local_part(whole, self.lowered.inputs[stage][path], self.groups)
+    def placements(self, path: str) -> Mapping[str, Placement]:
+        """How an input other than the batch lies, the same in all stages of this rank."""
+        return self.lowered.inputs[self.stages[0].stage if self.stages else 0][path]
 
     # What lowered graphs call.
 
     def __getattr__(self, name: str) -> Any:
         """An op of lowered graphs, of the part that runs it."""
-        if name in ("groups", "state", "optimizer") or name not in _OPS:
+        if name in ("groups", "messages", "state", "optimizer") or name not in _OPS:
             raise AttributeError(name)
-        return next(
-            getattr(part, name) for part in (self.groups, self.state, self.optimizer) if hasattr(part, name)
-        )
+        parts = (self.groups, self.messages, self.state, self.optimizer)
+        return next(getattr(part, name) for part in parts if hasattr(part, name))
 
     def axis_offset(self, axis: str, scale: int) -> int:
         """This rank's index on an axis of the mesh, or the number of the microbatch, times ``scale``."""
@@ -225,10 +227,13 @@ class Executor:
     def _run(self, call: Call, batch: Mapping[str, torch.Tensor], step: int) -> None:
         """One call, and the messages that belong to it."""
         for delivery in call.posts:
-            self._post_receive(delivery)
+            self.messages.post(delivery)
         for delivery in call.receives:
-            self._receive(delivery)
-        self._let_go(call)
+            transfer = self.lowered.transfers[delivery.transfer]
+            self.values[transfer.target, transfer.value, delivery.microbatch] = self.messages.receive(
+                delivery
+            )
+        self.messages.let_go(call.arrived)
         self.version = call.action.stage, call.weights.version
         self.state.num_microbatches = call.weights.num_own
         if call.action.kind == "U":
@@ -277,7 +282,7 @@ class Executor:
                 self.sums[result] = self.sums.get(result, 0) + made[name].float()
 
     def _input(
-        self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor, stage: int = 0
+        self, slot: Slot, batch: Mapping[str, torch.Tensor], rng: torch.Tensor, stage: int
     ) -> torch.Tensor:
         """What feeds a placeholder, other than a value that a segment has made."""
         held = {
@@ -292,62 +297,27 @@ class Executor:
 
     def _compute_totals(self, batch: Mapping[str, torch.Tensor], rng: torch.Tensor) -> None:
         """Before the first microbatch: what all of them need of the whole batch."""
-        segment = self.lowered.totals
+        segment = self.own_totals
         if segment is not None:
-            found = self.compute_totals([self._input(slot, batch, rng) for slot in segment.inputs])
+            own = segment.stage
+            found = self.compute_totals([self._input(slot, batch, rng, own) for slot in segment.inputs])
             made = dict(zip(segment.outputs, found, strict=True))
             self.totals = {path: made[name] for name, path in segment.results}
 
     def _batch_part(self, path: str, batch: Mapping[str, torch.Tensor], stage: int) -> torch.Tensor:
-        return self._part(path, batch[path], stage).to(self.device, self.dtypes[path])
-
-    def _post_receive(self, delivery: Delivery) -> None:
-        transfer = self.lowered.transfers[delivery.transfer]
-        buffer = torch.empty(transfer.shape, dtype=getattr(torch, transfer.dtype), device=self.device)
-        source = transfer.source, delivery.microbatch
-        peer, group = self.groups.peer(*source), self.groups.receiving_group(*source)
-        work = dist.irecv(buffer, peer, group=group, tag=self._tag(delivery))
-        assert work is not None
-        self.receiving[delivery] = (work, buffer)
-
-    def _receive(self, delivery: Delivery) -> None:
-        transfer = self.lowered.transfers[delivery.transfer]
-        work, buffer = self.receiving.pop(delivery)
-        work.wait()
-        self.values[transfer.target, transfer.value, delivery.microbatch] = buffer
+        part = local_part(batch[path], self.lowered.inputs[stage][path], self.groups)
+        return part.to(self.device, self.dtypes[path])
 
     def _send(self, delivery: Delivery) -> None:
+        """Send a value, or hand it over to another stage of this rank."""
         transfer = self.lowered.transfers[delivery.transfer]
         value = self.values[transfer.source, transfer.value, delivery.microbatch]
         if is_handed_over(self.plan.schedule, transfer):
             self.values[transfer.target, transfer.value, delivery.microbatch] = value
-            return
-        value = value.contiguous()
-        target = transfer.target, delivery.microbatch
-        peer, group = self.groups.peer(*target), self.groups.sending_group(*target)
-        work = dist.isend(value, peer, group=group, tag=self._tag(delivery))
-        assert work is not None
-        self.sending[delivery] = work, value
-        self.groups.sent_bytes += value.numel() * value.element_size()
-
-    def _let_go(self, call: Call) -> None:
-        """Let go of what has been sent. Gloo says that only of what is waited for, which here takes no time."""
-        for delivery in call.arrived:
-            if delivery in self.sending:
-                self.sending.pop(delivery)[0].wait()
-        for delivery in [d for d, (work, _) in self.sending.items() if work.is_completed()]:
-            del self.sending[delivery]
-
-    def _tag(self, delivery: Delivery) -> int:
-        return delivery.transfer * self.plan.num_microbatches + delivery.microbatch
+        else:
+            self.messages.send(delivery, value)
 
     # What the routines of the update call; see ``trainyard.job.lower.update``.
-
-    def wait_sends(self) -> None:
-        """Until all that this rank sent has left."""
-        for work, _ in self.sending.values():
-            work.wait()
-        self.sending.clear()
 
     def keep_weights(self, names: Sequence[str]) -> None:
         """What microbatches in flight began with stays as it is, and what comes then is made in a copy."""

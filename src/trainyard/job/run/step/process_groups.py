@@ -24,6 +24,8 @@ _OPS = {
     "min": dist.ReduceOp.MIN,
 }
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Started:
@@ -68,7 +70,7 @@ class ProcessGroups:
         self._axis_groups: dict[str, dist.ProcessGroup] = {}
         self._bucket_groups: dict[Axes, dist.ProcessGroup] = {}
         self._stage_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        self._pair_groups: dict[tuple[int, int], dist.ProcessGroup] = {}
+        self._pair_groups: dict[Pair, dist.ProcessGroup] = {}
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
@@ -81,7 +83,7 @@ class ProcessGroups:
         for stages in sorted(shared_stages):
             self._make_stage_groups(stages)
         if dist.get_backend() == "nccl":
-            self._make_pair_groups({pair for t in transfers for pair in rank_pairs(plan.schedule, t)})
+            self._make_pair_groups(transfers)
 
     def _along(self, axes: Axes) -> list[tuple[int, ...]]:
         return [group for p in range(self.plan.pipeline) for group in self.plan.groups(axes, p)]
@@ -101,15 +103,19 @@ class ProcessGroups:
         if (own := self._make_groups(self.plan.groups_across(pipeline_ranks))) is not None:
             self._stage_groups[stages] = own
 
-    def _make_pair_groups(self, pairs: set[tuple[int, int]]) -> None:
+    def _make_pair_groups(self, transfers: Iterable[Transfer]) -> None:
         """One group per sender and receiver.
 
         NCCL knows no tags, and runs what a pair sends in one group in the order of the calls, both directions in
         one line: two ranks that each begin by sending would wait for each other for ever.
         """
-        for source, target in sorted(pair for pair in pairs if pair[0] != pair[1]):
-            if (own := self._make_groups(self.plan.groups_across((source, target)))) is not None:
-                self._pair_groups[source, target] = own
+        plan = self.plan
+        between = [
+            (t, pair) for t in transfers for pair in rank_pairs(plan.schedule, t) if pair[0] != pair[1]
+        ]
+        for peers in sorted({peers for t, pair in between for peers in t.peers(plan, *pair)}):
+            if (own := self._make_groups([peers])) is not None:
+                self._pair_groups[peers] = own
 
     def size(self, *axes: str) -> int:
         """Ranks along some axes together."""
@@ -127,17 +133,9 @@ class ProcessGroups:
         """This rank and its peers that share a parameter of some stages."""
         return self._stage_groups[stages]
 
-    def sending_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
-        """The group in which this rank sends to the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get(
-            (self.coordinate[PIPELINE], self.plan.schedule.rank_of(stage, microbatch))
-        )
-
-    def receiving_group(self, stage: int, microbatch: int) -> dist.ProcessGroup | None:
-        """The group in which this rank receives from the rank of a stage; None for the one of all ranks."""
-        return self._pair_groups.get(
-            (self.plan.schedule.rank_of(stage, microbatch), self.coordinate[PIPELINE])
-        )
+    def pair_group(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
+        """The group in which one rank sends to another; None for the one of all ranks."""
+        return self._pair_groups.get((sender, receiver))
 
     def count_sent(self, whole: torch.Tensor, num_ranks: int, rounds: int = 1) -> None:
         """Count what this rank sends in a collective by the ring algorithm, into ``sent_bytes``.
@@ -149,10 +147,6 @@ class ProcessGroups:
         """
         whole_bytes = whole.numel() * whole.element_size()
         self.sent_bytes += rounds * whole_bytes * (num_ranks - 1) // num_ranks
-
-    def peer(self, stage: int, microbatch: int) -> int:
-        """The rank that runs a stage on a microbatch, at this rank's place of the mesh."""
-        return self.plan.rank_at({**self.coordinate, PIPELINE: self.plan.schedule.rank_of(stage, microbatch)})
 
     # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.job.run.checkpoint.boxes import boxes
+from trainyard.program.boxes import boxes
 from trainyard.program.placement import REPLICATE, Shard
 from trainyard.program.spmd import take_part
 

@@ -26,9 +26,14 @@ class Box:
 
     def of(self, part: torch.Tensor) -> torch.Tensor:
         """The box as a view of the part."""
-        for dim, (start, size) in enumerate(zip(self.local, self.sizes, strict=True)):
-            part = part.narrow(dim, start, size)
-        return part
+        return narrowed(part, self.local, self.sizes)
+
+
+def narrowed(x: torch.Tensor, starts: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+    """A rectangle of a tensor, as a view."""
+    for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        x = x.narrow(dim, start, size)
+    return x
 
 
 def boxes(

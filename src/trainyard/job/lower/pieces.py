@@ -1,0 +1,144 @@
+"""What the ranks of one mesh send to those of another, so that a tensor lies there as it should."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+from trainyard.job.plan import Mesh
+from trainyard.program.boxes import Box, boxes
+from trainyard.program.placement import Placement, Shard, local_shape
+
+Shape = tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """How a tensor lies on a mesh; no terms of sums.
+
+    Attributes
+    ----------
+    placements : by axis; whole along those that are not named.
+    """
+
+    mesh: Mesh
+    placements: tuple[tuple[str, Shard], ...]
+
+    @classmethod
+    def of(cls, mesh: Mesh, placements: Mapping[str, Placement]) -> Layout:
+        """By placements that may also say of axes that the tensor is whole there."""
+        along = ((axis, placements.get(axis)) for axis in mesh.axes)
+        return cls(mesh, tuple((axis, p) for axis, p in along if isinstance(p, Shard)))
+
+    def shape_of_part(self, shape: Shape) -> Shape:
+        """What each rank has of a tensor of this shape; the axes cut one after the other.
+
+        Raises
+        ------
+        ValueError
+            If it does not divide evenly.
+        """
+        for axis, placement in self.placements:
+            shape = local_shape(shape, placement, self.mesh.size(axis))
+        return shape
+
+    def shape_of_whole(self, shape: Shape) -> Shape:
+        """The tensor of which each rank has so much."""
+        for axis, placement in self.placements:
+            cut, size = placement.dim, self.mesh.size(axis)
+            shape = (*shape[:cut], shape[cut] * size, *shape[cut + 1 :])
+        return shape
+
+    def parts(self, shape: Shape) -> list[tuple[Box, ...]]:
+        """Where in a tensor of this shape lies what each rank has."""
+        sizes, placements = dict(self.mesh.sizes), dict(self.placements)
+        ranks = map(self.mesh.coordinate, range(self.mesh.num_ranks))
+        return [boxes(shape, placements, where, sizes) for where in ranks]
+
+
+class Piece(NamedTuple):
+    """A rectangle that one rank sends to another.
+
+    Attributes
+    ----------
+    sender, receiver : their numbers in their meshes.
+    sent, received : where it begins in the sender's part, and in the receiver's.
+    sizes : its extent by dimension.
+    """
+
+    sender: int
+    receiver: int
+    sent: Shape
+    received: Shape
+    sizes: Shape
+
+
+@lru_cache(maxsize=2**12)
+def pieces(shape: Shape, source: Layout, target: Layout) -> tuple[Piece, ...]:
+    """What ranks send to each other. Of several that have the same, receivers take turns in asking.
+
+    Parameters
+    ----------
+    shape : of the whole tensor.
+    """
+    if source == target:
+        start, sizes = (0,) * len(shape), source.shape_of_part(shape)
+        return tuple(Piece(rank, rank, start, start, sizes) for rank in range(source.mesh.num_ranks))
+    have, need = source.parts(shape), target.parts(shape)
+    owners: dict[tuple[Box, ...], list[int]] = {}
+    for rank, part in enumerate(have):
+        owners.setdefault(part, []).append(rank)
+    return tuple(
+        Piece(ranks[receiver % len(ranks)], receiver, *overlap)
+        for receiver, wanted in enumerate(need)
+        for part, ranks in owners.items()
+        for overlap in _overlaps(part, wanted)
+    )
+
+
+def _overlaps(part: tuple[Box, ...], wanted: tuple[Box, ...]) -> Iterator[tuple[Shape, Shape, Shape]]:
+    """Rectangles that are in both: where they begin in the one and in the other, and their sizes."""
+    for a in part:
+        for b in wanted:
+            low = tuple(map(max, a.offsets, b.offsets))
+            high = tuple(
+                min(x + m, y + n) for x, m, y, n in zip(a.offsets, a.sizes, b.offsets, b.sizes, strict=True)
+            )
+            sizes = tuple(map(operator.sub, high, low))
+            if all(size > 0 for size in sizes):
+                yield _moved(a, low), _moved(b, low), sizes
+
+
+def _moved(box: Box, offsets: Shape) -> Shape:
+    """Where in its part a place of the whole tensor is that the box holds."""
+    return tuple(at + where - first for at, where, first in zip(box.local, offsets, box.offsets, strict=True))
+
+
+def are_complete(
+    sent: Sequence[Piece], sent_shape: Shape, received_shape: Shape, num_senders: int, num_receivers: int
+) -> bool:
+    """Whether pieces lie in the parts of their senders, and fill the parts of all receivers once."""
+    filled: dict[int, list[Piece]] = {rank: [] for rank in range(num_receivers)}
+    for piece in sent:
+        filled[piece.receiver].append(piece)
+    are_inside = (
+        first >= 0 and first + size <= most
+        for piece in sent
+        for starts, shape in ((piece.sent, sent_shape), (piece.received, received_shape))
+        for first, size, most in zip(starts, piece.sizes, shape, strict=True)
+    )
+    are_whole = (
+        sum(math.prod(p.sizes) for p in own) == math.prod(received_shape)
+        and not any(_overlap(a, b) for a, b in combinations(own, 2))
+        for own in filled.values()
+    )
+    return all(p.sender < num_senders for p in sent) and all(are_inside) and all(are_whole)
+
+
+def _overlap(a: Piece, b: Piece) -> bool:
+    """Whether two pieces fill an element of one part twice."""
+    rows = zip(a.received, a.sizes, b.received, b.sizes, strict=True)
+    return all(x < y + n and y < x + m for x, m, y, n in rows)

@@ -1,0 +1,173 @@
+"""Stages on unlike meshes: more ranks for one than for another, or other axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from allocated import most_allocated, profiled
+from asynchronous import batch_of, model
+from captured import tiny
+from one_block import MEGATRON
+from one_block import task as llama
+from one_step import SEED, check_equal, own_part, plain, stepped
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import LoweringError, verify
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.data import by_path
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.schedules import make_schedule
+from trainyard.job.simulate import simulate_plan
+from trainyard.job.task import Task
+from trainyard.program.batch import batch_rows
+
+WIDTH = 256
+LAYERS = ("2:addmm", "4:addmm", "6:addmm")
+HALF = "blocks.0.norm_2:pow"
+ALONE, ROWS_BY_2, ROWS_BY_3 = Mesh(), Mesh.of(data=2), Mesh.of(data=3)
+COLUMNS, BOTH = Mesh.of(tensor=2), Mesh.of(data=2, tensor=2)
+
+MESHES: dict[str, tuple[str, tuple[Mesh, ...], State]] = {
+    "3 + 1": ("layers", (ROWS_BY_3, ALONE), State(("data",))),
+    "1 + 3": ("layers", (ALONE, ROWS_BY_3), State(("data",))),
+    "2 + 1 + 1, all divided": (
+        "layers",
+        (ROWS_BY_2, ALONE, ALONE),
+        State(("data",)).dividing(("optimizer", "gradients", "parameters")),
+    ),
+    "rows, then columns": ("llama", (ROWS_BY_2, COLUMNS), State(("data",))),
+    "columns, then rows": ("llama", (COLUMNS, ROWS_BY_2), State(("data",)).dividing(("optimizer",))),
+}
+"""The model, the mesh of each stage, and who keeps the state: each on four ranks."""
+
+
+@cache
+def task(name: str) -> Task:
+    return llama() if name == "llama" else Task(model(WIDTH))
+
+
+def plan_of(name: str) -> Plan:
+    trained, meshes, state = MESHES[name]
+    return made(trained, meshes, state)
+
+
+def made(trained: str, meshes: tuple[Mesh, ...], state: State) -> Plan:
+    """A plan with rows divided over ``data``, and blocks as Megatron divides them over ``tensor``."""
+    own = task(trained).model
+    num_rows = batch_rows(own.batch, own.whole)
+    program = task(trained).program(num_rows // 2)
+    starts = ("", HALF) if trained == "llama" else ("", *LAYERS[-len(meshes) + 1 :])
+    stages = tuple(
+        Stage(start, mesh, tuple(axis for axis in mesh.axes if axis == "data"))
+        for start, mesh in zip(starts, meshes, strict=True)
+    )
+    schedule = make_schedule("one_f_one_b", len(meshes), 2)
+    plan = Plan(program.name, program.fingerprint, "ranks", num_rows, schedule, stages, state=state)
+    return plan.with_placements("tensor", MEGATRON) if COLUMNS in meshes else plan
+
+
+def lowered_of(trained: str, plan: Plan) -> Lowered:
+    return lower(task(trained).program(plan.rows_per_microbatch), plan)
+
+
+def _rank(rank: int, texts: dict[str, str]) -> list[Any]:
+    """Loss and gradients of every plan, beside this rank's part of those of one device; bytes that it sends."""
+    found = []
+    for name, text in texts.items():
+        trained = MESHES[name][0]
+        loss, grads, executor = stepped(task(trained), parse_plan(text), rank)
+        all_of_them = plain(task(trained).model)[1]
+        wanted = {path: own_part(executor, path, all_of_them[path]) for path in grads}
+        before = executor.groups.sent_bytes
+        executor.step(by_path(task(trained).model.batch), 0)
+        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
+        found.append((loss, *numbers, executor.groups.sent_bytes - before))
+    return found
+
+
+def test_four_processes_compute_what_one_device_does() -> None:
+    answers = run_ranks(4, _rank, {name: plan_of(name).to_text() for name in MESHES}, timeout_s=240)
+    for i, name in enumerate(MESHES):
+        trained, plan = MESHES[name][0], plan_of(name)
+        lowered = lowered_of(trained, plan)
+        verify(lowered)
+        expected = simulate_plan(lowered, parse_cluster("1x4xA100-80G")).sent_bytes
+        loss, grads = plain(task(trained).model)
+        seen: set[str] = set()
+        sent = [0] * plan.pipeline
+        for rank, of_plans in enumerate(answers):
+            own_loss, own, wanted, sent_bytes = of_plans[i]
+            check_equal(
+                (own_loss, {n: torch.from_numpy(g) for n, g in own.items()}),
+                (loss, {n: torch.from_numpy(g) for n, g in wanted.items()}),
+            )
+            seen |= own.keys()
+            pipeline = plan.coordinate(rank)["pipeline"]
+            sent[pipeline] = max(sent[pipeline], sent_bytes)
+        assert seen == grads.keys()
+        # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
+        assert sent == pytest.approx(list(expected), rel=1e-3, abs=64), name
+
+
+def memory_plan() -> Plan:
+    """Two ranks of one kind of device, and one of another."""
+    return made("layers", (ROWS_BY_2, ALONE), State(("data",)))
+
+
+def _allocated(rank: int) -> int:
+    plan = memory_plan()
+    trained = task("layers")
+    values = {path: value.detach() for path, value in trained.model.module.named_parameters()}
+    lowered = lowered_of("layers", plan)
+    batches = [by_path(batch_of(step, WIDTH)) for step in range(2)]
+    with profiled() as profiler:
+        executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
+        for step, batch in enumerate(batches):
+            executor.step(batch, step)
+    return most_allocated(profiler)
+
+
+def test_memory_is_what_three_processes_allocate() -> None:
+    simulation = simulate_plan(lowered_of("layers", memory_plan()), parse_cluster("1x2xA100-80G+1x1xT4"))
+    found = run_ranks(3, _allocated, timeout_s=120)
+    expected = [simulation.tensor_bytes[0], simulation.tensor_bytes[0], simulation.tensor_bytes[1]]
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_it_is_written_explained_and_takes_the_time_of_its_devices() -> None:
+    plan = memory_plan()
+    assert parse_plan(plan.to_text()) == plan
+    assert "2 data + 1 device" in plan.explain()
+    lowered = lowered_of("layers", plan)
+    mixed, alike = (
+        simulate_plan(lowered, parse_cluster(f"1x2xA100-80G+1x1x{kind}")) for kind in ("T4", "A100-80G")
+    )
+    assert mixed.work_s[0] == alike.work_s[0]
+    assert mixed.work_s[1] > alike.work_s[1]
+
+
+def test_what_stages_share_needs_one_mesh() -> None:
+    tied = Task(tiny("gpt", 4))
+    program = tied.program(2)
+    stages = (Stage("", ROWS_BY_2, ("data",)), Stage("blocks.1.norm_1:native_layer_norm", ALONE))
+    plan = Plan(program.name, program.fingerprint, "ranks", 4, make_schedule("gpipe", 2, 2), stages)
+    with pytest.raises(
+        PlanError, match=r"is used in stages 0 on 2 data and 1 on 1 device; give these stages one"
+    ):
+        lower(program, replace(plan, state=State(("data",))))
+
+
+def test_a_piece_too_many_or_too_few_is_found() -> None:
+    lowered = lowered_of("layers", memory_plan())
+    verify(lowered)
+    first = lowered.transfers[0]
+    for pieces in (first.pieces[:1], (*first.pieces, first.pieces[0])):
+        wrong = replace(lowered, transfers=(replace(first, pieces=pieces), *lowered.transfers[1:]))
+        with pytest.raises(LoweringError, match="do not get each element of their parts once"):
+            verify(wrong)
