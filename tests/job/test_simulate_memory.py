@@ -78,7 +78,7 @@ def held_by_the_executor(rank: int, lowered: Lowered, model: Model) -> list[int]
     executor.held_bytes = []  # type: ignore[attr-defined]
     executor.forward_backward({f"batch.{k}": v for k, v in model.batch.items()}, 0)
     arrived = {delivery for call in executor.calls for delivery in call.arrived}
-    assert arrived.isdisjoint(executor.sending), "what has arrived is held still"
+    assert arrived.isdisjoint(executor.messages.sending), "what has arrived is held still"
     return executor.held_bytes
 
 

@@ -44,10 +44,15 @@ def test_every_rank_and_message_is_told() -> None:
 def test_a_timeline_names_ops_as_the_routines_do() -> None:
     found = planned()
     text = routines_text(lower(found.task.program(found.plan.rows_per_microbatch), found.plan))
-    labels = [name for name in found.simulation.timeline.graph.labels if re.match(r"\d[FB] blocks", name)]
-    assert len(labels) > 5
-    for label in labels:
-        action, _, ops = label.partition(" ")
+    graph = found.simulation.timeline.graph
+    titles = [graph.title_of(task) for task in range(graph.num_tasks)]
+    titles = [title for title in titles if re.match(r"\d[FB]\d blocks", title)]
+    assert len(titles) > 5
+    # Every microbatch runs the same ops.
+    of_microbatch = [[t.replace(f"{m} ", " ", 1) for t in titles if f"{m} " in t[:4]] for m in (0, 1)]
+    assert sorted(of_microbatch[0]) == sorted(of_microbatch[1])
+    for title in of_microbatch[0]:
+        action, _, ops = title.partition(" ")
         routine = text.partition(f"routine {action}\n")[2].partition("\nroutine")[0]
         assert all(f"# {op}\n" in routine for op in ops.split(" .. "))
 

@@ -34,7 +34,7 @@ class TaskGraphBuilder:
         self._categories: dict[str, int] = {}
         self._category_kinds: list[CategoryKind] = []
         self._reals = {name: array("d") for name in ("duration_s", "num_bytes", "release_s")}
-        self._ints = {name: array("q") for name in ("priority", "label", "category")}
+        self._ints = {name: array("q") for name in ("priority", "label", "part_of", "category")}
         # Pairs (task, item), in the order of adding.
         self._pairs = {name: (array("q"), array("q")) for name in ("predecessors", "resources", "links")}
         self._memory = (array("q"), array("q"), array("q"), array("q"))
@@ -136,7 +136,8 @@ class TaskGraphBuilder:
         category_id = self.category(category)
         for name, real in (("duration_s", duration_s), ("num_bytes", num_bytes), ("release_s", release_s)):
             self._reals[name].append(real)
-        for name, value in (("priority", priority), ("label", self.label(label)), ("category", category_id)):
+        ids = (priority, self.label(label), 0, category_id)
+        for name, value in zip(self._ints, ids, strict=True):
             self._ints[name].append(value)
         occupied = (resources,) if isinstance(resources, (int, np.integer)) else resources
         for name, items in (("predecessors", predecessors), ("resources", occupied), ("links", links)):
@@ -159,6 +160,7 @@ class TaskGraphBuilder:
         release_s: ArrayLike = 0.0,
         priority: ArrayLike = 0,
         label: ArrayLike = 0,
+        part_of: ArrayLike = 0,
         category: ArrayLike | None = None,
     ) -> Ints:
         """Add many tasks from arrays; return their ids, in order.
@@ -170,8 +172,8 @@ class TaskGraphBuilder:
         resources, predecessors, links : int array (n,) or (n, k), optional
             Up to k items per task; -1 stands for none.
         num_bytes, release_s, priority : array (n,) or scalar
-        label, category : int array (n,) or scalar
-            Ids from `label` and `category`; without, no label and the category "other".
+        label, part_of, category : int array (n,) or scalar
+            Ids from `label` (also of what a task is part of) and `category`; without, no labels and the category "other".
 
         Raises
         ------
@@ -187,7 +189,12 @@ class TaskGraphBuilder:
             "num_bytes": num_bytes,
             "release_s": release_s,
         }
-        ints: dict[str, ArrayLike] = {"priority": priority, "label": label, "category": category}
+        ints: dict[str, ArrayLike] = {
+            "priority": priority,
+            "label": label,
+            "part_of": part_of,
+            "category": category,
+        }
         pairs = {"predecessors": predecessors, "resources": resources, "links": links}
         # All arrays are made before any is kept, so that a wrong one leaves the builder as it was.
         columns: list[tuple[array[Any], np.ndarray[Any, Any]]] = [

@@ -24,6 +24,7 @@ def check_graph(graph: TaskGraph) -> None:
     check_ids("resource", graph.resources, len(graph.resource_names), "resources")
     check_ids("link", graph.links, len(graph.link_names), "links")
     check_ids("label", graph.label, len(graph.labels), "label")
+    check_ids("label", graph.part_of, len(graph.labels), "part_of")
     check_ids("category", graph.category, len(graph.category_names), "category")
     check_ids("task", graph.memory_task, graph.num_tasks, "memory_task")
     check_ids("device", graph.memory_device, num_devices, "memory_device")

@@ -67,8 +67,9 @@ class TaskGraph:
         Seconds.
     num_bytes : float64 array (N,)
         Bytes moved over the links after `duration_s`; 0 for a task that moves nothing.
-    priority, label, category : int64 arrays (N,)
-        Lower priorities go first; `label` and `category` index `labels` and `category_names`.
+    priority, label, part_of, category : int64 arrays (N,)
+        Lower priorities go first; `label` and `category` index `labels` and `category_names`. So does `part_of`, of
+        `labels`: several tasks together may do something that has a name of its own.
     predecessor_offsets, predecessors : int64 arrays (N + 1,) and flat
     resource_offsets, resources : int64 arrays (N + 1,) and flat
     link_offsets, links : int64 arrays (N + 1,) and flat
@@ -92,6 +93,7 @@ class TaskGraph:
     release_s: Floats
     priority: Ints
     label: Ints
+    part_of: Ints
     category: Ints
     predecessor_offsets: Ints
     predecessors: Ints
@@ -125,6 +127,10 @@ class TaskGraph:
         return self.links[self.link_offsets[task] : self.link_offsets[task + 1]]
 
     def name_of(self, task: int) -> str:
-        """Name `task` for a reader: its label and its id."""
-        label = self.labels[self.label[task]]
-        return f"{label} (task {task})" if label else f"task {task}"
+        """Name `task` for a reader: what it is and its id."""
+        title = self.title_of(task)
+        return f"{title} (task {task})" if title else f"task {task}"
+
+    def title_of(self, task: int) -> str:
+        """What `task` is part of, and its label."""
+        return f"{self.labels[self.part_of[task]]} {self.labels[self.label[task]]}".strip()

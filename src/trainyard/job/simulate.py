@@ -88,7 +88,7 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     together: Together = {}
     for rank, context in enumerate(contexts):
         _add_rank(assembly, prices, rank, memory, context, together)
-    add_transfers(assembly, prices, memory)
+    add_transfers(assembly, prices, memory, library)
     add_updates(assembly, prices, contexts, together)
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
@@ -178,7 +178,7 @@ class _Templates:
 
     def _update(self, call: Call) -> Template:
         graph = self.lowered.stage_updates[call.update]
-        return stage_update_template(graph, call.action.stage, self.rank, self.context, self.prices)
+        return stage_update_template(graph, self.rank, self.context, self.prices)
 
     def _pass(self, call: Call, is_first: bool, is_last: bool) -> Template:
         stage, kind = call.action.stage, call.action.kind

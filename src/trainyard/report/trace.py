@@ -78,7 +78,7 @@ def _tasks(timeline: Timeline) -> list[dict[str, Any]]:
                     "ph": "X",
                     "pid": process[resource],
                     "tid": resource,
-                    "name": graph.labels[graph.label[task]] or category,
+                    "name": graph.title_of(task) or category,
                     "cat": category,
                     "ts": start_us[task],
                     "dur": end_us[task] - start_us[task],

@@ -152,12 +152,14 @@ class Assembly:
         category: Ints | int,
         moving_s: NDArray[np.float64] | float = 0.0,
         links: Ints | None = None,
+        part_of: Ints | int = 0,
     ) -> Ints:
         """Tasks on one lane of a rank; on shared cores they are flows of core-seconds.
 
         Parameters
         ----------
         moving_s : of the seconds those in which a task fills its ``links``, two for each task, -1 for none.
+        part_of : labels of the actions.
         """
         communicates = np.isin(category, [self.builder.category(name) for name in _COMMUNICATION])
         self.work_s[rank] += float(np.where(communicates, 0.0, seconds).sum())
@@ -166,7 +168,12 @@ class Assembly:
         if lane not in lanes.links:
             moving = {} if links is None else {"num_bytes": moving_s * _UNITS_PER_S, "links": links}
             return self.builder.add_tasks(
-                seconds - moving_s, resources=resources, label=label, category=category, **moving
+                seconds - moving_s,
+                resources=resources,
+                label=label,
+                part_of=part_of,
+                category=category,
+                **moving,
             )
         links = np.tile(np.array(lanes.links[lane]), (len(seconds), 1))
         # A task that moves nothing may name no links.
@@ -177,6 +184,7 @@ class Assembly:
             resources=resources,
             links=links,
             label=label,
+            part_of=part_of,
             category=category,
         )
 
@@ -233,13 +241,15 @@ class Assembly:
         templates = templates if before is None else [before, *templates]
         sizes = np.array([len(t.seconds) for t in templates], np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-        columns = {id(t): _Columns.of(t, builder, self.lane_names) for t in templates}
-        rows = [columns[id(t)] for t in templates]
+        of_template = {id(t): _Columns.of(t, builder, self.lane_names) for t in templates}
+        rows = [of_template[id(t)] for t in templates]
         seconds = np.concatenate([r.seconds for r in rows])
         waits_for = np.concatenate([r.waits_for for r in rows])
         offset = np.repeat(starts[:-1], sizes)
         category = np.concatenate([r.category for r in rows])
         label = np.concatenate([r.label for r in rows])
+        names = [""] * first + [str(action) for action in actions]
+        part_of = np.repeat(np.array([builder.label(name) for name in names], np.int64), sizes)
         moving = np.concatenate([r.moving_s for r in rows])
         links = self.crossed(rank, moving, np.concatenate([r.between_nodes for r in rows]))
         compute = waits_for < 0
@@ -247,7 +257,7 @@ class Assembly:
 
         def add(lane: str, own: NDArray[np.bool_]) -> None:
             ids[own] = self.add_work(
-                rank, lane, seconds[own], label[own], category[own], moving[own], links[own]
+                rank, lane, seconds[own], label[own], category[own], moving[own], links[own], part_of[own]
             )
 
         add("compute", compute)

@@ -54,8 +54,8 @@ class Template:
 
     Attributes
     ----------
-    seconds, category, label : of each task; ``moving_s`` of the seconds in which it fills links, which are
-        ``between_nodes`` or inside of one.
+    seconds, category, label : of each task, which is named by the addresses of its ops; ``moving_s`` of the seconds in
+        which it fills links, which are ``between_nodes`` or inside of one.
     num_bytes : sent by it, as collectives count them, in a group of ``num_ranks``.
     waits_for : task (of the template) after which an asynchronous task may start; -1 for the tasks of the
         compute stream, which run one after the other.
@@ -151,8 +151,6 @@ class _Writer:
         self.chunk: dict[str, float] = {}
         self.chunk_start = 0
         self.level = work.memory.before_bytes
-        # The origin of tasks: stage, kind of action, and the addresses of their ops.
-        self.name = f"{work.segment.stage}{work.segment.kind}"
         self.chunk_ops: list[fx.Node] = []
         self.last_compute = -1
         # Messages of this action that are on their way, and those that the next task waits for: task and held bytes.
@@ -173,7 +171,7 @@ class _Writer:
 
     def _add_compute(self, seconds: Seconds, category: str, **sent: Any) -> int:
         """A task of the compute stream, after all that was waited for."""
-        task = self.template.add(seconds, category, sent.pop("label", self.name), **sent)
+        task = self.template.add(seconds, category, sent.pop("label", ""), **sent)
         for message, held_bytes in self.waited_for:
             self.template.dependencies.append((message, task))
             self.template.effects.append(Effect(task, "communication", -held_bytes, 0))
@@ -197,7 +195,7 @@ class _Writer:
         if not self.chunk:
             return
         ends = dict.fromkeys(map(address, (self.chunk_ops[0], self.chunk_ops[-1])))
-        label = f"{self.name} {' .. '.join(ends)}"
+        label = " .. ".join(ends)
         tasks = [self._add_compute(Seconds(each_s), name, label=label) for name, each_s in self.chunk.items()]
         self.chunk_ops = []
         self._use_memory(tasks[0], tasks[-1], self.chunk_start, end)
@@ -276,4 +274,4 @@ class _Writer:
     def _sent(self, node: fx.Node, message: Message) -> dict[str, Any]:
         size = self.prices.group_size(message, self.work.pipeline)
         origin = address(node) if "address" in node.meta else f"{message.about}:{message.kind}"
-        return {"label": f"{self.name} {origin}", "num_bytes": message.num_bytes, "num_ranks": size}
+        return {"label": origin, "num_bytes": message.num_bytes, "num_ranks": size}

@@ -7,25 +7,38 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trainyard.job.lower.calls import Delivery, Transfer, rank_pairs
+from trainyard.job.lower.signatures import Library
 from trainyard.job.schedule import Action, Kind
 from trainyard.job.simulation.build import Assembly, Ints
 from trainyard.job.simulation.memory import Effect, StageMemory
 from trainyard.job.simulation.prices import Prices, Seconds
 
 
-def add_transfers(assembly: Assembly, prices: Prices, memory: Mapping[int, StageMemory]) -> None:
-    """Add sends between ranks, the order they impose between actions, and what is held for them."""
-    _Writer(assembly, prices, memory).run()
+def add_transfers(
+    assembly: Assembly, prices: Prices, memory: Mapping[int, StageMemory], library: Library
+) -> None:
+    """Add sends between ranks, the order they impose between actions, and what is held for them.
+
+    Parameters
+    ----------
+    library : that moves them. NCCL tells when a value has left; over gloo it is held until its receiver has answered.
+    """
+    _Writer(assembly, prices, memory, library).run()
 
 
 class _Writer:
     """Adds the transfers to tasks of actions that are there."""
 
-    def __init__(self, assembly: Assembly, prices: Prices, memory: Mapping[int, StageMemory]) -> None:
-        self.assembly, self.prices, self.memory = assembly, prices, memory
+    def __init__(
+        self, assembly: Assembly, prices: Prices, memory: Mapping[int, StageMemory], library: Library
+    ) -> None:
+        self.assembly, self.prices, self.memory, self.library = assembly, prices, memory, library
         self.builder, self.plan = assembly.builder, assembly.plan
         # The last sends of what a stage makes in an action for another stage, by their kinds and ranks.
-        self.held_by: dict[tuple[int, Kind, int, int, int], Ints] = {}
+        self.held_by: dict[tuple[int, Kind, int, int, int], tuple[list[Delivery], Ints]] = {}
+        # The place of the call before which a sender knows that a delivery has arrived.
+        calls = assembly.lowered.calls
+        self.answered = {d: i for own in calls for i, call in enumerate(own) for d in call.arrived}
 
     def run(self) -> None:
         for index, transfer in enumerate(self.assembly.lowered.transfers):
@@ -34,36 +47,49 @@ class _Writer:
                 of_pair.setdefault(pair, []).append(microbatch)
             for (source, target), microbatches in of_pair.items():
                 self._add(index, transfer, source, target, microbatches)
-        for (stage, kind, target_stage, source, _), tasks in self.held_by.items():
+        for (stage, kind, target_stage, source, _), (deliveries, tasks) in self.held_by.items():
             held = self.memory[stage].actions[kind].sent.get(target_stage, 0)
-            self.assembly.memory.add(tasks, source, Effect(0, "communication", 0, -held))
+            if self.library == "nccl":
+                self.assembly.memory.add(tasks, source, Effect(0, "communication", 0, -held))
+            elif len(tasks):
+                self._hold_until_answered(source, deliveries, held)
+
+    def _hold_until_answered(self, source: int, deliveries: Sequence[Delivery], held: int) -> None:
+        """Let go of what has been sent when the sender knows that it has arrived, at last with the end of the step."""
+        assembly, places = self.assembly, [self.answered[d] for d in deliveries if d in self.answered]
+        tasks = np.array([assembly.ends[source][i][0] for i in places], np.int64)
+        assembly.memory.add(tasks, source, Effect(0, "communication", -held, 0))
+        assembly.start(source, "sends", [], held * (len(deliveries) - len(places)))
 
     def _add(
         self, index: int, transfer: Transfer, source: int, target: int, microbatches: Sequence[int]
     ) -> None:
         """The microbatches of a transfer from one pipeline rank to another, or to another stage of the same."""
         last = self.assembly.last
-        made = np.array([last[Action(transfer.after, transfer.source, m)] for m in microbatches])
+        after = [Action(transfer.after, transfer.source, m) for m in microbatches]
+        made = np.array([last[action] for action in after])
         key = (transfer.source, transfer.after, transfer.target, source, target)
         if key not in self.held_by:
             held = self.memory[transfer.source].actions[transfer.after].sent.get(transfer.target, 0)
             what = "activations" if source == target else "communication"
             self.assembly.memory.add(made, source, Effect(0, what, 0, held))
         if source == target:
-            self.held_by[key] = made[:0]
+            self.held_by[key] = [], made[:0]
             if transfer.value in self.memory[transfer.target].borrowed:
                 self._outlive(transfer, source)
         else:
-            self.held_by[key] = self._send(transfer, source, target, made)
-            self._receive(index, transfer, target, microbatches, self.held_by[key])
+            part_of = np.array([self.builder.label(str(action)) for action in after])
+            tasks = self._send(transfer, source, target, made, part_of)
+            self.held_by[key] = [Delivery(index, m) for m in microbatches], tasks
+            self._receive(index, transfer, target, microbatches, tasks)
 
-    def _send(self, transfer: Transfer, source: int, target: int, made: Ints) -> Ints:
+    def _send(self, transfer: Transfer, source: int, target: int, made: Ints, part_of: Ints) -> Ints:
         seconds = self.prices.send_s(transfer, source, target)
         lane = "up" if target > source else "down"
         label, category = self.builder.label(f"send {transfer.value}"), self.builder.category("send")
         links = np.tile(self._crossed(seconds, source, target), (len(made), 1))
         whole, moving = (np.full(len(made), each_s) for each_s in (seconds.whole, seconds.moving))
-        tasks = self.assembly.add_work(source, lane, whole, label, category, moving, links)
+        tasks = self.assembly.add_work(source, lane, whole, label, category, moving, links, part_of)
         self.builder.add_dependencies(made, tasks)
         self.assembly.start(source, "sends", tasks.tolist())
         self.assembly.sent.append((source, "send", transfer.sent_bytes * len(made), 2))

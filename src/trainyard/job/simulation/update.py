@@ -17,24 +17,22 @@ Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]
 about, and the version of the weights that is updated, -1 at the end of the step."""
 
 
-def stage_update_template(
-    graph: fx.Graph, stage: int, rank: int, context: RankContext, prices: Prices
-) -> Template:
+def stage_update_template(graph: fx.Graph, rank: int, context: RankContext, prices: Prices) -> Template:
     """The tasks of the update of a stage in the middle of a step."""
-    template, name = Template(), f"{stage}U"
-    template.add(Seconds(0.0), "optimizer", name)
+    template = Template()
+    template.add(Seconds(0.0), "optimizer", "")
     for node in graph.nodes:
         does = signature(node, context)
         first = len(template.seconds)
         for what, num_elements, element_bytes in does.passes:
             seconds = Seconds(prices.buffer_op_s(what, rank, num_elements, element_bytes))
-            template.add(seconds, "optimizer", f"{name} {_name(node)}")
+            template.add(seconds, "optimizer", _name(node))
         for held in does.held:
             template.effects.append(Effect(first, OLDER_WEIGHTS, held.num_bytes, 0))
         if does.message is not None:
             message, seconds = does.message, prices.message_s(does.message, rank)
             sent = (message.num_bytes, prices.group_size(message, rank))
-            task = template.add(seconds, message.kind, f"{name} {message.about}:{message.kind}", *sent)
+            task = template.add(seconds, message.kind, f"{message.about}:{message.kind}", *sent)
             template.joint.append((message, task - 1, task))
     return template
 
