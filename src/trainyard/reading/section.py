@@ -128,6 +128,15 @@ class Section(dict[str, Any]):
             )
         return int(value)
 
+    def flag(self, key: str, default: bool = _REQUIRED) -> bool:
+        """True or false."""
+        if key not in self and default is not _REQUIRED:
+            return default
+        value = self.get(key)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
     def text(self, key: str, default: str = _REQUIRED) -> str:
         """A name, or another short text."""
         value = self.get(key, default)

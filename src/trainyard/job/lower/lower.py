@@ -289,7 +289,9 @@ def _stage(program: Program, plan: Plan, stage: int, params: Mapping[str, Param]
             waiters.setdefault(node, []).append(bucket)
 
     def write(kind: Kind, nodes: list[fx.Node], known: SegmentWriter | None = None) -> SegmentWriter:
-        writer = SegmentWriter(program, parts, stage, kind, plan.recomputed, gathered, known)
+        writer = SegmentWriter(
+            program, parts, stage, kind, plan.recomputed, gathered, known, plan.traffic.overlap
+        )
         for node in nodes:
             writer.emit(node)
             for bucket in waiters.get(node, ()):

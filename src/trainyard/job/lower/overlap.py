@@ -1,4 +1,7 @@
-"""Messages run beside what is computed: they start once their operand is there, and are waited for at their first use."""
+"""Messages run beside what is computed: they start once their operand is there, and are waited for at their first use.
+
+Or, if the plan says so, at once.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,24 @@ from trainyard.cost.ops import is_view
 from trainyard.program import spmd
 
 
-def start_and_wait(graph: fx.Graph) -> None:
-    """Make two ops of every collective of a graph, in place: the second before the first use of its result."""
+def start_and_wait(graph: fx.Graph, overlap: bool = True) -> None:
+    """Make two ops of every collective of a graph, in place: the second before the first use of its result.
+
+    Parameters
+    ----------
+    overlap : whether other ops come between the two.
+    """
     for node in list(graph.nodes):
         if node.target not in spmd.STARTS:
             continue
         node.target = spmd.STARTS[node.target]
-        _start_early(node)
+        if overlap:
+            _start_early(node)
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if node.target not in spmd.STARTS.values():
             continue
-        first = min(node.users, key=position.__getitem__)
+        first = min(node.users, key=position.__getitem__) if overlap else node.next
         read = node.all_input_nodes[:1] if spmd.reads_operand(node) else []
         with graph.inserting_before(first):
             wait = graph.call_function(spmd.wait, (node, *read))

@@ -76,9 +76,10 @@ class SegmentWriter:
         recompute: frozenset[str],
         gathered: Iterable[Bucket],
         known: SegmentWriter | None = None,
+        overlap: bool = True,
     ) -> None:
         self.program, self.cut, self.stage, self.kind = program, cut, stage, kind
-        self.recompute = recompute
+        self.recompute, self.overlap = recompute, overlap
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         self.slots: dict[fx.Node, Slot] = {}
@@ -186,7 +187,7 @@ class SegmentWriter:
         """Close the graph with the values that leave it, and name the program's results among them."""
         kept = list(dict.fromkeys(outputs))
         self.graph.output(tuple(self.copies[n] for n in kept))
-        start_and_wait(self.graph)
+        start_and_wait(self.graph, self.overlap)
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         slots = tuple(self.slots[n] for n in placeholders)
         named = tuple((node.name, result) for node, result in results)

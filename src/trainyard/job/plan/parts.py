@@ -100,12 +100,24 @@ class Traffic:
     Attributes
     ----------
     bucket_bytes : gradients and parameters travel in buckets of about this size.
+    overlap : whether messages within a pass run beside the ops that do not need what they bring; else they are waited for
+        at once. Buckets run beside ops in any case.
     """
 
     bucket_bytes: int = 25 * 2**20
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         require(self.bucket_bytes > 0, f"bucket_bytes must be positive, got {self.bucket_bytes}")
+
+    def to_dict(self) -> dict[str, int | bool]:
+        """The text form: what is not as usual."""
+        usual = Traffic()
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(usual, f.name)
+        }
 
 
 def require_axes(known: Iterable[str], axes: Iterable[str], what: str) -> None:

@@ -298,7 +298,7 @@ class Plan:
             },
             "tensors": dict(self.tensors),
             "state": {part: _Line(said) for part, said in self.state.to_dict().items()},
-            "traffic": {"bucket_bytes": self.traffic.bucket_bytes} if self.traffic != Traffic() else {},
+            "traffic": _Line(self.traffic.to_dict()),
             "made_by": list(self.made_by),
             "reasons": list(self.reasons),
         }

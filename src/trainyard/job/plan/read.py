@@ -180,8 +180,10 @@ def _read_state(given: Section, name: str) -> State:
 
 def _read_traffic(given: Section, name: str) -> Traffic:
     said = given.section(name)
-    said.refuse_unknown(("bucket_bytes",))
-    return Traffic(said.whole("bucket_bytes", 1, _MOST_BUCKET_BYTES, Traffic().bucket_bytes))
+    usual = Traffic()
+    said.refuse_unknown(("bucket_bytes", "overlap"))
+    bucket_bytes = said.whole("bucket_bytes", 1, _MOST_BUCKET_BYTES, usual.bucket_bytes)
+    return Traffic(bucket_bytes, said.flag("overlap", usual.overlap))
 
 
 _FORM = "`trainyard plan --save` writes the form"

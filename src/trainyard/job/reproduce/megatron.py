@@ -49,11 +49,12 @@ class Case:
 
     @property
     def strategies(self) -> str:
-        """The paper's plan; every layer is recomputed."""
+        """The paper's plan; every layer is recomputed, and no sum of gradients of inputs is hidden."""
         data = self.gpus // (self.tensor * self.pipeline)
         return (
             f"megatron(tensor={self.tensor}, pipeline={self.pipeline}, data={data}, "
-            f"microbatch_rows={self.microbatch}, stages_per_rank={self.chunks}) + sublinear(segments={self.layers})"
+            f"microbatch_rows={self.microbatch}, stages_per_rank={self.chunks}, overlap=False) + "
+            f"sublinear(segments={self.layers})"
         )
 
     @property
@@ -109,8 +110,7 @@ _METHOD = (
 )
 _CAVEAT = (
     "ours has no data loading, logging or variation between kernels, and recomputes only what the backward pass "
-    "needs: not a layer's last product, which equation 3 counts; and ours hides sums of the gradients of inputs behind "
-    "the gradients of weights"
+    "needs: not a layer's last product, which equation 3 counts"
 )
 
 TABLES = (
@@ -125,7 +125,7 @@ TABLES = (
         "teraFLOP/s per GPU",
         _METHOD,
         lambda: (Row(case.label, case.tflops, _tflops(case)) for case in _SIMULATED),
-        tolerance=0.29,
+        tolerance=0.25,
         caveat=_CAVEAT,
         is_slow=True,
     ),
@@ -134,7 +134,7 @@ TABLES = (
         "percent",
         _METHOD,
         lambda: (Row(case.label, case.percent, 100 * _tflops(case) / _PEAK_TFLOPS) for case in _SIMULATED),
-        tolerance=0.29,
+        tolerance=0.25,
         caveat=_CAVEAT,
         is_slow=True,
     ),

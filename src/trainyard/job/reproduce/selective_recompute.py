@@ -60,7 +60,7 @@ def steps(case: Case) -> Steps:
     setting = setting_of(build, case.model, cluster=f"{case.pipeline}x8xA100-80G")
     megatron = (
         f"megatron(tensor=8, pipeline={case.pipeline}, data=1, microbatch_rows={case.microbatch}, "
-        f"stages_per_rank={case.chunks})"
+        f"stages_per_rank={case.chunks}, overlap=False)"
     )
     layers = ENTRIES[case.model].config.layers
     full = simulated(setting, f"{megatron} + sublinear(segments={layers})")
@@ -88,10 +88,7 @@ def _utilization() -> Iterator[Row]:
 
 
 _METHOD = "simulated with the degrees and batches of table 3 on DGX A100s; the smaller two of four models"
-_CAVEAT = (
-    "ours recomputes only what the backward pass needs, which a layer's last product is not, and hides sums of the "
-    "gradients of inputs behind the gradients of weights"
-)
+_CAVEAT = "ours recomputes only what the backward pass needs, which a layer's last product is not"
 
 TABLES = (
     PaperTable(
@@ -105,7 +102,7 @@ TABLES = (
         "seconds",
         _METHOD,
         _seconds,
-        tolerance=0.15,
+        tolerance=0.10,
         caveat=_CAVEAT,
         is_slow=True,
     ),

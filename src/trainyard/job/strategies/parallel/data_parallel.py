@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.job.plan import Plan, Traffic
+from trainyard.job.plan import Plan
 from trainyard.job.remesh import DATA, degree_left, resized
 from trainyard.job.setting import Setting, Strategy
 
@@ -44,6 +44,8 @@ def data_parallel(*, degree: int | None = None, bucket_bytes: int = 25 * 2**20) 
         size = degree_left(setting, plan, DATA, degree)
         plan = resized(setting, plan, data=size)
         why = f"Each of {size} replicas takes {plan.rows_per_microbatch // size} rows of every microbatch."
-        return replace(plan, traffic=Traffic(bucket_bytes), reasons=(*plan.reasons, why))
+        return replace(
+            plan, traffic=replace(plan.traffic, bucket_bytes=bucket_bytes), reasons=(*plan.reasons, why)
+        )
 
     return strategy

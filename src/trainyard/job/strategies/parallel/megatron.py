@@ -44,6 +44,7 @@ def megatron(
     microbatch_rows: int | None = None,
     stages_per_rank: int = 1,
     memory_fraction: float = 0.9,
+    overlap: bool = True,
 ) -> Strategy:
     """Tensor parallelism inside a node, a 1F1B pipeline across nodes, data parallelism with what is left.
 
@@ -58,6 +59,7 @@ def megatron(
     stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
         is v times smaller (section 2.2).
     memory_fraction : share of what a plan may use of a device that weights, state and activations may take.
+    overlap : whether the gradients of inputs are summed while those of weights are computed; the papers' program waits.
 
     Returns
     -------
@@ -90,7 +92,8 @@ def megatron(
             num_stages_per_rank=stages_per_rank,
             stage_starts=even_starts(program, degrees.pipeline * stages_per_rank),
         )
-        plan = replace(plan, reasons=(*plan.reasons, _why(degrees, asked)))
+        traffic = replace(plan.traffic, overlap=overlap)
+        plan = replace(plan, traffic=traffic, reasons=(*plan.reasons, _why(degrees, asked)))
         return _with_tensor_axis(plan, program) if degrees.tensor > 1 else plan
 
     return strategy
