@@ -13,7 +13,7 @@ from small_models import batch_norm, count_layers, wide
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.overhead import NO_OVERHEAD
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.auto.estimate import cut_stages, estimate, in_flight
+from trainyard.job.auto.estimate import cut_stages, estimate, in_flight, ramp_left
 from trainyard.job.auto.forked import map_forked
 from trainyard.job.auto.points import estimate_all
 from trainyard.job.auto.probes import Probes
@@ -289,3 +289,13 @@ def test_gpt3_on_1024_devices():
     assert 0.44 <= found.simulation.mfu <= 0.60
     assert found.simulation.fits
     assert found.plan.num_ranks == 1024
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (8, 16), (64, 256)])
+def test_how_much_of_a_ramp_is_idle_follows_from_the_actions(ranks: int, microbatches: int) -> None:
+    """Of 1F1B all; of H1 (p - 1)(F + I - W), arXiv 2401.10241, table 2, where W takes no longer than F."""
+    for name, stages_per_rank in (("one_f_one_b", 1), ("interleaved", 2), ("gpipe", 1)):
+        assert ramp_left(name, ranks, microbatches, stages_per_rank, 0.25, 0.375) == pytest.approx(1)
+    for forward, weights in ((0.35, 0.3), (0.3, 0.3), (0.4, 0.2)):
+        left = forward + (1 - forward - weights) - weights
+        assert ramp_left("zero_bubble_h1", ranks, microbatches, 1, forward, weights) == pytest.approx(left)

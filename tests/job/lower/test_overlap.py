@@ -36,5 +36,5 @@ def test_a_plan_says_whether_messages_are_waited_for_at_once() -> None:
     text = at_once.plan.to_text()
     assert "traffic: {overlap: false}" in text
     assert parse_plan(text) == at_once.plan
-    with pytest.raises(PlanError, match="overlap.*true or false"):
+    with pytest.raises(PlanError, match=r"overlap.*true or false"):
         parse_plan(text.replace("{overlap: false}", "{overlap: sometimes}"))

@@ -1,4 +1,4 @@
-"""Estimating a point from the costs of its stages, in closed form."""
+"""Estimating a point from the costs of its stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from trainyard.job.auto.overhead import overhead_bytes
 from trainyard.job.auto.space import Point
 from trainyard.job.balance import balanced_cuts
 from trainyard.job.model_state import StateBytes, model_state_bytes, state_of
-from trainyard.job.schedules import make_schedule, peak_awaiting_backward
+from trainyard.job.schedule import Kind
+from trainyard.job.schedules import dry_run, make_schedule, peak_awaiting_backward
 from trainyard.job.setting import TaskLike
 from trainyard.job.tables import Floats, LayerTable
 
@@ -158,10 +159,13 @@ def _pipeline_s(point: Point, stages: Stages, per_microbatch_s: Floats, cluster:
         return work_s
     send_s = _collective_s(cluster, "send", 2, point.data * point.tensor, 1, stages.output_bytes)
     ramp_s = float(per_microbatch_s.sum() - slowest_s) / point.stages_per_rank
-    if _splits_backward(point.schedule):
-        # Weight gradients fill the ramp down; in H1 (p - 1)(F + I - W) is left (arXiv 2401.10241, table 2).
-        weight_s = (stages.backward_s - stages.recompute_s).sum() / 2
-        ramp_s = max(0.0, ramp_s - 2 * weight_s * (point.pipeline - 1) / point.pipeline)
+    total_s = float((stages.forward_s + stages.backward_s).sum())
+    # Of a backward pass without recomputation half is gradients of weights.
+    weight_s = float((stages.backward_s - stages.recompute_s).sum()) / 2
+    of_forward, of_weights = (round(part_s / total_s, 2) for part_s in (stages.forward_s.sum(), weight_s))
+    ramp_s *= ramp_left(
+        point.schedule, point.pipeline, point.num_microbatches, point.stages_per_rank, of_forward, of_weights
+    )
     return work_s + ramp_s + 2 * (point.pipeline - 1) * send_s
 
 
@@ -212,9 +216,35 @@ def _rounded_collective_s(
 
 
 @lru_cache
-def _splits_backward(schedule: str) -> bool:
-    """Whether weight gradients are actions of their own."""
-    return any(action.kind == "W" for action in make_schedule(schedule, 1, 1).actions[0])
+@lru_cache(maxsize=4096)
+def ramp_left(
+    schedule: str,
+    num_ranks: int,
+    num_microbatches: int,
+    stages_per_rank: int,
+    of_forward: float,
+    of_weights: float,
+) -> float:
+    """Of the time in which a pipeline fills and drains, the share in which ranks idle: 1 unless a schedule fills it.
+
+    From the times of the schedule's actions on equal stages. It does not depend on how many ranks there are, so of many
+    eight stand for all; nor on the microbatches beyond two per rank.
+
+    Parameters
+    ----------
+    of_forward, of_weights : shares of the forward pass, and of the gradients of weights, in the work of a microbatch.
+    """
+    ranks = min(num_ranks, 8)
+    per_rank = min(num_microbatches / num_ranks, 2.0)
+    few = math.ceil(per_rank) * ranks if per_rank >= 1 else max(1, round(per_rank * ranks))
+    seconds: dict[Kind, float] = {
+        "F": of_forward,
+        "B": 1 - of_forward,
+        "I": max(0.0, 1 - of_forward - of_weights),
+        "W": of_weights,
+    }
+    run = dry_run(make_schedule(schedule, ranks, few, stages_per_rank), seconds)
+    return max(0.0, run.makespan_s - few * stages_per_rank) / (ranks - 1)
 
 
 @lru_cache(maxsize=4096)
