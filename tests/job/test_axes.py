@@ -68,19 +68,42 @@ class ViewedEarly(nn.Module):
         return result
 
 
+class WritesOnly(nn.Module):
+    """Writes a buffer that it never reads, and adds a slice of nothing."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.a(x))
+        self.seen.copy_(hidden.detach().mean(0))
+        result: Tensor = self.b(torch.cat((hidden, hidden[:, :0]), 1))
+        return result
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "signed zeros": SignedZeros,
     "tied": Tied,
     "viewed early": ViewedEarly,
+    "writes only": WritesOnly,
 }
 
 
 def plan_of(
-    name: str, starts: Sequence[str], rows: Sequence[Axes], cut: Mapping[str, Shard], summed: Axes
+    name: str,
+    starts: Sequence[str],
+    rows: Sequence[Axes],
+    cut: Mapping[str, Shard],
+    summed: Axes,
+    microbatches: int = 2,
 ) -> Plan:
     """Stages on one pair of ranks."""
-    program = task_of(name).program(ROWS // 2)
-    schedule = make_schedule("interleaved", 1, 2, len(rows))
+    program = task_of(name).program(ROWS // microbatches)
+    schedule = make_schedule("interleaved", 1, microbatches, len(rows))
     plan = made_plan(program, ROWS, schedule, starts=starts)
     mesh = Mesh.of(a=2)
     stages = tuple(Stage(s.start, mesh, own) for s, own in zip(plan.stages, rows, strict=True))
@@ -101,6 +124,7 @@ PLANS = {
     "cut, with a gradient in a stage without its value": lambda: plan_of(
         "viewed early", [":mul"], ((), ()), {"scale": Shard(0)}, ()
     ),
+    "writes what it does not read": lambda: plan_of("writes only", ["b:t"], (("a",), ("a",)), {}, ("a",), 1),
     "equal but for the sign of a zero": lambda: plan_of(
         "signed zeros", [f"layers.{i}:t" for i in (1, 2, 3)], (("a",),) * 4, {}, ("a",)
     ),
@@ -113,7 +137,7 @@ def train(rank: int, texts: list[str]) -> list[Any]:
     for plan in map(parse_plan, texts):
         task = task_of(plan.model)
         lowered = lower(task.program(plan.rows_per_microbatch), plan)
-        initial = {path: value.detach() for path, value in task.model.module.named_parameters()}
+        initial = {path: value.detach() for path, value in task.model.module.state_dict().items()}
         executor = Executor(lowered, rank, initial.__getitem__, torch.device("cpu"), SEED)
         result = executor.step(by_path(task.model.batch), 0)
         state = executor.state

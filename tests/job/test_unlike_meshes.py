@@ -26,6 +26,8 @@ from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
 from trainyard.program.batch import batch_rows
+from trainyard.program.placement import PARTIAL
+from trainyard.program.spmd import keep_on_first, start_all_reduce
 
 WIDTH = 256
 LAYERS = ("2:addmm", "4:addmm", "6:addmm")
@@ -161,6 +163,16 @@ def test_what_stages_share_needs_one_mesh() -> None:
         PlanError, match=r"is used in stages 0 on 2 data and 1 on 1 device; give these stages one"
     ):
         lower(program, replace(plan, state=State(("data",))))
+
+
+def test_terms_of_a_sum_are_summed_in_the_pass_that_makes_them() -> None:
+    """The backward pass of tanh needs its result as well, in the stage that it leaves as terms of a sum."""
+    plan = replace(memory_plan(), state=State())
+    stages = (Stage("", ROWS_BY_2), Stage("2:addmm", ALONE))
+    lowered = lowered_of("layers", replace(plan, stages=stages).with_placements("data", {"1:tanh": PARTIAL}))
+    verify(lowered)
+    (sum_forward,) = (n for n in lowered.stages[0].segments["F"].graph.nodes if n.target is start_all_reduce)
+    assert sum_forward.all_input_nodes[0].target is keep_on_first
 
 
 def test_a_piece_too_many_or_too_few_is_found() -> None:

@@ -118,10 +118,14 @@ def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) ->
     Raises
     ------
     ValueError
-        If the dimension does not divide evenly.
+        If the dimension does not divide evenly, or there is none.
     """
     if not isinstance(placement, Shard):
         return tuple(shape)
+    if placement.dim >= len(shape):
+        raise ValueError(
+            f"shape {tuple(shape)} has no dimension {placement.dim} to be divided as {placement}"
+        )
     size, blocks = shape[placement.dim], placement.blocks
     if size % (blocks * num_ranks):
         raise ValueError(

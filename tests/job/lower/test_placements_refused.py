@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from made_plan import made_plan
+from torch import nn
 
 from trainyard.hardware import parse_cluster
 from trainyard.job.catalog import parse_strategies
@@ -12,8 +15,10 @@ from trainyard.job.lower.lower import lower
 from trainyard.job.plan import Plan, PlanError, parse_plan
 from trainyard.job.planning import make_setting
 from trainyard.job.schedule import parse_schedule
+from trainyard.job.schedules import make_schedule
 from trainyard.job.setting import apply
 from trainyard.job.task import Task
+from trainyard.program.model import Model
 from trainyard.program.placement import Shard, parse_placement
 from trainyard.zoo.registry import build
 
@@ -47,6 +52,17 @@ def test_an_op_of_several_results_does_not_lie_in_one_way(planned: tuple[Task, P
     wrong = plan.with_placements("data", {"blocks.0.norm_1:native_layer_norm": Shard(0)})
     with pytest.raises(PlanError, match=r"norm_1:native_layer_norm has several results"):
         lower(task.program(plan.rows_per_microbatch), wrong)
+
+
+def test_a_dimension_that_a_parameter_does_not_have() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    net.register_parameter("idle", nn.Parameter(torch.ones(4)))
+    model = Model("idle", net, lambda m, b: m(b["x"]).square().mean(), {"x": torch.ones(4, 4)})
+    program = Task(model).program(4)
+    plan = made_plan(program, 4, make_schedule("gpipe", 2, 1), tensor=2, starts=("1:tanh",))
+    wrong = plan.with_placements("tensor", {"idle": Shard(1)})
+    with pytest.raises(PlanError, match=r"idle: shape \(4,\) has no dimension 1 to be divided as S1"):
+        lower(program, wrong)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class StageMesh:
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """Those of more than one rank, in the order in which they cut."""
-        return tuple(Axis(name, size) for name, size in self.mesh.sizes if size > 1)
+        return tuple(Axis(name, size) for name, size in self.mesh.nontrivial)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def _mesh_of(program: Program, plan: Plan, stage: Stage) -> StageMesh:
         divided = dict.fromkeys(rows, Shard(0)) if name in stage.rows else {}
         wanted[name] = {**divided, **plan.placed_along(name)}
         _check_placements(program, name, wanted[name])
-    axes = [name for name, size in stage.mesh.sizes if size > 1]
+    axes = [name for name, _ in stage.mesh.nontrivial]
     choices = {axis: plan.chosen_along(axis) for axis in axes} if plan.choices else None
     are_unlike = len({other.mesh for other in plan.stages}) > 1
     return StageMesh(stage.mesh, wanted, plan.state.summed_over, choices, are_unlike)

@@ -251,7 +251,7 @@ def _results(program: Program, stages: Sequence[ShardedStage]) -> dict[str, Mapp
 def _check_shared(plan: Plan, params: Mapping[str, Param]) -> None:
     """Refuse a parameter that stages on unlike meshes use."""
     for param in params.values():
-        if len({plan.stages[stage].mesh for stage in param.stages}) > 1:
+        if len({plan.stages[stage].mesh.nontrivial for stage in param.stages}) > 1:
             found = " and ".join(f"{stage} on {plan.stages[stage].mesh}" for stage in param.stages)
             raise PlanError(
                 f"{param.path} is used in stages {found}; give these stages one mesh, or start stages so that one of "

@@ -193,7 +193,10 @@ class _Emitter:
             placement, new = self._found(node) if output.kind == "value" else self.current[node]
             need = self._needed_of(output, placement)
             if need is not None and need != placement:
-                placement, new = need, self._as(node, need, node)
+                # A value that leaves is summed where it is made, even if a later pass has had it summed for itself.
+                own = output.kind == "value"
+                moved = self._move(new, node, placement, need, node) if own else self._as(node, need, node)
+                placement, new = need, moved
             results.append(new)
             placements.append(placement)
         return results, tuple(placements)
@@ -218,7 +221,9 @@ class _Emitter:
             return Replicate() if self.sums_before_sending and isinstance(placement, Partial) else None
         if output.kind != "buffer":
             return None
-        return self.assignment.made[self.program.nodes[self.program.input_of(output.path).node]][0]
+        # A stage may write a buffer that it does not read.
+        read = [self.program.nodes[i.node] for i in self.program.inputs if i.path == output.path]
+        return self.assignment.made[read[0]][0] if read else self.wanted.get(output.path, REPLICATE)
 
     def _offset(self, offset: Offset, local: Any, user: fx.Node) -> fx.Node:
         own = self.graph.call_function(spmd.axis_offset, (self.axis.name, offset.scale))

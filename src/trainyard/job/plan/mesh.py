@@ -60,6 +60,11 @@ class Mesh:
         return tuple(name for name, _ in self.sizes)
 
     @cached_property
+    def nontrivial(self) -> tuple[tuple[str, int], ...]:
+        """The axes of more than one rank, with their sizes."""
+        return tuple((name, size) for name, size in self.sizes if size > 1)
+
+    @cached_property
     def _size(self) -> Mapping[str, int]:
         return dict(self.sizes)
 
@@ -99,4 +104,4 @@ class Mesh:
             yield dict(zip(axes, where, strict=True))
 
     def __str__(self) -> str:
-        return " x ".join(f"{size} {name}" for name, size in self.sizes if size > 1) or "1 device"
+        return " x ".join(f"{size} {name}" for name, size in self.nontrivial) or "1 device"

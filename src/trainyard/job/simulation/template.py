@@ -21,7 +21,7 @@ from trainyard.program.addresses import address
 
 def lanes_of(plan: Plan) -> tuple[str, ...]:
     """What runs side by side on a rank: its ops, its messages in each group, and what it sends to other stages."""
-    axes = sorted({axis for mesh in plan.meshes for axis, size in mesh.sizes if size > 1})
+    axes = sorted({axis for mesh in plan.meshes for axis, _ in mesh.nontrivial})
     return ("compute", "communication", *(f"{axis} communication" for axis in axes), "up", "down")
 
 

@@ -199,7 +199,7 @@ def _block(
     whole: frozenset[str] = frozenset()
     if full[dim] != part[dim]:
         small[dim] = dims[dim]
-        if step == 1 and full[dim] % part[dim] == 0 and start % part[dim] == 0 and part[dim] > 1:
+        if step == 1 and part[dim] > 1 and full[dim] % part[dim] == 0 and start % part[dim] == 0:
             sizes |= {"blocks": full[dim] // part[dim], "part": part[dim]}
             del sizes[f"d{dim}"]
             dims[dim], small[dim] = ("blocks", "part"), ("part",)

@@ -74,7 +74,7 @@ class ProcessGroups:
         self.sent_bytes = 0
         if plan.num_ranks == 1:
             return
-        for axis in sorted({axis for mesh in plan.meshes for axis, size in mesh.sizes if size > 1}):
+        for axis in sorted({axis for mesh in plan.meshes for axis, _ in mesh.nontrivial}):
             if (own := self._make_groups(self._along((axis,)))) is not None:
                 self._axis_groups[axis] = own
         for axes in sorted(set(summed_over) - {()}):
