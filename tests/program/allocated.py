@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
+from trainyard.cost.collectives import KINDS
 from trainyard.hardware.cluster import Cluster
 from trainyard.hardware.parse import parse_cluster
 from trainyard.hardware.profile import CollectiveSample, MachineProfile, MatmulSample, MemorySample
@@ -29,8 +30,7 @@ def most_allocated(profiler: Any) -> int:
 
 def over_gloo(place: str) -> Cluster:
     """A cluster whose processes send over gloo, as those of tests do; its times mean nothing."""
-    sends = (CollectiveSample("send", 2, 1e3, 1e-5), CollectiveSample("send", 2, 1e7, 1e-2))
-    sums = tuple(CollectiveSample("all_reduce", count, 1e3, 1e-4) for count in (2, 4))
+    messages = tuple(CollectiveSample(kind, 2, size, size * 1e-8) for kind in KINDS for size in (1e3, 1e7))
     matmul, memory = (MatmulSample("float32", 1, 1e9, 0.01),), (MemorySample(1, 1e9, 0.1),)
-    measured = MachineProfile("cpu", 2, 2**30, "2", 1e-6, matmul, memory, (*sends, *sums))
+    measured = MachineProfile("cpu", 2, 2**30, "2", 1e-6, matmul, memory, messages)
     return replace(parse_cluster(place), profile=measured)

@@ -339,8 +339,9 @@ def _convert_weights(node: fx.Node, context: RankContext) -> Signature:
 def _start_weights(node: fx.Node, context: RankContext) -> Signature:
     bucket = context.bucket(node)
     copied = BufferPass("copy", bucket.share, bucket.element_bytes)
-    message = _of_bucket("all_gather", bucket, bucket.num_elements * bucket.element_bytes)
-    held = (Held(bucket.share * bucket.element_bytes, "wait"),)
+    whole = bucket.num_elements * bucket.element_bytes
+    message = _of_bucket("all_gather", bucket, whole)
+    held = (Held(bucket.share * bucket.element_bytes, "wait"), context.staged(whole))
     return Signature((copied,), message, f"weights of {bucket.name}", held=held)
 
 
