@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from made_plan import made_plan
@@ -43,8 +44,13 @@ def ends_s(lowered: Lowered, cluster: Cluster, *messages: tuple[str, Seconds]) -
     """When messages end that all begin at once, each on a lane of its own."""
     assembly = Assembly(lowered, cluster)
     assembly.add_ranks([{}])
-    tasks = [assembly.add_one(0, lane, seconds, lane, "all_reduce") for lane, seconds in messages]
-    timeline = simulate(assembly.builder.build())
+    builder, tasks = assembly.builder, []
+    for lane, seconds in messages:
+        whole, moving = np.array([seconds.whole]), np.array([seconds.moving])
+        links = assembly.crossed(0, moving, np.array([seconds.is_between_nodes]))
+        kinds = builder.label(lane), builder.category("all_reduce")
+        tasks.append(int(assembly.add_work(0, lane, whole, *kinds, moving, links)[0]))
+    timeline = simulate(builder.build())
     return [float(timeline.end_s[task]) for task in tasks]
 
 

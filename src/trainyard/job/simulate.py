@@ -29,11 +29,11 @@ from trainyard.job.simulation.memory import (
     totals_memory,
 )
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
-from trainyard.job.simulation.prices import Prices
+from trainyard.job.simulation.prices import Prices, Ranks
 from trainyard.job.simulation.result import Simulation
 from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
 from trainyard.job.simulation.transfers import add_transfers
-from trainyard.job.simulation.update import Together, add_updates, stage_update_template
+from trainyard.job.simulation.update import update_template
 from trainyard.program.flops import program_flops
 
 __all__ = ["Simulation", "simulate_plan"]
@@ -89,10 +89,19 @@ def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assem
     for rank, context in enumerate(contexts):
         _add_rank(assembly, prices, rank, memory, context, together)
     add_transfers(assembly, prices, memory, library)
-    add_updates(assembly, prices, contexts, together)
+    assembly.wait()
+    # Ranks that send to each other begin when the last of them is ready.
+    for tasks in together.values():
+        for ready, _ in tasks:
+            assembly.builder.add_dependencies(ready, [task for _, task in tasks])
     columns = assembly.memory.columns()
     assembly.builder.add_memory(columns[0], columns[1], columns[3], columns[4])
     return assembly
+
+
+Together = dict[tuple[Ranks, str, int], list[tuple[int, int]]]
+"""Messages of several pipeline ranks in updates: the task before and its own, on each of them. By the ranks, what the
+message is about, and the version of the weights that is updated, -1 at the end of the step."""
 
 
 def _adds_nothing(lowered: Lowered, stage: int) -> bool:
@@ -124,10 +133,12 @@ def _add_rank(
         for i, (call, span) in enumerate(zip(calls, spans, strict=True))
     ]
     before = _totals_template(lowered, prices, rank, context)
-    tasks = assembly.add_actions(rank, prices.plan.schedule.actions[rank], templates, before)
-    for call, template, ids in zip(calls, templates, tasks, strict=True):
+    after = update_template(lowered.updates[rank].nodes, rank, context, prices)
+    tasks = assembly.add_actions(rank, prices.plan.schedule.actions[rank], templates, before, after)
+    versions = [*(call.weights.version for call in calls), -1]
+    for version, template, ids in zip(versions, [*templates, after], tasks, strict=True):
         for message, ready, task in template.joint:
-            at = (message.group.pipelines(prices.plan), message.about, call.weights.version)
+            at = (message.group.pipelines(prices.plan), message.about, version)
             together.setdefault(at, []).append((int(ids[ready]), int(ids[task])))
 
 
@@ -178,7 +189,8 @@ class _Templates:
 
     def _update(self, call: Call) -> Template:
         graph = self.lowered.stage_updates[call.update]
-        return stage_update_template(graph, self.rank, self.context, self.prices)
+        nodes = (node for node in graph.nodes if node.op == "call_function")
+        return update_template(nodes, self.rank, self.context, self.prices)
 
     def _pass(self, call: Call, is_first: bool, is_last: bool) -> Template:
         stage, kind = call.action.stage, call.action.kind

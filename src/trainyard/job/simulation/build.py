@@ -18,7 +18,6 @@ from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import UPDATE
 from trainyard.job.schedule import Action
 from trainyard.job.simulation.memory import MEMORY_KINDS, Effect
-from trainyard.job.simulation.prices import Seconds
 from trainyard.job.simulation.template import Template, lanes_of
 
 Ints = NDArray[np.int64]
@@ -90,8 +89,8 @@ class Assembly:
     first, last : ids of the first and the last task of every action on a microbatch.
     ends : the same two of every action of a rank, in order.
     position : of every action on a microbatch in its rank's list.
-    tail : last task so far on the compute stream of each pipeline rank.
-    under_way : what each rank has started and not yet waited for, by its subject.
+    under_way : what each rank has started for a later action to wait for, by its subject.
+    waits : tasks that wait for it: pipeline rank, task, subject.
     work_s : seconds of computing of each pipeline rank, as if it had its cores for itself.
     sent : pipeline rank, kind, bytes as collectives count them, and ranks of the group.
     """
@@ -103,8 +102,8 @@ class Assembly:
         self.first: dict[Action, int] = {}
         self.last: dict[Action, int] = {}
         self.ends: list[list[tuple[int, int]]] = [[] for _ in range(self.plan.pipeline)]
-        self.tail: dict[int, int] = {}
         self.under_way: list[dict[str, UnderWay]] = [{} for _ in range(self.plan.pipeline)]
+        self.waits: list[tuple[int, int, str]] = []
         self.sent: list[tuple[int, str, int, int]] = []
         self.base: list[dict[str, int]] = []
         self.lanes: list[Lanes] = []
@@ -195,50 +194,23 @@ class Assembly:
         found[moving_s <= 0] = -1
         return found
 
-    def add_one(self, rank: int, lane: str, seconds: Seconds, label: str, category: str) -> int:
-        """One task."""
-        builder = self.builder
-        whole, moving = np.array([seconds.whole]), np.array([seconds.moving])
-        links = self.crossed(rank, moving, np.array([seconds.is_between_nodes]))
-        ids = self.add_work(
-            rank, lane, whole, builder.label(label), builder.category(category), moving, links
-        )
-        return int(ids[0])
-
-    def then(self, rank: int, seconds: Seconds, label: str, category: str) -> int:
-        """One more task at the end of a rank's compute stream."""
-        task = self.add_one(rank, "compute", seconds, label, category)
-        self.builder.add_dependencies(self.tail[rank], task)
-        self.tail[rank] = task
-        return task
-
-    def wait(self, rank: int, subject: str) -> None:
-        """Let a rank's compute stream wait for what was started, and let go of what was held until then."""
-        tasks = self.under_way[rank].get(subject, UnderWay()).tasks
-        if tasks:
-            self.builder.add_dependencies(
-                tasks, self.then(rank, Seconds(0.0), f"wait for {subject}", "other")
-            )
-            self.free(rank, subject)
-
-    def free(self, rank: int, subject: str) -> None:
-        """Let go of what is held for a subject, at the end of the last task."""
-        held_bytes = self.under_way[rank].pop(subject, UnderWay()).held_bytes
-        if held_bytes:
-            self.memory.add(self.tail[rank], rank, Effect(0, "communication", 0, -held_bytes))
-
     def add_actions(
-        self, rank: int, actions: tuple[Action, ...], templates: list[Template], before: Template | None
+        self,
+        rank: int,
+        actions: tuple[Action, ...],
+        templates: list[Template],
+        before: Template | None,
+        after: Template,
     ) -> list[Ints]:
-        """The tasks of a rank's actions, one action after the other, and what comes before the first.
+        """The tasks of a rank's actions, one action after the other, what comes before the first and after the last.
 
         Returns
         -------
-        The ids of the tasks of each action.
+        The ids of the tasks of each action, and of what comes after.
         """
         builder = self.builder
         first = 0 if before is None else 1
-        templates = templates if before is None else [before, *templates]
+        templates = [*([] if before is None else [before]), *templates, after]
         sizes = np.array([len(t.seconds) for t in templates], np.int64)
         starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         of_template = {id(t): _Columns.of(t, builder, self.lane_names) for t in templates}
@@ -248,7 +220,7 @@ class Assembly:
         offset = np.repeat(starts[:-1], sizes)
         category = np.concatenate([r.category for r in rows])
         label = np.concatenate([r.label for r in rows])
-        names = [""] * first + [str(action) for action in actions]
+        names = [""] * first + [str(action) for action in actions] + ["update"]
         part_of = np.repeat(np.array([builder.label(name) for name in names], np.int64), sizes)
         moving = np.concatenate([r.moving_s for r in rows])
         links = self.crossed(rank, moving, np.concatenate([r.between_nodes for r in rows]))
@@ -277,9 +249,19 @@ class Assembly:
             self.ends[rank].append(ends)
             if action.kind != "U":
                 self.first[action], self.last[action] = ends
-        self.tail[rank] = int(ids[compute][-1])
+        for begin, template in zip(starts, templates, strict=False):
+            self.waits += [(rank, int(ids[begin + task]), subject) for task, subject in template.waits]
         self._record(rank, templates, starts, ids)
         return np.split(ids, starts[1:-1])[first:]
+
+    def wait(self) -> None:
+        """Let tasks wait for what was started, and let go of what is held until then."""
+        for rank, task, subject in self.waits:
+            found = self.under_way[rank].pop(subject, UnderWay())
+            if found.tasks:
+                self.builder.add_dependencies(found.tasks, task)
+            if found.held_bytes:
+                self.memory.add(task, rank, Effect(0, "communication", 0, -found.held_bytes))
 
     def start(self, rank: int, subject: str, tasks: list[int], held_bytes: int = 0) -> None:
         """Note tasks that will be waited for, and the bytes that are let go then."""

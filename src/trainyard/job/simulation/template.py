@@ -64,6 +64,7 @@ class Template:
     dependencies : pairs of a message and the task of the compute stream that waits for it.
     kept_until_update : bytes that are let go when parameters are updated.
     joint : messages of several pipeline ranks, with the task before: each begins when the last of them is ready.
+    waits : tasks that wait for what earlier actions started, with its subject, and let go of what was held for it.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Template:
     dependencies: list[tuple[int, int]] = field(default_factory=list)
     kept_until_update: int = 0
     joint: list[tuple[Message, int, int]] = field(default_factory=list)
+    waits: list[tuple[int, str]] = field(default_factory=list)
 
     def add(
         self,
@@ -102,6 +104,21 @@ class Template:
         self.waits_for.append(waits_for)
         self.lane.append(lane)
         return len(self.seconds) - 1
+
+    def start(self, does: Signature, seconds: Seconds, before: int, lane: str, **sent: Any) -> int:
+        """Append a message that leaves after a task and runs beside those that follow; return its task."""
+        assert does.message is not None
+        task = self.add(seconds, does.message.kind, waits_for=before, lane=lane, **sent)
+        held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
+        if not does.is_waited_here:
+            self.started.append(Started(does.starts, before, task, held["wait"], does.most_in_flight))
+        at_once = held["message"] + held["update"] + (held["wait"] if does.is_waited_here else 0)
+        self.kept_until_update += held["update"]
+        self.effects += [
+            Effect(before, "communication", 0, at_once),
+            Effect(task, "communication", 0, -held["message"]),
+        ]
+        return task
 
     @property
     def last_compute(self) -> int:
@@ -250,23 +267,12 @@ class _Writer:
         self._flush(index + 1)
         if self.last_compute < 0:
             self._add_compute(Seconds(0.0), self._category(None))
-        before = self.last_compute
         sent = self._sent(node, message)
-        lane = _lane(message)
-        task = self.template.add(self._seconds(message), message.kind, waits_for=before, lane=lane, **sent)
-        held = {until: sum(h.num_bytes for h in does.held if h.until == until) for until in get_args(Until)}
-        at_once = held["message"] + held["update"]
+        seconds = self._seconds(message)
+        task = self.template.start(does, seconds, self.last_compute, _lane(message), **sent)
         if does.is_waited_here:
-            self.under_way[does.starts] = task, held["wait"]
-            at_once += held["wait"]
-        else:
-            started = Started(does.starts, before, task, held["wait"], does.most_in_flight)
-            self.template.started.append(started)
-        self.template.kept_until_update += held["update"]
-        self.template.effects += [
-            Effect(before, "communication", 0, at_once),
-            Effect(task, "communication", 0, -held["message"]),
-        ]
+            held_bytes = sum(h.num_bytes for h in does.held if h.until == "wait")
+            self.under_way[does.starts] = task, held_bytes
 
     def _seconds(self, message: Message) -> Seconds:
         return self.prices.message_s(message, self.work.pipeline)
