@@ -56,8 +56,7 @@ def megatron(
     ----------
     tensor, pipeline, data : sizes t, p, d of the axes.
     microbatch_rows : rows b of a microbatch on each data-parallel rank; by default 1, or all if the batch is not split.
-    stages_per_rank : model chunks v per pipeline rank; more than one gives the interleaved schedule, whose bubble
-        is v times smaller (section 2.2).
+    stages_per_rank : chunks v per pipeline rank; above 1 interleaved, with a bubble v times smaller (section 2.2).
     memory_fraction : share of what a plan may use of a device that weights, state and activations may take.
     overlap : whether the gradients of inputs are summed while those of weights are computed; the papers' program waits.
 
