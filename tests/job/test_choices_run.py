@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from drawn_losses import with_terms
 from one_block import MEGATRON, ROWS, drawn_choices, task
 from one_step import check_equal, own_part, plain, stepped
 
@@ -17,11 +18,12 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import all_choices, lower
 from trainyard.job.lower.verify import verify
-from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
+from trainyard.job.plan import Axes, Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.data import by_path
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
+from trainyard.job.task import Task
 from trainyard.program.placement import OpChoice, Placement, Shard, parse_op_choice
 from trainyard.report.routines import choices_text
 
@@ -29,6 +31,7 @@ MESHES = {
     "2 x 2 x 1": Mesh.of(data=2, tensor=2, context=1),
     "2 x 1 x 2": Mesh.of(data=2, tensor=1, context=2),
 }
+PAIR = Mesh.of(data=2)
 SEQUENCE: dict[str, Placement] = {"tokens:embedding": Shard(1), "blocks.*:add*": Shard(1)}
 PLANS = [(mesh, kind) for mesh in MESHES for kind in ("completed", "drawn")]
 
@@ -105,6 +108,25 @@ def test_the_choices_of_stages_are_told_together_and_given_back() -> None:
         lower(
             program, replace(plan, choices={**choices, "blocks.7:mul": {"data": parse_op_choice("R R -> R")}})
         )
+
+
+@pytest.mark.parametrize("rows", [(("data",), ()), ((), ("data",))], ids=str)
+@pytest.mark.parametrize("name", ["token mean", "smoothed labels"])
+def test_choices_change_nothing_where_one_stage_divides_rows(name: str, rows: tuple[Axes, Axes]) -> None:
+    """Stages make views of their own of one value, and totals are of all rows: neither runs as the other's do."""
+    trained = Task(with_terms((name,), len(name)).model)
+    program = trained.program(trained.num_rows // 2)
+    stages = tuple(
+        Stage(*stage, own) for stage, own in zip((("", PAIR), ("head:t", PAIR)), rows, strict=True)
+    )
+    schedule, state = make_schedule("gpipe", 2, 2), State(("data",))
+    plan = Plan(program.name, program.fingerprint, "", trained.num_rows, schedule, stages, state=state)
+    chosen = replace(plan, choices=all_choices(program, plan))
+    sent = [
+        simulate_plan(lower(program, p), parse_cluster("1x4xA100-80G")).sent_bytes for p in (plan, chosen)
+    ]
+    assert sent[0] == sent[1]
+    assert any(lower(program, chosen).totals)
 
 
 @pytest.mark.parametrize(("mesh", "kind"), PLANS)

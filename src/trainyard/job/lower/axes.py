@@ -132,13 +132,21 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
 
 
 def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:
-    """How every op of some stages runs, by address and axis."""
+    """How every op of some stages runs, by address and axis.
+
+    Views that several stages make for themselves, and what sharding made in them, may have one address and run in unlike
+    ways: these are left out, and follow from the others.
+    """
     found: dict[str, dict[str, OpChoice]] = {}
+    unlike: set[tuple[str, str]] = set()
     for stage in stages:
         for axis, assignment in stage.assignments.items():
             for name, choice in assignment.decided().items():
-                found.setdefault(name, {})[axis] = choice
-    return found
+                if found.setdefault(name, {}).setdefault(axis, choice) != choice:
+                    unlike.add((name, axis))
+    for name, axis in unlike:
+        del found[name][axis]
+    return {name: own for name, own in found.items() if own}
 
 
 def check_choices(plan: Plan, stages: Sequence[ShardedStage]) -> None:

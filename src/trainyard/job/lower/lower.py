@@ -198,7 +198,8 @@ def _totals_of_ranks(program: Program, plan: Plan, meshes: Sequence[StageMesh]) 
 
 def _totals(program: Program, mesh: StageMesh, stage: int) -> Segment:
     """What a rank of a stage computes before the first microbatch, on its part of the whole batch."""
-    local = shard_stage(program, mesh).program
+    # Choices are of the ops of microbatches, of which these are copies.
+    local = shard_stage(program, replace(mesh, choices=None)).program
     parts = cut(local, ())
     writer = SegmentWriter(local, parts, stage, "F", frozenset(), ())
     for node in local.graph.nodes:
