@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.program.boxes import boxes
-from trainyard.program.placement import REPLICATE, Shard
+from trainyard.program.placement import REPLICATE, Shard, Share
 from trainyard.program.spmd import take_part
 
 
@@ -39,7 +39,7 @@ def test_boxes_tile_the_whole_and_match_the_parts(layout):
                 if isinstance(cut, Shard):
                     part = take_part(part, index[axis], cut.dim, cut.blocks, sizes[axis])
             covered = torch.zeros(part.shape, dtype=torch.int64)
-            for box in boxes(shape, placements, index, sizes):
+            for box in boxes(shape, placements, {a: Share(index[a], 1, n) for a, n in sizes.items()}):
                 region = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.sizes, strict=True))
                 assert torch.equal(box.of(part), whole[region])
                 counts[region] += 1

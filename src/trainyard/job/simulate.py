@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from torch import fx
 
 from trainyard.cost.ops import OpSeconds, Roofline
 from trainyard.engine.simulate import simulate
 from trainyard.engine.timeline import Timeline
 from trainyard.hardware.cluster import Cluster
+from trainyard.hardware.devices import DeviceSpec
 from trainyard.hardware.errors import HardwareError
 from trainyard.job.lower.calls import Call
 from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Library, RankContext, rank_context
 from trainyard.job.schedule import Kind
 from trainyard.job.simulation.build import Assembly, MemoryColumns
@@ -64,10 +67,14 @@ def simulate_plan(
             "for fewer ranks or take a larger cluster"
         )
     op_seconds = op_seconds or Roofline()
-    assembly = assemble(lowered, cluster, op_seconds)
-    timeline = simulate(assembly.builder.build())
-    result = _result(assembly, timeline, float(program_flops(lowered.program)) * plan.num_microbatches)
-    return replace(result, sources=op_seconds.sources())
+    flops = float(program_flops(lowered.program)) * plan.num_microbatches
+    found = []
+    # Where ranks of a mesh have unequal shares, a plan has the memory that it needs if each of them has.
+    for variant in lowered.variants:
+        assembly = assemble(variant, cluster, op_seconds)
+        found.append(_result(assembly, simulate(assembly.builder.build()), flops))
+    shortest = max(found, key=lambda result: max(result.shortage_bytes))
+    return replace(shortest, sources=op_seconds.sources())
 
 
 def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assembly:
@@ -169,7 +176,7 @@ class _Templates:
                 segment,
                 rank,
                 context,
-                op_seconds_of(segment, rank, prices),
+                _op_seconds(lowered, rank, segment, prices),
                 memory[s.stage].actions[kind].graph,
             )
             for s in lowered.stages_of(rank)
@@ -202,13 +209,32 @@ class _Templates:
         return template
 
 
+def _op_seconds(lowered: Lowered, pipeline: int, segment: Segment, prices: Prices) -> dict[fx.Node, float]:
+    """Seconds of the ops of a segment on the rank of a pipeline rank that takes longest for its own share."""
+    plan = lowered.plan
+    if not plan.meshes[pipeline].unequal:
+        return op_seconds_of(segment, prices.devices(pipeline), prices)
+    devices: dict[Lowered, list[DeviceSpec]] = {}
+    for rank in plan.ranks(pipeline):
+        devices.setdefault(lowered.for_rank(rank), []).append(prices.cluster.devices[rank])
+    longest: dict[fx.Node, float] = {}
+    for variant, own in devices.items():
+        # The same ops, in the same order.
+        same = variant.stages[segment.stage].segments[segment.kind].graph
+        of_variant = op_seconds_of(variant.stages[segment.stage].segments[segment.kind], own, prices)
+        for node, counterpart in zip(segment.graph.nodes, same.nodes, strict=True):
+            if counterpart in of_variant:
+                longest[node] = max(longest.get(node, 0.0), of_variant[counterpart])
+    return longest
+
+
 def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankContext) -> Template | None:
     """What a rank computes of the whole batch before its first action; what it makes is there all the time."""
     segment = lowered.totals[rank]
     if segment is None:
         return None
     memory = totals_memory(segment, context)
-    op_s = op_seconds_of(segment, rank, prices)
+    op_s = op_seconds_of(segment, prices.devices(rank), prices)
     template = make_template(
         Work(segment, rank, context, op_s, memory), prices, is_first=False, is_last=False
     )
@@ -250,7 +276,7 @@ def _result(assembly: Assembly, timeline: Timeline, model_flops: float) -> Simul
     for rank, kind, size, num_ranks in assembly.sent:
         num_bytes[rank][kind] = num_bytes[rank].get(kind, 0) + size
         sent_bytes[rank] += int(_RING_SHARE.get(kind, _once)(num_ranks) * size)
-    smallest = [smallest_device(plan, cluster, pipeline) for pipeline in range(plan.pipeline)]
+    smallest = [smallest_device(assembly.lowered, cluster, pipeline) for pipeline in range(plan.pipeline)]
     used = _peaks_by_kind(assembly, timeline)
     held = [
         overhead_by_kind(assembly.lowered, cluster, rank, tensors)

@@ -8,7 +8,7 @@ from itertools import product
 
 import torch
 
-from trainyard.program.placement import Placement, Shard
+from trainyard.program.placement import Placement, Shard, Share
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def narrowed(x: torch.Tensor, starts: tuple[int, ...], sizes: tuple[int, ...]) -
 def boxes(
     shape: tuple[int, ...],
     placements: Mapping[str, Placement],
-    index: Mapping[str, int],
-    size: Mapping[str, int],
+    shares: Mapping[str, Share],
 ) -> tuple[Box, ...]:
     """The rectangles of one rank's part.
 
@@ -48,14 +47,14 @@ def boxes(
     ----------
     shape : of the whole tensor.
     placements : by mesh axis.
-    index, size : the rank's index on each axis, and the axis's number of ranks. Axes cut in the order of ``size``.
+    shares : what the rank holds along each axis. Axes cut in this order.
     """
     # Per dimension, the runs (start, length) of the whole tensor that the part holds, in its own order.
     runs = [[(0, n)] for n in shape]
-    for axis in size:
+    for axis, share in shares.items():
         placement = placements.get(axis)
         if isinstance(placement, Shard):
-            runs[placement.dim] = _cut(runs[placement.dim], placement.blocks, index[axis], size[axis])
+            runs[placement.dim] = _cut(runs[placement.dim], placement.blocks, share)
     by_dim = [_with_local_starts(r) for r in runs]
     return tuple(
         Box(tuple(r[0] for r in rows), tuple(r[1] for r in rows), tuple(r[2] for r in rows))
@@ -63,15 +62,15 @@ def boxes(
     )
 
 
-def _cut(runs: list[tuple[int, int]], blocks: int, index: int, num_ranks: int) -> list[tuple[int, int]]:
-    """Part ``index`` of each of ``blocks`` equal blocks of the concatenated runs."""
+def _cut(runs: list[tuple[int, int]], blocks: int, share: Share) -> list[tuple[int, int]]:
+    """A share of each of ``blocks`` equal blocks of the concatenated runs."""
     total = sum(length for _, length in runs)
     block = total // blocks
-    part = block // num_ranks
+    part = block // share.of
     found: list[tuple[int, int]] = []
     for b in range(blocks):
-        first = b * block + index * part
-        found += _slice(runs, first, first + part)
+        first = b * block + share.first * part
+        found += _slice(runs, first, first + share.held * part)
     return found
 
 

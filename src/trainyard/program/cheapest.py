@@ -18,6 +18,8 @@ __all__ = ["Operand", "Result", "cheapest", "size_of"]
 _PARAM_MOVE_PENALTY = 100.0
 # Partial sums are better reduced later than now: the sum of two is reduced once.
 _LATER = 0.99
+# What ranks of unequal shares cannot do.
+_NEVER = 1e30
 # What ranks that run one after the other cannot do while they run.
 _IN_TURNS_PENALTY = 1e6
 # Cutting or masking a replicated tensor moves nothing but is not free either; it breaks ties.
@@ -67,6 +69,7 @@ def cheapest(
     is_term: bool,
     num_ranks: int,
     sequential: bool,
+    only_sums: bool = False,
 ) -> Choice:
     """The choice of an op that moves the fewest bytes; blocks repeat, so most ops have been decided before.
 
@@ -74,8 +77,9 @@ def cheapest(
     ----------
     is_term : whether the op is a sum that is only a term of another sum.
     sequential : the ranks run one after the other.
+    only_sums : parts stay on their ranks, which only add up terms of sums.
     """
-    moves = _Moves(operands, results, is_term, num_ranks, sequential)
+    moves = _Moves(operands, results, is_term, num_ranks, sequential, only_sums)
     wishes = {i: r.want for i, r in enumerate(results) if r.want is not None}
     best: Choice | None = None
     best_cost = float("inf")
@@ -97,6 +101,7 @@ class _Moves:
     is_term: bool
     num_ranks: int
     sequential: bool
+    only_sums: bool
     _known: dict[tuple[int, Placement], float] = field(default_factory=dict)
 
     def cost(self, option: Choice, limit: float) -> float:
@@ -114,6 +119,7 @@ class _Moves:
                 # A result that is computed whole to be cut is work done twice.
                 again = isinstance(placement, Replicate) and isinstance(want, Shard)
                 cost += size.num_bytes if again else _move_cost(size, placement, want, [size], self.num_ranks)
+                cost += self._apart(placement, size)
         return cost
 
     def _operand(self, index: int, need: Placement) -> float:
@@ -133,7 +139,11 @@ class _Moves:
         if isinstance(have, Partial) and isinstance(need, Replicate):
             # What is reduced for one user is reduced for all; what is passed on is reduced by each.
             moved /= max(1, operand.num_users)
-        return moved * (_PARAM_MOVE_PENALTY if operand.is_param else 1.0)
+        return moved * (_PARAM_MOVE_PENALTY if operand.is_param else 1.0) + self._apart(have, size)
+
+    def _apart(self, have: Placement, size: Size) -> float:
+        """More than anything else costs, where parts would have to leave their ranks and may not."""
+        return _NEVER * (1 + size.num_bytes) if self.only_sums and isinstance(have, Shard) else 0.0
 
 
 def _reduce_bytes(num_bytes: int, num_ranks: int) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from fractions import Fraction
+from typing import Literal, NamedTuple
 
 from trainyard.reading import shown
 
@@ -112,7 +113,24 @@ def parse_op_choice(text: str) -> OpChoice:
     return OpChoice(sides[0], sides[1], *moved_to)
 
 
-def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) -> tuple[int, ...]:
+Divisor = int | Fraction
+"""By which a dimension is divided to get a rank's part: 4 for one of four parts, 4/3 for three of them."""
+
+
+class Share(NamedTuple):
+    """Which of the equal parts of an axis a rank holds: ``held`` of ``of``, from ``first`` on."""
+
+    first: int
+    held: int
+    of: int
+
+    @property
+    def divisor(self) -> Divisor:
+        """By which a dimension is divided."""
+        return self.of if self.held == 1 else Fraction(self.of, self.held)
+
+
+def local_shape(shape: tuple[int, ...], placement: Placement, divisor: Divisor) -> tuple[int, ...]:
     """Shape of one rank's part.
 
     Raises
@@ -127,8 +145,8 @@ def local_shape(shape: tuple[int, ...], placement: Placement, num_ranks: int) ->
             f"shape {tuple(shape)} has no dimension {placement.dim} to be divided as {placement}"
         )
     size, blocks = shape[placement.dim], placement.blocks
-    if size % (blocks * num_ranks):
+    if size % (blocks * divisor):
         raise ValueError(
-            f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {num_ranks}"
+            f"dimension {placement.dim} of shape {tuple(shape)} is not divisible as {placement} by {divisor}"
         )
-    return (*shape[: placement.dim], size // num_ranks, *shape[placement.dim + 1 :])
+    return (*shape[: placement.dim], size // divisor, *shape[placement.dim + 1 :])

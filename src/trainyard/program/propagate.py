@@ -22,7 +22,16 @@ from trainyard.program.algebra.rules import axes_of, tensor_args
 from trainyard.program.cheapest import Operand, Result, cheapest, size_of
 from trainyard.program.choices import ChoiceError, given_choices
 from trainyard.program.decompose import forward_of
-from trainyard.program.placement import REPLICATE, OpChoice, Partial, Placement, Replicate, Shard
+from trainyard.program.placement import (
+    REPLICATE,
+    Divisor,
+    OpChoice,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    Share,
+)
 from trainyard.program.program import Program, output_args, tensors_of
 
 aten = torch.ops.aten
@@ -46,13 +55,22 @@ class Axis:
 
     Attributes
     ----------
+    size : parts into which a dimension is cut. Ranks hold one each, unless the axis ``is_uneven``.
     sequential : they run one after the other (microbatches). Then exchanging is the last resort, however few the bytes,
         and terms of sums are left to be added at the end.
+    held : parts of the rank for which is written.
     """
 
     name: str
     size: int
     sequential: bool = False
+    held: int = 1
+    is_uneven: bool = False
+
+    @property
+    def divisor(self) -> Divisor:
+        """By which a dimension is divided for the rank for which is written."""
+        return Share(0, self.held, self.size).divisor
 
 
 @dataclass
@@ -69,6 +87,7 @@ class Assignment:
     moved : placements to which a node's result has been moved already, by node and phase.
     expand : ops that are to be written out (``decompose.expand``) before this axis is cut, because a dimension
         that they need whole is cut. As long as there are any, the assignment is a sketch.
+    expanded : names of the ops that were written out before, all at once or in several rounds.
     given : how the ops run of which the plan says it, and to where the result of each is moved at once, if anywhere.
     """
 
@@ -81,6 +100,18 @@ class Assignment:
     now: dict[fx.Node, Placement] = field(default_factory=dict)
     moved: dict[tuple[fx.Node, str], frozenset[Placement]] = field(default_factory=dict)
     expand: set[fx.Node] = field(default_factory=set)
+    expanded: tuple[frozenset[str], ...] = ()
+
+    def of(self, program: Program, axis: Axis) -> Assignment:
+        """The same decisions for a program of the same ops, whose shapes are others."""
+        same = dict(zip(self.program.graph.nodes, program.graph.nodes, strict=True))
+        return Assignment(
+            axis,
+            program,
+            choice={same[node]: choice for node, choice in self.choice.items()},
+            made={same[node]: made for node, made in self.made.items()},
+            wanted={(same[node], i): placement for (node, i), placement in self.wanted.items()},
+        )
 
     def settled(self, node: fx.Node) -> Placement:
         """The placement in which a node's one result is offered to its users."""
@@ -312,8 +343,10 @@ def _best(node: fx.Node, sources: list[fx.Node], result: Assignment, params: set
         for source in sources
     )
     results = tuple(Result(size_of(t), result.wanted.get((node, i))) for i, t in enumerate(tensors_of(node)))
+    axis = result.axis
+    is_term = _is_summed_further(node)
     return cheapest(
-        axes_of(node), operands, results, _is_summed_further(node), result.axis.size, result.axis.sequential
+        axes_of(node), operands, results, is_term, axis.size, axis.sequential, only_sums=axis.is_uneven
     )
 
 

@@ -23,7 +23,7 @@ class Communicator(Protocol):
     """
 
     def axis_offset(self, axis: str, scale: int) -> int:
-        """This rank's index on the axis times ``scale``."""
+        """The first of the axis's parts that this rank holds, times ``scale``; of one part each, its index."""
 
     def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Any:
         """Reduce over the ranks of the axis; every rank gets the result."""
@@ -88,10 +88,12 @@ STARTS: dict[Any, Any] = {
 COLLECTIVES: frozenset[Any] = frozenset(STARTS)
 
 
-def take_part(x: torch.Tensor, offset: int, dim: int, blocks: int, num_ranks: int) -> torch.Tensor:
-    """The part of a replicated tensor that the rank with this index keeps under ``Shard(dim, blocks)``."""
-    size = x.shape[dim] // (blocks * num_ranks)
-    cut = x.unflatten(dim, (blocks, num_ranks * size)).narrow(dim + 1, offset * size, size)
+def take_part(
+    x: torch.Tensor, first: int, dim: int, blocks: int, num_parts: int, count: int = 1
+) -> torch.Tensor:
+    """Of a replicated tensor ``count`` parts under ``Shard(dim, blocks)``, from the one with this index on."""
+    size = x.shape[dim] // (blocks * num_parts)
+    cut = x.unflatten(dim, (blocks, num_parts * size)).narrow(dim + 1, first * size, count * size)
     part: torch.Tensor = cut.flatten(dim, dim + 1).contiguous()
     return part
 

@@ -139,9 +139,9 @@ def test_random_numbers_are_drawn_for_a_ranks_own_rows_in_every_stage() -> None:
 
 def test_stages_may_have_axes_of_their_own() -> None:
     rows = {i.path: Shard(0) for i in captured().inputs if i.kind == "batch"}
-    by_rows = StageMesh(Mesh.of(x=2), {"x": rows}, ("x",))
-    by_columns = StageMesh(Mesh.of(y=4), {"y": {"layers.2.weight": Shard(1)}}, ())
-    whole = StageMesh(Mesh(), {}, ())
+    by_rows = StageMesh(Mesh.of(x=2), 0, {"x": rows}, ("x",))
+    by_columns = StageMesh(Mesh.of(y=4), 0, {"y": {"layers.2.weight": Shard(1)}}, ())
+    whole = StageMesh(Mesh(), 0, {}, ())
     found = stages.shard_stages(programs(), [by_rows, by_rows, by_columns, whole, whole])
     second = {i.path: found[1].program.nodes[i.node] for i in found[1].program.inputs if i.kind == "value"}
     shapes = {name: tuple(node.meta["val"].shape) for name, node in second.items()}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from torch import fx
 
-from trainyard.job.lower.shard import shard
+from trainyard.job.lower.shard import emit, follow, shard
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage
 from trainyard.program.addresses import AddressError
 from trainyard.program.choices import ChoiceError, named_in
@@ -27,6 +28,7 @@ class StageMesh:
     Attributes
     ----------
     mesh : of the ranks.
+    rank : of the mesh, for which is written; others run the same, unless they have unequal shares.
     wanted : placements that are not left to propagation. Those of other stages' nodes do not matter.
     summed_over : names of the axes along which ranks keep terms of gradients.
     choices : how ops run, by axis, and by address or pattern; those of other stages' ops do not matter. Where there are
@@ -36,6 +38,7 @@ class StageMesh:
     """
 
     mesh: Mesh
+    rank: int
     wanted: Placements
     summed_over: tuple[str, ...]
     choices: Mapping[str, Mapping[str, OpChoice]] | None = None
@@ -44,7 +47,11 @@ class StageMesh:
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """Those of more than one rank, in the order in which they cut."""
-        return tuple(Axis(name, size) for name, size in self.mesh.nontrivial)
+        unequal = dict(self.mesh.unequal)
+        return tuple(
+            Axis(name, self.mesh.num_parts(name), is_uneven=name in unequal)
+            for name, _ in self.mesh.nontrivial
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +60,7 @@ class ShardedStage:
 
     Attributes
     ----------
-    mesh : of its ranks.
+    mesh, rank : as in the stage's mesh.
     inputs : placements of the values that come from other stages, by axis and path.
     outputs : of each output, in the order of ``program.outputs``, its placement along every axis.
     assignments : what was decided along each axis; of equal stages, that of the first.
@@ -61,13 +68,20 @@ class ShardedStage:
 
     program: Program
     mesh: Mesh
+    rank: int
     inputs: Placements
     outputs: tuple[Mapping[str, Placement], ...]
     assignments: Mapping[str, Assignment]
 
 
-def meshes_of(program: Program, plan: Plan) -> list[StageMesh]:
+def meshes_of(
+    program: Program, plan: Plan, ranks: Mapping[Mesh, int] = MappingProxyType({})
+) -> list[StageMesh]:
     """The mesh of every stage of a program.
+
+    Parameters
+    ----------
+    ranks : of meshes, for which is written; by default those that hold most.
 
     Raises
     ------
@@ -75,21 +89,24 @@ def meshes_of(program: Program, plan: Plan) -> list[StageMesh]:
         If ranks would hold something else than the model has.
     """
     kinds = {(stage.mesh, stage.rows): stage for stage in plan.stages}
-    known = {kind: _mesh_of(program, plan, stage) for kind, stage in kinds.items()}
+    known = {
+        kind: _mesh_of(program, plan, stage, ranks.get(stage.mesh, stage.mesh.fullest))
+        for kind, stage in kinds.items()
+    }
     return [known[stage.mesh, stage.rows] for stage in plan.stages]
 
 
-def _mesh_of(program: Program, plan: Plan, stage: Stage) -> StageMesh:
+def _mesh_of(program: Program, plan: Plan, stage: Stage, rank: int) -> StageMesh:
     rows = [i.path for i in program.inputs if i.kind == "batch" and not i.whole]
     wanted: dict[str, dict[str, Placement]] = {}
     for name, _ in stage.mesh.sizes:
         divided = dict.fromkeys(rows, Shard(0)) if name in stage.rows else {}
         wanted[name] = {**divided, **plan.placed_along(name)}
-        _check_placements(program, name, wanted[name])
+        _check_placements(program, name, wanted[name], name in dict(stage.mesh.unequal))
     axes = [name for name, _ in stage.mesh.nontrivial]
     choices = {axis: plan.chosen_along(axis) for axis in axes} if plan.choices else None
     are_unlike = len({other.mesh for other in plan.stages}) > 1
-    return StageMesh(stage.mesh, wanted, plan.state.summed_over, choices, are_unlike)
+    return StageMesh(stage.mesh, rank, wanted, plan.state.summed_over, choices, are_unlike)
 
 
 def shard_whole(program: Program, plan: Plan) -> Program:
@@ -99,6 +116,8 @@ def shard_whole(program: Program, plan: Plan) -> Program:
 
 def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None = None) -> ShardedStage:
     """Cut the program of a stage over the axes of its mesh, one after the other.
+
+    Ranks of unequal shares run the same ops: these are decided for one part of each axis, which all of them hold.
 
     Parameters
     ----------
@@ -111,24 +130,29 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
     """
     assignments: dict[str, Assignment] = {}
     outputs: list[dict[str, Placement]] = [{} for _ in program.outputs]
-    own = placed(program)
+    named, own, held = placed(program), program, mesh.mesh.shares(mesh.rank)
     for axis in mesh.axes:
-        wanted = {name: p for name, p in mesh.wanted[axis.name].items() if name in own}
+        wanted = {name: p for name, p in mesh.wanted[axis.name].items() if name in named}
         wanted |= (arriving or {}).get(axis.name, {})
         whole = PARTIAL if axis.name in mesh.summed_over else REPLICATE
         choices = named_in(program, (mesh.choices or {}).get(axis.name, {}))
         try:
             # A stage may add to the gradient of a parameter of which it has not the value.
             grads = _of_gradients(program, {**mesh.wanted[axis.name], **wanted}, whole)
-            sharded = shard(program, axis, {**grads, **wanted}, choices, mesh.sums_before_sending)
+            wanted = {**grads, **wanted}
+            sharded = shard(program, axis, wanted, choices, mesh.sums_before_sending)
         except ChoiceError as error:
             raise PlanError(f"choices on axis {axis.name!r}: {error}") from error
         except ValueError as error:
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
         program, assignments[axis.name] = sharded.program, sharded.assignment
+        if mesh.mesh.unequal:
+            decided = follow(own, sharded.assignment, choices, held[axis.name].held)
+            own = emit(decided, wanted, mesh.sums_before_sending).program
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement
-    return ShardedStage(program, mesh.mesh, arriving or {}, tuple(outputs), assignments)
+    program = own if mesh.mesh.unequal else program
+    return ShardedStage(program, mesh.mesh, mesh.rank, arriving or {}, tuple(outputs), assignments)
 
 
 def decided_choices(stages: Iterable[ShardedStage]) -> dict[str, dict[str, OpChoice]]:
@@ -184,14 +208,18 @@ def leaving(program: Program) -> Iterator[tuple[Output, fx.Node]]:
             yield output, node
 
 
-def _check_placements(program: Program, axis_name: str, wanted: Mapping[str, Placement]) -> None:
+def _check_placements(
+    program: Program, axis_name: str, wanted: Mapping[str, Placement], is_uneven: bool
+) -> None:
     """Refuse placements in which ranks would hold something else than the model has."""
-    inputs = {entry.path for entry in program.inputs}
+    inputs = {entry.path: entry.kind for entry in program.inputs}
     for name, placement in wanted.items():
         if name.startswith("grad:"):
             why = "a gradient lies as its parameter does; place the parameter"
         elif isinstance(placement, Partial) and (name in inputs or placement.reduction != "sum"):
             why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
+        elif is_uneven and isinstance(placement, Shard) and inputs.get(name, "batch") != "batch":
+            why = "its ranks have unequal shares of the rows, and the same of all else; leave it whole"
         else:
             continue
         raise PlanError(f"placements on axis {axis_name!r}: {name!r} is to be {placement}, but {why}")

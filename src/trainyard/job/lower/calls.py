@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from trainyard.job.lower.pieces import Piece, Shape
+from trainyard.job.lower.pieces import Layout, Piece, Shape, pieces
 from trainyard.job.plan import Plan
 from trainyard.job.schedule import Action, Kind, Schedule
 from trainyard.job.schedules import WeightUse, weight_uses
@@ -27,9 +27,8 @@ class Transfer:
     value : name of the value.
     source, target : stages.
     after, before : kinds of the actions.
-    dtype : of the value.
-    sent_shape, received_shape : of the parts that a rank of the one stage has and a rank of the other gets.
-    pieces : what ranks of the one send to ranks of the other.
+    dtype, shape : of the whole value.
+    have, need : how it lies where it is made, and where it is taken.
     """
 
     value: str
@@ -38,14 +37,18 @@ class Transfer:
     after: Kind
     before: Kind
     dtype: str
-    sent_shape: Shape
-    received_shape: Shape
-    pieces: tuple[Piece, ...]
+    shape: Shape
+    have: Layout
+    need: Layout
 
-    @cached_property
-    def received_bytes(self) -> int:
-        """Of the part that a rank gets."""
-        return math.prod(self.received_shape) * self._element_bytes
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What ranks of the one stage send to ranks of the other."""
+        return pieces(self.shape, self.have, self.need)
+
+    def received_bytes(self, rank: int) -> int:
+        """Of the part that a rank of the target's mesh gets."""
+        return math.prod(self.need.shape_of_part(self.shape, rank)) * self._element_bytes
 
     @cached_property
     def sent_bytes(self) -> int:

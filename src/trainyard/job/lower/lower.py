@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import fx
@@ -25,51 +25,18 @@ from trainyard.job.lower.cut import Cut, ancestors, cut, param_stages, stage_pro
 from trainyard.job.lower.in_place import write_in_place
 from trainyard.job.lower.resolve import resolve
 from trainyard.job.lower.segment import Segment, SegmentWriter
+from trainyard.job.lower.stage_program import StageProgram
 from trainyard.job.lower.stages import shard_stages
 from trainyard.job.lower.transfers import make_transfers
 from trainyard.job.lower.update import Update, write_stage_update, write_update
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.plan import Plan, PlanError
+from trainyard.job.plan import PIPELINE, Mesh, Plan, PlanError
 from trainyard.job.schedule import Kind, Schedule
 from trainyard.program import spmd
 from trainyard.program.placement import REPLICATE, OpChoice, Placement, local_shape
 from trainyard.program.program import Input, Program, output_args, tensor_of
 
-
-@dataclass(frozen=True, eq=False)
-class StageProgram:
-    """What the ranks of one stage run: one segment per kind of action.
-
-    ``buckets`` are trained; ``frozen`` are those of whose values each rank keeps a part.
-    """
-
-    stage: int
-    segments: Mapping[Kind, Segment]
-    buckets: tuple[Bucket, ...]
-    frozen: tuple[Bucket, ...]
-
-    @cached_property
-    def results(self) -> tuple[str, ...]:
-        """The losses, metrics and buffers that it makes, by ``loss:loss`` and the like."""
-        return tuple(result for segment in self.segments.values() for _, result in segment.results)
-
-    @cached_property
-    def freed(self) -> Mapping[Kind, frozenset[str]]:
-        """The values that no segment takes after this one."""
-        last = {slot.name: kind for kind, seg in self.segments.items() for slot in seg.values_taken}
-        return {kind: frozenset(n for n, k in last.items() if k == kind) for kind in self.segments}
-
-    @cached_property
-    def kept(self) -> Mapping[Kind, frozenset[str]]:
-        """The outputs of a segment that a later one takes; not those that are made again before."""
-        found: dict[Kind, set[str]] = {kind: set() for kind in self.segments}
-        maker: dict[str, Kind] = {}
-        for kind, segment in self.segments.items():
-            for slot in segment.values_taken:
-                if slot.name in maker:
-                    found[maker[slot.name]].add(slot.name)
-            maker |= dict.fromkeys(segment.outputs, kind)
-        return {kind: frozenset(names) for kind, names in found.items()}
+_ByShare = dict[tuple[Mesh, tuple[int, ...]], "Lowered"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +53,8 @@ class Lowered:
     totals : what each pipeline rank computes of the whole batch before the first microbatch, if anything.
     results : placements of the losses and metrics, by ``loss:loss`` and the like and axis.
     optimizer : how parameters are updated.
+    ranks : of every mesh, for which is written: the others run the same, unless they have unequal shares.
+    by_share : the plan applied for each share of a mesh, as far as it was asked for.
     """
 
     plan: Plan
@@ -97,6 +66,31 @@ class Lowered:
     results: Mapping[str, Mapping[str, Placement]]
     totals: tuple[Segment | None, ...]
     optimizer: OptimizerConfig
+    ranks: Mapping[Mesh, int]
+    by_share: _ByShare = field(repr=False)
+
+    def rank_of(self, stage: int) -> int:
+        """Of the mesh of a stage, for which is written."""
+        return self.ranks[self.plan.stages[stage].mesh]
+
+    def for_rank(self, rank: int) -> Lowered:
+        """The plan applied for the share that a rank holds."""
+        pipeline = self.plan.coordinate(rank)[PIPELINE]
+        mesh, place = self.plan.meshes[pipeline], rank - self.plan.ranks(pipeline).start
+        held = mesh.held(place)
+        if held == mesh.held(self.ranks[mesh]):
+            return self
+        if (mesh, held) not in self.by_share:
+            _lower(self.program, self.plan, self.optimizer, {mesh: place}, self.by_share)
+        return self.by_share[mesh, held]
+
+    @property
+    def variants(self) -> tuple[Lowered, ...]:
+        """The plan applied for all ranks: this, and others where ranks hold other shares."""
+        unequal = (
+            rank for p, mesh in enumerate(self.plan.meshes) if mesh.unequal for rank in self.plan.ranks(p)
+        )
+        return tuple(dict.fromkeys((self, *map(self.for_rank, unequal))))
 
     @cached_property
     def calls(self) -> tuple[tuple[Call, ...], ...]:
@@ -147,8 +141,15 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
             f"the plan was made for {plan.model} with fingerprint {plan.fingerprint}; this is {program.name} with "
             f"{program.fingerprint}. Plan again: the model, its batch or the version of PyTorch changed"
         )
+    return _lower(program, plan, optimizer or OptimizerConfig(), {}, {})
+
+
+def _lower(
+    program: Program, plan: Plan, optimizer: OptimizerConfig, ranks: Mapping[Mesh, int], by_share: _ByShare
+) -> Lowered:
+    """Apply a plan for some ranks of meshes of unequal shares; of others for those that hold most."""
     named = resolve(program, plan)
-    meshes = meshes_of(program, named)
+    meshes = meshes_of(program, named, ranks)
     parts = cut(program, named.stage_starts)
     sharded = shard_stages(stage_programs(program, parts, len(plan.stages)), meshes)
     check_choices(plan, sharded)
@@ -156,10 +157,9 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
     _check_shared(plan, params)
     stages = tuple(_stage(s.program, named, i, params) for i, s in enumerate(sharded))
     _check_accumulated(stages)
-    optimizer = optimizer or OptimizerConfig()
     if plan.schedule.has_updates:
         check_asynchronous(plan, program, params, {s.stage: s.results for s in stages}, optimizer)
-    return Lowered(
+    lowered = Lowered(
         plan,
         program,
         stages,
@@ -169,7 +169,12 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
         _results(program, sharded),
         _totals_of_ranks(program, plan, meshes),
         optimizer,
+        {stage.mesh: stage.rank for stage in meshes},
+        by_share,
     )
+    for mesh, rank in lowered.ranks.items():
+        by_share.setdefault((mesh, mesh.held(rank)), lowered)
+    return lowered
 
 
 def all_choices(program: Program, plan: Plan) -> dict[str, dict[str, OpChoice]]:

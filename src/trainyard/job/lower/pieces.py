@@ -33,30 +33,34 @@ class Layout(NamedTuple):
         along = ((axis, placements.get(axis)) for axis in mesh.axes)
         return cls(mesh, tuple((axis, p) for axis, p in along if isinstance(p, Shard)))
 
-    def shape_of_part(self, shape: Shape) -> Shape:
-        """What each rank has of a tensor of this shape; the axes cut one after the other.
+    def divides(self, shape: Shape) -> bool:
+        """Whether a tensor of this shape divides so."""
+        try:
+            for axis, placement in self.placements:
+                shape = local_shape(shape, placement, self.mesh.num_parts(axis))
+        except ValueError:
+            return False
+        return True
 
-        Raises
-        ------
-        ValueError
-            If it does not divide evenly.
-        """
+    def shape_of_part(self, shape: Shape, rank: int) -> Shape:
+        """What a rank has of a tensor of this shape, which divides so."""
+        shares = self.mesh.shares(rank)
         for axis, placement in self.placements:
-            shape = local_shape(shape, placement, self.mesh.size(axis))
+            shape = local_shape(shape, placement, shares[axis].divisor)
         return shape
 
-    def shape_of_whole(self, shape: Shape) -> Shape:
-        """The tensor of which each rank has so much."""
+    def shape_of_whole(self, shape: Shape, rank: int) -> Shape:
+        """The tensor of which a rank has so much."""
+        shares = self.mesh.shares(rank)
         for axis, placement in self.placements:
-            cut, size = placement.dim, self.mesh.size(axis)
-            shape = (*shape[:cut], shape[cut] * size, *shape[cut + 1 :])
+            cut, share = placement.dim, shares[axis]
+            shape = (*shape[:cut], shape[cut] // share.held * share.of, *shape[cut + 1 :])
         return shape
 
     def parts(self, shape: Shape) -> list[tuple[Box, ...]]:
         """Where in a tensor of this shape lies what each rank has."""
-        sizes, placements = dict(self.mesh.sizes), dict(self.placements)
-        ranks = map(self.mesh.coordinate, range(self.mesh.num_ranks))
-        return [boxes(shape, placements, where, sizes) for where in ranks]
+        placements = dict(self.placements)
+        return [boxes(shape, placements, self.mesh.shares(rank)) for rank in range(self.mesh.num_ranks)]
 
 
 class Piece(NamedTuple):
@@ -85,8 +89,9 @@ def pieces(shape: Shape, source: Layout, target: Layout) -> tuple[Piece, ...]:
     shape : of the whole tensor.
     """
     if source == target:
-        start, sizes = (0,) * len(shape), source.shape_of_part(shape)
-        return tuple(Piece(rank, rank, start, start, sizes) for rank in range(source.mesh.num_ranks))
+        start = (0,) * len(shape)
+        sizes = [source.shape_of_part(shape, rank) for rank in range(source.mesh.num_ranks)]
+        return tuple(Piece(rank, rank, start, start, own) for rank, own in enumerate(sizes))
     have, need = source.parts(shape), target.parts(shape)
     owners: dict[tuple[Box, ...], list[int]] = {}
     for rank, part in enumerate(have):
@@ -117,25 +122,27 @@ def _moved(box: Box, offsets: Shape) -> Shape:
     return tuple(at + where - first for at, where, first in zip(box.local, offsets, box.offsets, strict=True))
 
 
-def are_complete(
-    sent: Sequence[Piece], sent_shape: Shape, received_shape: Shape, num_senders: int, num_receivers: int
-) -> bool:
+def are_complete(sent: Sequence[Piece], shape: Shape, source: Layout, target: Layout) -> bool:
     """Whether pieces lie in the parts of their senders, and fill the parts of all receivers once."""
-    filled: dict[int, list[Piece]] = {rank: [] for rank in range(num_receivers)}
+    have, need = (
+        [layout.shape_of_part(shape, rank) for rank in range(layout.mesh.num_ranks)]
+        for layout in (source, target)
+    )
+    filled: list[list[Piece]] = [[] for _ in need]
     for piece in sent:
         filled[piece.receiver].append(piece)
     are_inside = (
         first >= 0 and first + size <= most
         for piece in sent
-        for starts, shape in ((piece.sent, sent_shape), (piece.received, received_shape))
-        for first, size, most in zip(starts, piece.sizes, shape, strict=True)
+        for starts, part in ((piece.sent, have[piece.sender]), (piece.received, need[piece.receiver]))
+        for first, size, most in zip(starts, piece.sizes, part, strict=True)
     )
     are_whole = (
-        sum(math.prod(p.sizes) for p in own) == math.prod(received_shape)
+        sum(math.prod(p.sizes) for p in own) == math.prod(part)
         and not any(_overlap(a, b) for a, b in combinations(own, 2))
-        for own in filled.values()
+        for own, part in zip(filled, need, strict=True)
     )
-    return all(p.sender < num_senders for p in sent) and all(are_inside) and all(are_whole)
+    return all(are_inside) and all(are_whole)
 
 
 def _overlap(a: Piece, b: Piece) -> bool:

@@ -6,7 +6,7 @@ Axes are lowered one after the other: what is local with respect to the first ax
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -23,7 +23,9 @@ from trainyard.program.choices import written_out
 from trainyard.program.decompose import expand
 from trainyard.program.nodes import add_op, add_placeholder
 from trainyard.program.placement import (
+    PARTIAL,
     REPLICATE,
+    Divisor,
     OpChoice,
     Partial,
     Placement,
@@ -67,8 +69,8 @@ def shard(
     wanted, choices : placements and choices that the plan names (see ``propagate``).
     sums_before_sending : whether values that leave the stage are summed before, if they are terms of a sum.
     """
-    whole, assignment = complete(program, axis, wanted, choices)
-    return emit(whole, assignment, wanted, sums_before_sending)
+    assignment = complete(program, axis, wanted, choices)
+    return emit(assignment, wanted, sums_before_sending)
 
 
 def complete(
@@ -76,24 +78,37 @@ def complete(
     axis: Axis,
     wanted: Mapping[str, Placement],
     choices: Mapping[str, OpChoice] = MappingProxyType({}),
-) -> tuple[Program, Assignment]:
-    """Decide how every op runs; the program comes back with those ops written out that are cut apart."""
-    program = written_out(program, choices)
-    assignment = propagate(program, axis, wanted, choices)
+) -> Assignment:
+    """Decide how every op runs; the assignment's program has those ops written out that are cut apart."""
+    assignment = propagate(written_out(program, choices), axis, wanted, choices)
+    expanded: list[frozenset[str]] = []
     while assignment.expand:
-        program = expand(program, assignment.expand)
-        assignment = propagate(program, axis, wanted, choices)
-    return program, assignment
+        expanded.append(frozenset(node.name for node in assignment.expand))
+        assignment = propagate(expand(assignment.program, assignment.expand), axis, wanted, choices)
+    return replace(assignment, expanded=tuple(expanded))
+
+
+def follow(program: Program, decided: Assignment, choices: Iterable[str], held: int) -> Assignment:
+    """What was decided of another program, for one of the same ops of which a rank holds other shares.
+
+    Parameters
+    ----------
+    choices : names of the ops of which the plan says how they run.
+    held : parts that the rank holds on the axis.
+    """
+    program = written_out(program, choices)
+    for names in decided.expanded:
+        program = expand(program, {node for node in program.graph.nodes if node.name in names})
+    return decided.of(program, replace(decided.axis, held=held))
 
 
 def emit(
-    program: Program,
     assignment: Assignment,
     wanted: Mapping[str, Placement],
     sums_before_sending: bool = False,
 ) -> Sharded:
     """Write what every rank runs under a complete assignment."""
-    return _Emitter(program, assignment, wanted, sums_before_sending).run()
+    return _Emitter(assignment, wanted, sums_before_sending).run()
 
 
 class _Emitter:
@@ -101,12 +116,11 @@ class _Emitter:
 
     def __init__(
         self,
-        program: Program,
         assignment: Assignment,
         wanted: Mapping[str, Placement],
         sums_before_sending: bool,
     ) -> None:
-        self.program = program
+        self.program = assignment.program
         self.sums_before_sending = sums_before_sending
         self.wanted = wanted
         self.assignment = assignment
@@ -131,7 +145,7 @@ class _Emitter:
         (placement,) = self.assignment.made[node]
         new = add_placeholder(self.graph, node.name)
         new.meta = dict(node.meta)
-        new.meta["val"] = _empty_part(node.meta["val"], placement, self.axis.size)
+        new.meta["val"] = _empty_part(node.meta["val"], placement, self.axis.divisor)
         self.current[node] = (placement, new)
 
     def _op(self, node: fx.Node) -> None:
@@ -157,7 +171,7 @@ class _Emitter:
                 return type(argument)(local(a) for a in argument)
             return argument
 
-        call = local_call(node, choice, self.axis.size)
+        call = local_call(node, choice, self.axis.divisor)
         args = tuple(local(a) for a in call.args)
         self._finish(node, call.target, args, {k: local(v) for k, v in call.kwargs.items()})
 
@@ -168,7 +182,7 @@ class _Emitter:
         if spmd.is_scalar(node):
             self.current[node] = (made[0] if made else Replicate(), new)
             return
-        parts = [_empty_part(v, p, self.axis.size) for v, p in zip(tensors_of(node), made, strict=True)]
+        parts = [_empty_part(v, p, self.axis.divisor) for v, p in zip(tensors_of(node), made, strict=True)]
         if isinstance(node.meta["val"], torch.Tensor):
             new.meta["val"] = parts[0]
             self.current[node] = (made[0], new)
@@ -226,7 +240,8 @@ class _Emitter:
         return self.assignment.made[read[0]][0] if read else self.wanted.get(output.path, REPLICATE)
 
     def _offset(self, offset: Offset, local: Any, user: fx.Node) -> fx.Node:
-        own = self.graph.call_function(spmd.axis_offset, (self.axis.name, offset.scale))
+        # The scale is the extent of all parts that the rank has.
+        own = self.graph.call_function(spmd.axis_offset, (self.axis.name, offset.scale // self.axis.held))
         own.meta = {**_place(user), "val": None}
         if isinstance(offset.base, int) and offset.base == 0:
             return own
@@ -252,16 +267,17 @@ class _Emitter:
         self, node: fx.Node, source: fx.Node, have: Placement, need: Placement, user: fx.Node
     ) -> fx.Node:
         axis = self.axis
-        offset = self._offset(Offset(1), None, user) if isinstance(have, Replicate) else None
+        offset = self._offset(Offset(axis.held), None, user) if isinstance(have, Replicate) else None
         target: Any
         args: tuple[Any, ...]
         if isinstance(have, Replicate) and isinstance(need, Shard):
-            target, args = spmd.take_part, (node, offset, need.dim, need.blocks, axis.size)
+            held = (axis.held,) if axis.held > 1 else ()
+            target, args = spmd.take_part, (node, offset, need.dim, need.blocks, axis.size, *held)
         elif isinstance(have, Replicate):
             target, args = spmd.keep_on_first, (node, offset)
         elif isinstance(have, Partial) and isinstance(need, Replicate):
             target, args = spmd.all_reduce, (node, axis.name, have.reduction)
-        elif isinstance(have, Partial) and isinstance(need, Shard) and have.reduction == "sum":
+        elif isinstance(need, Shard) and have == PARTIAL and not axis.is_uneven:
             target, args = spmd.reduce_scatter, (node, axis.name, need.dim, need.blocks)
         elif isinstance(have, Shard) and isinstance(need, Shard):
             target, args = spmd.all_to_all, (node, axis.name, have.dim, have.blocks, need.dim, need.blocks)
@@ -270,6 +286,11 @@ class _Emitter:
         else:
             whole = self._move(node, source, have, Replicate(), user)
             return self._move(whole, source, Replicate(), need, user)
+        if axis.is_uneven and target in (spmd.all_gather, spmd.reduce_scatter, spmd.all_to_all):
+            raise ValueError(
+                f"{source.name} would be moved from {have} to {need} between ranks of unequal shares, which only add up "
+                "sums; place it as its rows are divided, or give these ranks equal shares"
+            )
         # The name tells the value from that of another stage: what is moved may go there.
         new = add_op(self.graph, target, args, {}, f"{source.name}_{axis.name}")
         # What is moved belongs where it was made, an input where it is used, and what the backward pass moves
@@ -280,7 +301,7 @@ class _Emitter:
             **place,
             "phase": user.meta["phase"],
             "moved_from": names_of(source),
-            "val": _empty_part(source.meta["val"], need, axis.size),
+            "val": _empty_part(source.meta["val"], need, axis.divisor),
         }
         return new
 
@@ -296,8 +317,8 @@ def _place(node: fx.Node) -> dict[str, Any]:
     return {key: node.meta[key] for key in ("phase", "layer", "position")}
 
 
-def _empty_part(value: torch.Tensor, placement: Placement, num_ranks: int) -> torch.Tensor:
-    return _empty(local_shape(tuple(value.shape), placement, num_ranks), value.dtype)
+def _empty_part(value: torch.Tensor, placement: Placement, divisor: Divisor) -> torch.Tensor:
+    return _empty(local_shape(tuple(value.shape), placement, divisor), value.dtype)
 
 
 @lru_cache(maxsize=2**12)

@@ -53,8 +53,8 @@ def split(program: Program, num_microbatches: int) -> Program:
         i.path: Shard(0) for i in program.inputs if i.kind == "batch" and not i.whole
     }
     wanted |= {f"grad:{o.path}": PARTIAL for o in program.outputs if o.kind == "grad"}
-    whole, assignment = _complete(program, Axis(MICROBATCH, num_microbatches, sequential=True), wanted)
-    local = _summed(emit(whole, assignment, wanted))
+    assignment = _complete(program, Axis(MICROBATCH, num_microbatches, sequential=True), wanted)
+    whole, local = assignment.program, _summed(emit(assignment, wanted))
     exchanged = _exchanged(local)
     rows = program.num_rows // num_microbatches
     if not exchanged:
@@ -65,17 +65,18 @@ def split(program: Program, num_microbatches: int) -> Program:
     )
 
 
-def _complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> tuple[Program, Assignment]:
+def _complete(program: Program, axis: Axis, wanted: Mapping[str, Placement]) -> Assignment:
     """Decide how every op runs; means over the rows, and numbers added to sums over them, are written as sums."""
-    whole, assignment = complete(program, axis, wanted)
+    assignment = complete(program, axis, wanted)
     while nodes := {n.name for n in assignment.choice if _is_written_as_sum(n, assignment)}:
+        whole = assignment.program
         whole = expand(whole, {n for n in whole.graph.nodes if n.name in nodes})
         for node in whole.graph.nodes:
             if node.meta.get("part_of") in nodes:
                 # Not a statistic that is needed whole at once: its terms may be added up later.
                 del node.meta["part_of"]
-        whole, assignment = complete(whole, axis, wanted)
-    return whole, assignment
+        assignment = complete(whole, axis, wanted)
+    return assignment
 
 
 def _is_written_as_sum(node: fx.Node, assignment: Assignment) -> bool:

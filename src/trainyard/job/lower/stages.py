@@ -86,9 +86,7 @@ class _Stage:
         for entry in self.program.inputs:
             if entry.kind == "value":
                 placements = {axis: found[entry.path] for axis, found in arriving.items()}
-                try:
-                    Layout.of(self.mesh.mesh, placements).shape_of_part(self._shape(entry.node))
-                except ValueError:
+                if not Layout.of(self.mesh.mesh, placements).divides(self._shape(entry.node)):
                     for found in arriving.values():
                         found[entry.path] = REPLICATE
         return arriving
@@ -102,12 +100,13 @@ class _Stage:
         if self.first is self:
             return self.sharded
         pairs = zip(self.first.program.inputs, self.program.inputs, strict=True)
-        own = {a.path: b.path for a, b in pairs if a.kind == "value"}
+        paths = {a.path: b.path for a, b in pairs if a.kind == "value"}
         inputs = {
-            axis: {own[path]: p for path, p in found.items()} for axis, found in self.sharded.inputs.items()
+            axis: {paths[path]: p for path, p in found.items()} for axis, found in self.sharded.inputs.items()
         }
         program = _renamed(self.sharded.program, self.first.program, self.program)
-        return replace(self.sharded, program=program, inputs=inputs)
+        own = self.mesh
+        return replace(self.sharded, program=program, mesh=own.mesh, rank=own.rank, inputs=inputs)
 
 
 def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
@@ -148,7 +147,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         tuple((i.kind, i.whole) for i in program.inputs),
         tuple((o.kind, *grad(o.path)) if o.kind == "grad" else o.kind for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
-        (mesh.axes, mesh.summed_over, mesh.sums_before_sending),
+        (mesh.axes, mesh.mesh.held(mesh.rank), mesh.summed_over, mesh.sums_before_sending),
         # A choice may be of what sharding makes, which has no number here.
         None if mesh.choices is None else next(iter(program.addresses.nodes), ""),
     )

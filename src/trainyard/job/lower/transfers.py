@@ -9,7 +9,7 @@ from torch import fx
 
 from trainyard.job.lower.axes import ShardedStage, leaving
 from trainyard.job.lower.calls import Transfer
-from trainyard.job.lower.pieces import Layout, pieces
+from trainyard.job.lower.pieces import Layout, Shape
 from trainyard.job.lower.segment import Segment
 from trainyard.job.schedule import Kind
 from trainyard.program.program import tensor_of
@@ -27,7 +27,9 @@ def make_transfers(
         after = {name: kind for kind in reversed(_ORDER) if kind in found for name in found[kind].outputs}
         lies = [p for o, p in zip(own.program.outputs, own.outputs, strict=True) if o.kind == "value"]
         for (_, node), placements in zip(leaving(own.program), lies, strict=True):
-            made[node.name] = _Leaving(stage, after[node.name], node, Layout.of(own.mesh, placements))
+            layout = Layout.of(own.mesh, placements)
+            whole = layout.shape_of_whole(tuple(tensor_of(node).shape), own.rank)
+            made[node.name] = _Leaving(stage, after[node.name], node, whole, layout)
     transfers: dict[tuple[str, int], Transfer] = {}
     for target, found in enumerate(segments):
         for kind in (k for k in _ORDER if k in found):
@@ -46,26 +48,17 @@ def make_transfers(
 
 
 class _Leaving(NamedTuple):
-    """A value that leaves a stage, after a kind of action."""
+    """A value that leaves a stage, after a kind of action; of this shape when it is whole."""
 
     stage: int
     after: Kind
     node: fx.Node
+    shape: Shape
     layout: Layout
 
     def sent_to(self, target: int, before: Kind, needed: Layout) -> Transfer:
         """To a stage where it is to lie so."""
-        value = tensor_of(self.node)
-        own = tuple(value.shape)
-        whole = self.layout.shape_of_whole(own)
+        dtype = str(tensor_of(self.node).dtype).removeprefix("torch.")
         return Transfer(
-            self.node.name,
-            self.stage,
-            target,
-            self.after,
-            before,
-            str(value.dtype).removeprefix("torch."),
-            own,
-            needed.shape_of_part(whole),
-            pieces(whole, self.layout, needed),
+            self.node.name, self.stage, target, self.after, before, dtype, self.shape, self.layout, needed
         )

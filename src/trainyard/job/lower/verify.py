@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
 from torch import fx
 
@@ -36,6 +37,12 @@ def verify(lowered: Lowered) -> None:
     LoweringError
         Names the rank, the call and the op at fault.
     """
+    for variant in lowered.variants:
+        _verify(variant)
+        _check_alike(lowered, variant)
+
+
+def _verify(lowered: Lowered) -> None:
     for segment in _segments(lowered):
         check_graph(segment.graph, f"stage {segment.stage} {segment.kind}")
         _check_collectives(segment, lowered.plan)
@@ -237,6 +244,17 @@ def _check_arrived(lowered: Lowered) -> None:
                 let_go.add(delivery)
 
 
+def _check_alike(lowered: Lowered, other: Lowered) -> None:
+    """Ranks of unequal shares run the same ops, each on its own share."""
+    for segment, counterpart in zip(_segments(lowered), _segments(other), strict=True):
+        ops, others = ([n.target for n in each.graph.nodes] for each in (segment, counterpart))
+        if ops != others:
+            raise LoweringError(
+                f"stage {segment.stage} {segment.kind}: ranks of unequal shares run unlike ops, of which the first are "
+                f"{next((a, b) for a, b in zip_longest(ops, others) if a != b)}"
+            )
+
+
 def _check_transfers(lowered: Lowered) -> None:
     """What is sent has the shape and the type for which the other stage receives it, all of it."""
     for transfer in lowered.transfers:
@@ -245,21 +263,22 @@ def _check_transfers(lowered: Lowered) -> None:
         made = dict(zip(source.outputs, output.args[0], strict=True))
         value = tensor_of(made[transfer.value])
         dtype = str(value.dtype).removeprefix("torch.")
-        if (tuple(value.shape), dtype) != (transfer.sent_shape, transfer.dtype):
+        sent = transfer.have.shape_of_part(transfer.shape, lowered.rank_of(transfer.source))
+        received = transfer.need.shape_of_part(transfer.shape, lowered.rank_of(transfer.target))
+        if (tuple(value.shape), dtype) != (sent, transfer.dtype):
             raise LoweringError(
                 f"{transfer.value} is sent by stage {transfer.source} as {dtype} {list(value.shape)} and received "
-                f"by stage {transfer.target} as {transfer.dtype} {list(transfer.sent_shape)}"
+                f"by stage {transfer.target} as {transfer.dtype} {list(sent)}"
             )
         target = lowered.stages[transfer.target].segments[transfer.before]
         placeholders = zip(target.graph.find_nodes(op="placeholder"), target.inputs, strict=True)
         taken = [tuple(tensor_of(n).shape) for n, slot in placeholders if slot.name == transfer.value]
-        if not all(shape == transfer.received_shape for shape in taken):
+        if not all(shape == received for shape in taken):
             raise LoweringError(
-                f"{transfer.value} arrives at stage {transfer.target} as {list(transfer.received_shape)} and is taken as "
+                f"{transfer.value} arrives at stage {transfer.target} as {list(received)} and is taken as "
                 f"{list(taken[0])}"
             )
-        ranks = (lowered.plan.stages[stage].mesh.num_ranks for stage in (transfer.source, transfer.target))
-        if not are_complete(transfer.pieces, transfer.sent_shape, transfer.received_shape, *ranks):
+        if not are_complete(transfer.pieces, transfer.shape, transfer.have, transfer.need):
             raise LoweringError(
                 f"{transfer.value}: ranks of stage {transfer.target} do not get each element of their parts once"
             )

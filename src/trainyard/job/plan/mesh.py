@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import product
 
 from trainyard.job.plan.errors import require
+from trainyard.program.placement import Share
+from trainyard.reading import listed
 
 PIPELINE = "pipeline"
 """What the stages lie along. It is no axis of a mesh: each stage has a mesh of its own."""
@@ -28,6 +30,8 @@ class Mesh:
     ----------
     sizes : the axes and their numbers of ranks, outermost first: ranks that differ on the last axis only are
         neighbours. A name says nothing of what the axis divides.
+    unequal : the axes along which ranks hold unequal shares of what is divided, with the parts that each rank holds:
+        ``("data", (3, 1))`` gives the first rank three quarters.
 
     Examples
     --------
@@ -37,6 +41,7 @@ class Mesh:
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
+    unequal: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         names = self.axes
@@ -50,9 +55,55 @@ class Mesh:
         require(len(set(names)) == len(names), f"an axis is named twice: {', '.join(names)}")
 
     @classmethod
-    def of(cls, **sizes: int) -> Mesh:
-        """A mesh by its axes, outermost first."""
-        return cls(tuple(sizes.items()))
+    def of(cls, **axes: int | tuple[int, ...]) -> Mesh:
+        """A mesh by its axes, outermost first: the number of ranks, or the parts that each of them holds.
+
+        Raises
+        ------
+        PlanError
+            If a rank holds no part, or a name is none.
+        """
+        sizes, unequal = [], []
+        for name, ranks in axes.items():
+            counts = ranks if isinstance(ranks, tuple) else (1,) * ranks
+            require(
+                min(counts, default=0) >= 1,
+                f"ranks along {name!r} hold {listed(map(str, counts)) or 'nothing'}; an axis has one rank or more, and "
+                "each holds one part or more",
+            )
+            sizes.append((name, len(counts)))
+            least = math.gcd(*counts)
+            if set(counts) != {least}:
+                unequal.append((name, tuple(count // least for count in counts)))
+        return cls(tuple(sizes), tuple(unequal))
+
+    def share(self, axis: str, index: int) -> Share:
+        """What a rank holds along an axis."""
+        counts = self._unequal.get(axis)
+        if counts is None:
+            return Share(index, 1, self.size(axis))
+        return Share(sum(counts[:index]), counts[index], sum(counts))
+
+    def shares(self, rank: int) -> dict[str, Share]:
+        """What a rank holds along every axis, in the order in which these cut."""
+        return {axis: self.share(axis, index) for axis, index in self.coordinate(rank).items()}
+
+    def held(self, rank: int) -> tuple[int, ...]:
+        """How many parts a rank holds along each axis."""
+        return tuple(share.held for share in self.shares(rank).values())
+
+    def num_parts(self, *axes: str) -> int:
+        """Parts into which some axes together divide; the number of ranks, unless they hold unequal shares."""
+        return math.prod(self.share(axis, 0).of for axis in axes if axis in self._size)
+
+    @cached_property
+    def fullest(self) -> int:
+        """The first rank that holds most."""
+        return max(range(self.num_ranks), key=lambda r: math.prod(self.held(r))) if self.unequal else 0
+
+    def to_dict(self) -> dict[str, int | list[int]]:
+        """The text form: the ranks of each axis, or the parts that each rank holds."""
+        return {name: list(self._unequal[name]) if name in self._unequal else n for name, n in self.sizes}
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
@@ -67,6 +118,10 @@ class Mesh:
     @cached_property
     def _size(self) -> Mapping[str, int]:
         return dict(self.sizes)
+
+    @cached_property
+    def _unequal(self) -> Mapping[str, tuple[int, ...]]:
+        return dict(self.unequal)
 
     @cached_property
     def num_ranks(self) -> int:
@@ -104,4 +159,5 @@ class Mesh:
             yield dict(zip(axes, where, strict=True))
 
     def __str__(self) -> str:
-        return " x ".join(f"{size} {name}" for name, size in self.nontrivial) or "1 device"
+        shares = {name: f" ({':'.join(map(str, counts))})" for name, counts in self.unequal}
+        return " x ".join(f"{n} {name}{shares.get(name, '')}" for name, n in self.nontrivial) or "1 device"

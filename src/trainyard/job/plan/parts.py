@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
@@ -20,7 +21,7 @@ class Stage:
     ----------
     start : address of its first forward op in program order; empty for the first stage.
     mesh : of its ranks. Stages of one pipeline rank have the same.
-    rows : axes over which the rows of a microbatch are divided, equally.
+    rows : axes over which the rows of a microbatch are divided; equally, unless the mesh says otherwise.
     """
 
     start: str = ""
@@ -29,11 +30,21 @@ class Stage:
 
     def __post_init__(self) -> None:
         require_axes(self.mesh.axes, self.rows, "rows are divided over")
+        idle = [axis for axis, _ in self.mesh.unequal if axis not in self.rows]
+        require(
+            not idle, f"ranks along {listed(idle)} hold unequal shares of rows, which are not divided over it"
+        )
 
     @property
     def num_parts(self) -> int:
         """Parts into which the rows of a microbatch are divided."""
-        return self.mesh.size(*self.rows)
+        return self.mesh.num_parts(*self.rows)
+
+    def own_rows(self, num_rows: int) -> set[int]:
+        """Of so many rows those that a rank has."""
+        shares = (self.mesh.shares(rank) for rank in range(self.mesh.num_ranks))
+        held = {math.prod(own[axis].held for axis in self.rows) for own in shares}
+        return {num_rows * count // self.num_parts for count in held}
 
 
 @dataclass(frozen=True)

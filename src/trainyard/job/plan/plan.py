@@ -159,7 +159,7 @@ class Plan:
         meshes = dict.fromkeys(stage.mesh for stage in self.stages)
         require(
             len(meshes) == 1,
-            f"the stages lie on unlike meshes, {listed(str(dict(mesh.sizes)) for mesh in meshes)}; give all of them the "
+            f"the stages lie on unlike meshes, {listed(str(mesh.to_dict()) for mesh in meshes)}; give all of them the "
             "same axes and sizes",
         )
         return self.stages[0].mesh
@@ -245,13 +245,14 @@ class Plan:
         """As in ``2 pipeline x 4 data``; ``1 device`` where there is one rank."""
         if len(set(self.meshes)) > 1:
             return " + ".join(map(str, self.meshes))
-        sizes = ((PIPELINE, self.pipeline), *self.meshes[0].sizes)
-        return " x ".join(f"{size} {name}" for name, size in sizes if size > 1) or "1 device"
+        pipeline = [f"{self.pipeline} {PIPELINE}"] if self.pipeline > 1 else []
+        mesh = [str(self.meshes[0])] if self.meshes[0].num_ranks > 1 else []
+        return " x ".join((*pipeline, *mesh)) or "1 device"
 
     def explain(self) -> str:
         """The plan in sentences."""
         where = self.cluster if self.place is None else f"{self.cluster} as the plan describes it"
-        shares = {self.rows_per_microbatch // stage.num_parts for stage in self.stages}
+        shares = set[int]().union(*(stage.own_rows(self.rows_per_microbatch) for stage in set(self.stages)))
         are_divided = shares != {self.rows_per_microbatch}
         own = f" ({' or '.join(map(str, sorted(shares)))} on each rank)" if are_divided else ""
         parts = [
@@ -329,7 +330,7 @@ def _stages_as_dicts(stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
     for stage in stages:
         said: dict[str, Any] = {"start": stage.start} if stage.start else {}
         if (stage.mesh, stage.rows) != (before.mesh, before.rows):
-            said |= {"mesh": dict(stage.mesh.sizes), "rows": list(stage.rows)}
+            said |= {"mesh": stage.mesh.to_dict(), "rows": list(stage.rows)}
         found.append(_Line(said))
         before = stage
     return found

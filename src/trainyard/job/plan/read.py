@@ -136,12 +136,20 @@ def _read_stages(given: Section) -> tuple[Stage, ...]:
         said.refuse_unknown(("start", "mesh", "rows"))
         mesh, rows = before.mesh, before.rows
         if "mesh" in said:
-            sizes = said.section("mesh")
-            mesh, rows = Mesh(tuple((axis, sizes.whole(axis, 1, MAX_DEVICES)) for axis in sizes)), ()
+            mesh, rows = _read_mesh(said.section("mesh")), ()
         rows = said.texts("rows") if "rows" in said else rows
         before = Stage(said.text("start", ""), mesh, rows)
         found.append(before)
     return tuple(found)
+
+
+def _read_mesh(given: Section) -> Mesh:
+    """Of each axis the number of ranks, or the list of the parts that each of them holds."""
+    axes: dict[str, int | tuple[int, ...]] = {}
+    for axis in given:
+        is_list = isinstance(given[axis], list)
+        axes[axis] = given.wholes(axis, 1, MOST_ROWS) if is_list else given.whole(axis, 1, MAX_DEVICES)
+    return Mesh.of(**axes)
 
 
 def _by_address_and_axis(

@@ -13,9 +13,10 @@ from trainyard.cost.memory import GraphMemory, Storage, WorkingBytes, graph_memo
 from trainyard.cost.overhead import OVERHEAD_KINDS
 from trainyard.job.footprint import node_bytes, storage_of
 from trainyard.job.lower.calls import Transfer
-from trainyard.job.lower.lower import Lowered, StageProgram
+from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, has_signature, signature
+from trainyard.job.lower.stage_program import StageProgram
 from trainyard.job.plan import Plan
 from trainyard.job.schedule import Kind
 from trainyard.program.program import size_bytes, tensor_of
@@ -197,7 +198,7 @@ class _Stage:
         received = 0
         for transfer in self._arriving(kind):
             if transfer.source not in self.neighbours:
-                storage = Storage(transfer.received_bytes)
+                storage = Storage(transfer.received_bytes(self.lowered.rank_of(transfer.target)))
                 self.values[transfer.value] = self.known[transfer.value] = storage
                 received += storage.num_bytes
         return received

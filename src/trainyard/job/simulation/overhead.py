@@ -17,14 +17,15 @@ from trainyard.hardware.cluster import Cluster
 from trainyard.job.lower.calls import rank_pairs
 from trainyard.job.lower.lower import Lowered
 from trainyard.job.lower.signatures import Group, Message, has_signature, rank_context, signature
-from trainyard.job.plan import PIPELINE, Plan
+from trainyard.job.plan import PIPELINE
 
 _WITHIN_A_STEP = ("activations", "temporaries", "communication")
 
 
-def smallest_device(plan: Plan, cluster: Cluster, pipeline: int) -> int:
-    """The first of the ranks that stand for a pipeline rank on whose device a plan may use least."""
-    return min(plan.ranks(pipeline), key=lambda rank: cluster.devices[rank].usable_bytes)
+def smallest_device(lowered: Lowered, cluster: Cluster, pipeline: int) -> int:
+    """The first of the ranks of a pipeline rank that run what is lowered on whose device a plan may use least."""
+    own = (rank for rank in lowered.plan.ranks(pipeline) if lowered.for_rank(rank) is lowered)
+    return min(own, key=lambda rank: cluster.devices[rank].usable_bytes)
 
 
 def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
@@ -10,6 +10,7 @@ from torch import fx
 
 from trainyard.cost.memory import GraphMemory
 from trainyard.cost.ops import is_free
+from trainyard.hardware.devices import DeviceSpec
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import Message, RankContext, Signature, Until, has_signature, signature
 from trainyard.job.plan import Plan
@@ -143,9 +144,9 @@ class Work:
     memory: GraphMemory
 
 
-def op_seconds_of(segment: Segment, pipeline: int, prices: Prices) -> dict[fx.Node, float]:
-    """Seconds of the ops of a segment on the slowest device of a pipeline rank."""
-    devices = prices.devices(pipeline)
+def op_seconds_of(segment: Segment, devices: Iterable[DeviceSpec], prices: Prices) -> dict[fx.Node, float]:
+    """Seconds of the ops of a segment on the slowest of some devices."""
+    devices = tuple(devices)
     found = {}
     for node in segment.graph.nodes:
         if node.target not in spmd.UNBOUND and not is_free(node):

@@ -58,7 +58,7 @@ def measured_ops(
     ranks = {one.plan.num_ranks for one in plans}
     if len(ranks) != 1:
         raise HardwareError(f"plans of {sorted(ranks)} ranks; give those of one number of ranks at a time")
-    groups = [group for one in plans for group in traces_of(one)]
+    groups = [group for one in plans for variant in one.variants for group in traces_of(variant)]
     conditions = Conditions.of(ranks.pop(), cluster.num_cores)
     if num_threads is not None:
         conditions = replace(conditions, num_threads=num_threads)

@@ -114,7 +114,8 @@ class _Writer:
         if late:
             self.builder.add_dependencies([a for a, _ in late], [t for _, t in late])
         posted = np.array([ends[i][0] for i in places])
-        assembly.memory.add(posted, target, Effect(0, "communication", transfer.received_bytes, 0))
+        held = transfer.received_bytes(assembly.lowered.rank_of(transfer.target))
+        assembly.memory.add(posted, target, Effect(0, "communication", held, 0))
 
     def _outlive(self, transfer: Transfer, rank: int) -> None:
         """A value that a stage borrows from another one of its rank, and holds longer, counts for that time."""

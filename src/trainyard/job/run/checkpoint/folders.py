@@ -312,7 +312,7 @@ def read_whole(checkpoint: Path, field: str = PARAMS) -> dict[str, torch.Tensor]
         raise CheckpointError(problem)
     _, entries = _described(checkpoint)
     parts = {
-        key: Part(e.shape, torch.empty(e.shape, dtype=e.dtype), boxes(e.shape, {}, {}, {}))
+        key: Part(e.shape, torch.empty(e.shape, dtype=e.dtype), boxes(e.shape, {}, {}))
         for key, e in entries.items()
         if key.startswith(f"{field}/")
     }

@@ -148,12 +148,11 @@ def _described(executor: Executor, part: torch.Tensor, placements: Mapping[str, 
     groups = executor.groups
     part = part.view(1) if part.dim() == 0 else part
     shape = list(part.shape)
-    sizes = dict(groups.mesh.sizes)
-    for axis in sizes:
+    for axis in groups.shares:
         placement = placements.get(axis)
         if isinstance(placement, Shard):
             shape[placement.dim] *= groups.size(axis)
-    return Part(tuple(shape), part, boxes(tuple(shape), placements, groups.coordinate, sizes))
+    return Part(tuple(shape), part, boxes(tuple(shape), placements, groups.shares))
 
 
 class Target:

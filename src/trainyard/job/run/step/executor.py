@@ -66,7 +66,7 @@ class Executor:
         device: torch.device,
         seed: int = 0,
     ) -> None:
-        plan = lowered.plan
+        plan, lowered = lowered.plan, lowered.for_rank(rank)
         self.lowered, self.plan, self.device, self.seed = lowered, plan, device, seed
         shared = frozenset(b.stages for s in lowered.stages for b in s.buckets if len(b.pipeline_ranks) > 1)
         summed_over = {b.summed_over for s in lowered.stages for b in (*s.buckets, *s.frozen)}
@@ -355,6 +355,9 @@ class Executor:
         weight = 1.0
         for axis in self.groups.mesh.axes:
             placement = placements.get(axis)
-            if not (isinstance(placement, Partial) and placement.reduction == "sum"):
+            if placement == Partial("avg"):
+                share = self.groups.shares[axis]
+                weight *= share.held / share.of
+            elif not (isinstance(placement, Partial) and placement.reduction == "sum"):
                 weight /= self.groups.size(axis)
         return weight

@@ -35,7 +35,7 @@ class StageMessages:
 
     def __init__(self, lowered: Lowered, groups: ProcessGroups, device: torch.device) -> None:
         self.lowered, self.plan, self.groups, self.device = lowered, lowered.plan, groups, device
-        own = groups.rank - lowered.plan.ranks(groups.index(PIPELINE)).start
+        own = self.place = groups.rank - lowered.plan.ranks(groups.index(PIPELINE)).start
         # The pieces of each transfer with their numbers, as both ends count them.
         self.sent = [[(i, p) for i, p in enumerate(t.pieces) if p.sender == own] for t in lowered.transfers]
         self.received = [
@@ -48,7 +48,8 @@ class StageMessages:
     def post(self, delivery: Delivery) -> None:
         """Be ready to receive."""
         transfer = self.lowered.transfers[delivery.transfer]
-        value = torch.empty(transfer.received_shape, dtype=getattr(torch, transfer.dtype), device=self.device)
+        shape = transfer.need.shape_of_part(transfer.shape, self.place)
+        value = torch.empty(shape, dtype=getattr(torch, transfer.dtype), device=self.device)
         arriving = []
         for tag, piece, sender, _ in self._pieces(delivery, self.received):
             place = narrowed(value, piece.received, piece.sizes)

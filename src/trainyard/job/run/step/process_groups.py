@@ -65,7 +65,9 @@ class ProcessGroups:
         self.plan = plan
         self.rank = rank
         self.coordinate = plan.coordinate(rank)
-        self.mesh = plan.meshes[self.coordinate[PIPELINE]]
+        pipeline = self.coordinate[PIPELINE]
+        self.mesh = plan.meshes[pipeline]
+        self.shares = self.mesh.shares(rank - plan.ranks(pipeline).start)
         # Apart, though their ranks may be the same: see `Group.of_buckets`.
         self._axis_groups: dict[str, dist.ProcessGroup] = {}
         self._bucket_groups: dict[Axes, dist.ProcessGroup] = {}
@@ -151,13 +153,17 @@ class ProcessGroups:
     # What lowered graphs call; see ``trainyard.program.spmd.Communicator``.
 
     def axis_offset(self, axis: str, scale: int) -> int:
-        return self.coordinate[axis] * scale
+        return self.shares[axis].first * scale
 
     def start_all_reduce(self, x: torch.Tensor, axis: str, reduction: str) -> Started:
-        n, result = self.size(axis), x.clone(memory_format=torch.contiguous_format)
+        n, share = self.size(axis), self.shares[axis]
+        result = x.clone(memory_format=torch.contiguous_format)
+        is_uneven = reduction == "avg" and n != share.of
+        if is_uneven:
+            result *= share.held / share.of
         work = dist.all_reduce(result, _OPS[reduction], group=self._axis_groups[axis], async_op=True)
         self.count_sent(result, n, rounds=2)
-        return Started(work, result, lambda: result / n if reduction == "avg" else result)
+        return Started(work, result, lambda: result / n if reduction == "avg" and not is_uneven else result)
 
     def start_all_gather(self, x: torch.Tensor, axis: str, dim: int, blocks: int) -> Started:
         n, size = self.size(axis), x.shape[dim]

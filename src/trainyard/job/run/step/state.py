@@ -23,10 +23,10 @@ def local_part(
     value: torch.Tensor, placements: Mapping[str, Placement], groups: ProcessGroups
 ) -> torch.Tensor:
     """This rank's part of a whole tensor: cut along one axis of the mesh after the other, the outermost first."""
-    for axis in groups.mesh.axes:
+    for axis, (first, held, num_parts) in groups.shares.items():
         placement = placements.get(axis)
         if isinstance(placement, Shard):
-            value = take_part(value, groups.index(axis), placement.dim, placement.blocks, groups.size(axis))
+            value = take_part(value, first, placement.dim, placement.blocks, num_parts, held)
     return value
 
 

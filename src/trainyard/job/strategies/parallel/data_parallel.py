@@ -36,8 +36,8 @@ def data_parallel(*, degree: int | None = None, bucket_bytes: int = 25 * 2**20) 
     >>> from trainyard.job.task import Task
     >>> from trainyard.zoo.registry import build
     >>> setting = make_setting(Task(build("gpt-tiny")), parse_cluster("1x4xA100-80G"))
-    >>> apply((("data_parallel", data_parallel()),), setting).mesh
-    Mesh(sizes=(('data', 4),))
+    >>> print(apply((("data_parallel", data_parallel()),), setting).mesh)
+    4 data
     """
 
     def strategy(setting: Setting, plan: Plan) -> Plan:

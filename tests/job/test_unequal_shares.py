@@ -1,0 +1,187 @@
+"""Ranks of one mesh that hold unequal shares of the rows of every microbatch."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from allocated import most_allocated, over_gloo, profiled
+from asynchronous import batch_of, model
+from one_block import MEGATRON
+from one_block import task as llama
+from one_step import SEED, check_equal, own_part, plain, stepped
+
+from trainyard.hardware.parse import parse_cluster
+from trainyard.job.lower.lower import Lowered, lower
+from trainyard.job.lower.verify import verify
+from trainyard.job.optimizer import OptimizerConfig
+from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
+from trainyard.job.run.processes.fork_server import run_ranks
+from trainyard.job.run.step.data import by_path
+from trainyard.job.run.step.executor import Executor
+from trainyard.job.schedules import make_schedule
+from trainyard.job.simulate import simulate_plan
+from trainyard.job.task import Task
+from trainyard.program.batch import batch_rows
+from trainyard.program.placement import Shard
+
+WIDTH = 256
+SHARES, ALONE = Mesh.of(data=(3, 1)), Mesh()
+PLACE = "1x1xA100-80G+1x1xT4+1x1xA100-80G"
+SGD = OptimizerConfig("sgd", lr=0.1, momentum=0.9)
+ALL = ("optimizer", "gradients", "parameters")
+
+PLANS: dict[str, tuple[str, tuple[Mesh, ...], State, int]] = {
+    "2 + 1": ("layers", (SHARES, ALONE), State(("data",)), 3),
+    "1 + 2, all divided": ("layers", (ALONE, SHARES), State(("data",)).dividing(ALL), 3),
+    "unlike shares": ("layers", (Mesh.of(data=(1, 2)), ALONE), State(), 2),
+    "no pipeline": ("llama", (Mesh.of(data=(1, 1, 2)),), State(("data",)).dividing(("optimizer",)), 1),
+    "and columns": ("llama", (Mesh.of(data=(3, 1), tensor=2),), State(("data",)), 1),
+}
+"""The model, the mesh of each stage, who keeps the state, and microbatches: on three ranks, and the last on four."""
+
+
+@cache
+def task(name: str) -> Task:
+    return llama() if name == "llama" else Task(model(WIDTH))
+
+
+def plan_of(name: str) -> Plan:
+    trained, meshes, state, count = PLANS[name]
+    own = task(trained).model
+    num_rows = batch_rows(own.batch, own.whole)
+    program = task(trained).program(num_rows // count)
+    stages = tuple(
+        Stage(start, mesh, ("data",) if mesh.axes else ())
+        for start, mesh in zip(("", "4:addmm"), meshes, strict=False)
+    )
+    schedule = make_schedule("one_f_one_b", len(meshes), count)
+    plan = Plan(program.name, program.fingerprint, "ranks", num_rows, schedule, stages, state=state)
+    return plan.with_placements("tensor", MEGATRON) if "tensor" in stages[0].mesh.axes else plan
+
+
+def lowered_of(name: str) -> Lowered:
+    plan = plan_of(name)
+    return lower(task(PLANS[name][0]).program(plan.rows_per_microbatch), plan, SGD)
+
+
+def _rank(rank: int, texts: dict[str, str]) -> list[Any]:
+    """Loss and gradients of every plan, beside this rank's part of those of one device; bytes that it sends."""
+    found = []
+    for name, text in texts.items():
+        trained = task(PLANS[name][0])
+        loss, grads, executor = stepped(trained, parse_plan(text), rank)
+        all_of_them = plain(trained.model)[1]
+        wanted = {path: own_part(executor, path, all_of_them[path]) for path in grads}
+        before = executor.groups.sent_bytes
+        executor.step(by_path(trained.model.batch), 0)
+        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
+        found.append((loss, *numbers, executor.groups.sent_bytes - before))
+    return found
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4])
+def test_processes_compute_what_one_device_does(num_ranks: int) -> None:
+    texts = {name: plan.to_text() for name in PLANS if (plan := plan_of(name)).num_ranks == num_ranks}
+    answers = run_ranks(num_ranks, _rank, texts, timeout_s=240)
+    for i, name in enumerate(texts):
+        plan, lowered = plan_of(name), lowered_of(name)
+        verify(lowered)
+        loss, grads = plain(task(PLANS[name][0]).model)
+        seen: set[str] = set()
+        sent = [0] * plan.pipeline
+        for rank, of_plans in enumerate(answers):
+            own_loss, own, wanted, sent_bytes = of_plans[i]
+            check_equal(
+                (own_loss, {n: torch.from_numpy(g) for n, g in own.items()}),
+                (loss, {n: torch.from_numpy(g) for n, g in wanted.items()}),
+            )
+            seen |= own.keys()
+            pipeline = plan.coordinate(rank)["pipeline"]
+            sent[pipeline] = max(sent[pipeline], sent_bytes)
+        assert seen == grads.keys()
+        # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
+        predicted = simulate_plan(lowered, parse_cluster(f"1x{num_ranks}xA100-80G")).sent_bytes
+        assert sent == pytest.approx(list(predicted), rel=1e-3, abs=64), name
+
+
+def _allocated(rank: int) -> int:
+    trained = task("layers")
+    values = {path: value.detach() for path, value in trained.model.module.named_parameters()}
+    lowered = lowered_of("2 + 1")
+    batches = [by_path(batch_of(step, WIDTH)) for step in range(2)]
+    with profiled() as profiler:
+        executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
+        for step, batch in enumerate(batches):
+            executor.step(batch, step)
+    return most_allocated(profiler)
+
+
+def test_memory_is_what_each_share_allocates() -> None:
+    lowered, place = lowered_of("2 + 1"), over_gloo(PLACE)
+    found = run_ranks(3, _allocated, timeout_s=120)
+    of_rank = [simulate_plan(lowered.for_rank(rank), place).tensor_bytes for rank in range(3)]
+    assert found == pytest.approx([of_rank[0][0], of_rank[1][0], of_rank[2][1]], rel=1e-4)
+    assert found[0] > found[1]
+
+
+def test_it_is_written_explained_and_takes_as_long_as_the_slowest_share() -> None:
+    plan, lowered = plan_of("2 + 1"), lowered_of("2 + 1")
+    assert "{mesh: {data: [3, 1]}, rows: [data]}" in plan.to_text()
+    assert parse_plan(plan.to_text()) == plan
+    assert "2 data (3:1) + 1 device" in plan.explain()
+    assert "(1 or 3 or 4 on each rank)" in plan.explain()
+    mixed, alike, swapped = (
+        simulate_plan(lowered, parse_cluster(place))
+        for place in (PLACE, "1x3xA100-80G", "1x1xT4+1x2xA100-80G")
+    )
+    assert alike.work_s[0] <= mixed.work_s[0] < swapped.work_s[0]
+
+
+def test_a_plan_fits_if_it_fits_every_share() -> None:
+    """Memory that a quarter of the rows needs is on one device, and that of three quarters on the other."""
+    lowered = lowered_of("2 + 1")
+    of_share = [simulate_plan(lowered.for_rank(rank), parse_cluster("1x3xA100-80G")) for rank in (0, 1)]
+    cluster = parse_cluster("1x3xA100-80G")
+    (node,) = cluster.nodes
+    for short in (None, 0, 1):
+        devices = list(node.devices)
+        for rank in (0, 1):
+            needed = of_share[rank].peak_bytes[0] - (rank == short)
+            devices[rank] = replace(devices[rank], memory_bytes=needed + devices[rank].overhead.driver_bytes)
+        found = simulate_plan(lowered, replace(cluster, nodes=(replace(node, devices=tuple(devices)),)))
+        assert found.fits == (short is None)
+        assert max(found.shortage_bytes) == (short is not None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("{data: [3, 0]}, rows: [data]", "got [3, 0], allowed is a list of whole numbers from 1"),
+        ("{data: []}, rows: [data]", "allowed is a list of whole numbers from 1"),
+        ("{data: [3, 1]}", "ranks along data hold unequal shares of rows, which are not divided over it"),
+        ("{data: [3, 2]}, rows: [data]", "rows must be a multiple of 15"),
+    ],
+)
+def test_what_is_no_share_is_refused(wrong: str, why: str) -> None:
+    text = plan_of("2 + 1").to_text().replace("{data: [3, 1]}, rows: [data]", wrong)
+    with pytest.raises(PlanError, match=why.replace("[", r"\[")):
+        parse_plan(text)
+
+
+def test_only_rows_are_in_unequal_shares() -> None:
+    program = task("layers").program(4)
+    placed = plan_of("2 + 1").with_placements("data", {"0.weight": Shard(0)})
+    with pytest.raises(
+        PlanError, match="its ranks have unequal shares of the rows, and the same of all else"
+    ):
+        lower(program, placed)
+    gathered = plan_of("2 + 1").with_placements("data", {"1:tanh": Shard(1)})
+    with pytest.raises(PlanError, match="between ranks of unequal shares, which only add up sums"):
+        lower(program, gathered)
+
+
+def test_equal_shares_are_none() -> None:
+    assert Mesh.of(data=(2, 2)) == Mesh.of(data=2)
+    assert Mesh.of(data=(6, 2)) == SHARES
