@@ -120,7 +120,7 @@ def states(daemon: Running) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("num_jobs", "num_disturbances"), [(30, 20), pytest.param(500, 400, marks=pytest.mark.long)]
+    ("num_jobs", "num_disturbances"), [(16, 12), pytest.param(500, 400, marks=pytest.mark.long)]
 )
 def test_every_honest_job_ends_once(
     num_jobs: int, num_disturbances: int, tmp_path: Path, undisturbed: dict[int, float]
