@@ -5,22 +5,18 @@ from __future__ import annotations
 import operator
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
-import torch
 import yaml
 from drawn_losses import with_terms
 from one_block import MEGATRON, ROWS, drawn_choices, task
-from one_step import check_equal, own_part, plain, stepped
+from steps_on_ranks import check_steps
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.axes import shard_whole
 from trainyard.job.lower.lower import all_choices, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import Axes, Mesh, Plan, PlanError, Stage, State, parse_plan
-from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.step.data import by_path
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
@@ -157,29 +153,6 @@ def test_what_cannot_be_is_refused(said: dict[str, dict[str, str]], why: str) ->
         lower(task().program(ROWS), parse_plan(text))
 
 
-def _rank(rank: int, texts: list[str]) -> list[Any]:
-    """Loss, gradients and sent bytes of every plan."""
-    found = []
-    for plan in map(parse_plan, texts):
-        loss, grads, executor = stepped(task(), plan, rank)
-        wanted = {name: own_part(executor, name, grad) for name, grad in plain(task().model)[1].items()}
-        before = executor.groups.sent_bytes
-        executor.step(by_path(task().model.batch), 0)
-        sent = executor.groups.sent_bytes - before
-        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
-        found.append((loss, *numbers, sent))
-    return found
-
-
 @pytest.mark.slow
 def test_four_processes_compute_what_one_device_does() -> None:
-    plans, cluster = [plan_of(*names) for names in PLANS], parse_cluster("1x4xA100-80G")
-    predicted = [simulate_plan(lower(task().program(ROWS), plan), cluster).sent_bytes[0] for plan in plans]
-    loss, grads = plain(task().model)
-    for answers in run_ranks(4, _rank, [plan.to_text() for plan in plans]):
-        for expected, (own_loss, own, wanted, sent) in zip(predicted, answers, strict=True):
-            assert own.keys() == grads.keys()
-            as_tensors = [{n: torch.from_numpy(g) for n, g in each.items()} for each in (own, wanted)]
-            check_equal((own_loss, as_tensors[0]), (loss, as_tensors[1]))
-            # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
-            assert sent == pytest.approx(expected, rel=1e-3, abs=64)
+    check_steps(4, [(task, plan_of(*names)) for names in PLANS])

@@ -1,8 +1,7 @@
 """Ranks of one mesh that hold unequal shares of the rows of every microbatch."""
 
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import pytest
 import torch
@@ -10,11 +9,11 @@ from allocated import most_allocated, over_gloo, profiled
 from asynchronous import batch_of, model
 from one_block import MEGATRON
 from one_block import task as llama
-from one_step import SEED, check_equal, own_part, plain, stepped
+from one_step import SEED
+from steps_on_ranks import check_steps
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
-from trainyard.job.lower.verify import verify
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
@@ -66,44 +65,10 @@ def lowered_of(name: str) -> Lowered:
     return lower(task(PLANS[name][0]).program(plan.rows_per_microbatch), plan, SGD)
 
 
-def _rank(rank: int, texts: dict[str, str]) -> list[Any]:
-    """Loss and gradients of every plan, beside this rank's part of those of one device; bytes that it sends."""
-    found = []
-    for name, text in texts.items():
-        trained = task(PLANS[name][0])
-        loss, grads, executor = stepped(trained, parse_plan(text), rank)
-        all_of_them = plain(trained.model)[1]
-        wanted = {path: own_part(executor, path, all_of_them[path]) for path in grads}
-        before = executor.groups.sent_bytes
-        executor.step(by_path(trained.model.batch), 0)
-        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
-        found.append((loss, *numbers, executor.groups.sent_bytes - before))
-    return found
-
-
 @pytest.mark.parametrize("num_ranks", [3, 4])
 def test_processes_compute_what_one_device_does(num_ranks: int) -> None:
-    texts = {name: plan.to_text() for name in PLANS if (plan := plan_of(name)).num_ranks == num_ranks}
-    answers = run_ranks(num_ranks, _rank, texts, timeout_s=240)
-    for i, name in enumerate(texts):
-        plan, lowered = plan_of(name), lowered_of(name)
-        verify(lowered)
-        loss, grads = plain(task(PLANS[name][0]).model)
-        seen: set[str] = set()
-        sent = [0] * plan.pipeline
-        for rank, of_plans in enumerate(answers):
-            own_loss, own, wanted, sent_bytes = of_plans[i]
-            check_equal(
-                (own_loss, {n: torch.from_numpy(g) for n, g in own.items()}),
-                (loss, {n: torch.from_numpy(g) for n, g in wanted.items()}),
-            )
-            seen |= own.keys()
-            pipeline = plan.coordinate(rank)["pipeline"]
-            sent[pipeline] = max(sent[pipeline], sent_bytes)
-        assert seen == grads.keys()
-        # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
-        predicted = simulate_plan(lowered, parse_cluster(f"1x{num_ranks}xA100-80G")).sent_bytes
-        assert sent == pytest.approx(list(predicted), rel=1e-3, abs=64), name
+    plans = [(partial(task, PLANS[name][0]), plan_of(name)) for name in PLANS]
+    check_steps(num_ranks, [(of, plan) for of, plan in plans if plan.num_ranks == num_ranks])
 
 
 def _allocated(rank: int) -> int:

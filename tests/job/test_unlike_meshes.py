@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import pytest
 import torch
@@ -13,7 +12,8 @@ from asynchronous import batch_of, model
 from captured import tiny
 from one_block import MEGATRON
 from one_block import task as llama
-from one_step import SEED, check_equal, own_part, plain, stepped
+from one_step import SEED
+from steps_on_ranks import check_steps
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
@@ -78,43 +78,8 @@ def lowered_of(trained: str, plan: Plan) -> Lowered:
     return lower(task(trained).program(plan.rows_per_microbatch), plan)
 
 
-def _rank(rank: int, texts: dict[str, str]) -> list[Any]:
-    """Loss and gradients of every plan, beside this rank's part of those of one device; bytes that it sends."""
-    found = []
-    for name, text in texts.items():
-        trained = MESHES[name][0]
-        loss, grads, executor = stepped(task(trained), parse_plan(text), rank)
-        all_of_them = plain(task(trained).model)[1]
-        wanted = {path: own_part(executor, path, all_of_them[path]) for path in grads}
-        before = executor.groups.sent_bytes
-        executor.step(by_path(task(trained).model.batch), 0)
-        numbers = [{n: g.numpy() for n, g in each.items()} for each in (grads, wanted)]
-        found.append((loss, *numbers, executor.groups.sent_bytes - before))
-    return found
-
-
 def test_four_processes_compute_what_one_device_does() -> None:
-    answers = run_ranks(4, _rank, {name: plan_of(name).to_text() for name in MESHES}, timeout_s=240)
-    for i, name in enumerate(MESHES):
-        trained, plan = MESHES[name][0], plan_of(name)
-        lowered = lowered_of(trained, plan)
-        verify(lowered)
-        expected = simulate_plan(lowered, parse_cluster("1x4xA100-80G")).sent_bytes
-        loss, grads = plain(task(trained).model)
-        seen: set[str] = set()
-        sent = [0] * plan.pipeline
-        for rank, of_plans in enumerate(answers):
-            own_loss, own, wanted, sent_bytes = of_plans[i]
-            check_equal(
-                (own_loss, {n: torch.from_numpy(g) for n, g in own.items()}),
-                (loss, {n: torch.from_numpy(g) for n, g in wanted.items()}),
-            )
-            seen |= own.keys()
-            pipeline = plan.coordinate(rank)["pipeline"]
-            sent[pipeline] = max(sent[pipeline], sent_bytes)
-        assert seen == grads.keys()
-        # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
-        assert sent == pytest.approx(list(expected), rel=1e-3, abs=64), name
+    check_steps(4, [(partial(task, MESHES[name][0]), plan_of(name)) for name in MESHES])
 
 
 def memory_plan() -> Plan:
