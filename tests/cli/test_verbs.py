@@ -94,6 +94,8 @@ def test_simulate_on_a_slower_cluster_takes_longer(saved, capsys):
     path, printed = saved
     found = document("simulate", str(path), "--cluster", "1x2xK80", capsys=capsys)
     assert found["step_s"] > printed["prediction"]["step_s"]
+    assert cli.main(("simulate", str(path), "--cluster", "1x2xK80")) == 0
+    assert capsys.readouterr().out.startswith("Simulated on 1x2xK80, not on the cluster of the plan.")
 
 
 def test_auto_is_not_worse_and_names_runners_up(saved, capsys):

@@ -123,9 +123,23 @@ def test_a_plan_fits_if_it_fits_every_share() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("{data: [3, 0]}, rows: [data]", "got [3, 0], allowed is a list of whole numbers from 1"),
-        ("{data: []}, rows: [data]", "allowed is a list of whole numbers from 1"),
-        ("{data: [3, 1]}", "ranks along data hold unequal shares of rows, which are not divided over it"),
+        (
+            "{data: [3, 0]}, rows: [data]",
+            "got [3, 0], allowed is the number of its ranks, from 1 to 131,072, or a list",
+        ),
+        (
+            "{data: []}, rows: [data]",
+            "a list of the parts of the rows that each of several ranks holds, 1 or more",
+        ),
+        (
+            "{data: [3]}, rows: [data]",
+            "a list of the parts of the rows that each of several ranks holds, 1 or more",
+        ),
+        ("{data: '3:1'}, rows: [data]", "holds, 1 or more, such as [3, 1]"),
+        (
+            "{data: [3, 1]}",
+            "shares, and rows are divided over no axis; shares are of rows: name data in rows",
+        ),
         ("{data: [3, 2]}, rows: [data]", "rows must be a multiple of 15"),
     ],
 )
@@ -139,11 +153,11 @@ def test_only_rows_are_in_unequal_shares() -> None:
     program = task("layers").program(4)
     placed = plan_of("2 + 1").with_placements("data", {"0.weight": Shard(0)})
     with pytest.raises(
-        PlanError, match="its ranks have unequal shares of the rows, and the same of all else"
+        PlanError, match="unequal shares of rows, and parameters are whole on such an axis; leave it out"
     ):
         lower(program, placed)
     gathered = plan_of("2 + 1").with_placements("data", {"1:tanh": Shard(1)})
-    with pytest.raises(PlanError, match="between ranks of unequal shares, which only add up sums"):
+    with pytest.raises(PlanError, match="between ranks that hold unequal shares, where rows stay"):
         lower(program, gathered)
 
 

@@ -22,7 +22,7 @@ __all__ = ["Options", "act"]
 
 @dataclass(frozen=True)
 class Options(OptimizerOptions, Common):
-    """Predict what one step of a saved plan takes, on its cluster or on another of as many devices."""
+    """Predict what one step of a saved plan takes, on its cluster or on another of at least as many devices."""
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """File that `trainyard plan --save` wrote."""
@@ -55,7 +55,12 @@ def act(options: Options, screen: Screen) -> Outcome:
         from trainyard.report.trace import chrome_trace
 
         screen.keep(json.dumps(chrome_trace(simulation.timeline)), options.trace, "trace")
-    body = (plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
+    on = (
+        ""
+        if options.cluster is None
+        else f"Simulated on {options.cluster}, not on the cluster of the plan.\n"
+    )
+    body = (on + plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
     return Outcome({"plan": plan.to_text(), **simulation_document(simulation)}, body)
 
 

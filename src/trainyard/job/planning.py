@@ -187,7 +187,7 @@ def simulate(
     cluster: Cluster | str | None = None,
     optimizer: OptimizerConfig | None = None,
 ) -> Simulation:
-    """Time a plan on the cluster that it was made for, or on another of as many devices.
+    """Time a plan on the cluster that it was made for, or on another of at least as many devices.
 
     Parameters
     ----------

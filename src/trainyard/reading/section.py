@@ -128,13 +128,6 @@ class Section(dict[str, Any]):
             )
         return int(value)
 
-    def wholes(self, key: str, least: int, most: int) -> tuple[int, ...]:
-        """A list of whole numbers within bounds."""
-        values = self.items_of(key)
-        if not values or not all(type(value) is int and least <= value <= most for value in values):
-            raise self.error(key, f"a list of whole numbers from {least:,} to {most:,}")
-        return tuple(values)
-
     def flag(self, key: str, default: bool = _REQUIRED) -> bool:
         """True or false."""
         if key not in self and default is not _REQUIRED:

@@ -33,10 +33,10 @@ def planned() -> tuple[Task, Plan]:
     ("name", "placement", "why"),
     [
         ("grad:tokens.weight", "R", "a gradient lies as its parameter does"),
-        ("tokens.weight", "P", "ranks can hold terms of sums only, P, and of inputs none"),
-        ("batch.tokens", "P", "ranks can hold terms of sums only, P, and of inputs none"),
-        ("blocks.0:gelu", "Pavg", "ranks can hold terms of sums only"),
-        ("blocks.0:gelu", "Pmax", "ranks can hold terms of sums only"),
+        ("tokens.weight", "P", "allowed are R and S<dim>, and for results of ops also P"),
+        ("batch.tokens", "P", "allowed are R and S<dim>, and for results of ops also P"),
+        ("blocks.0:gelu", "Pavg", "allowed are R and S<dim>, and for results of ops also P"),
+        ("blocks.0:gelu", "Pmax", "allowed are R and S<dim>, and for results of ops also P"),
     ],
 )
 def test_what_ranks_cannot_hold(planned: tuple[Task, Plan], name: str, placement: str, why: str) -> None:

@@ -217,9 +217,9 @@ def _check_placements(
         if name.startswith("grad:"):
             why = "a gradient lies as its parameter does; place the parameter"
         elif isinstance(placement, Partial) and (name in inputs or placement.reduction != "sum"):
-            why = "ranks can hold terms of sums only, P, and of inputs none: these are whole or cut, R or S<dim>"
+            why = "allowed are R and S<dim>, and for results of ops also P, terms of a sum"
         elif is_uneven and isinstance(placement, Shard) and inputs.get(name, "batch") != "batch":
-            why = "its ranks have unequal shares of the rows, and the same of all else; leave it whole"
+            why = "its ranks hold unequal shares of rows, and parameters are whole on such an axis; leave it out"
         else:
             continue
         raise PlanError(f"placements on axis {axis_name!r}: {name!r} is to be {placement}, but {why}")

@@ -139,7 +139,8 @@ def lower(program: Program, plan: Plan, optimizer: OptimizerConfig | None = None
     if program.fingerprint != plan.fingerprint:
         raise PlanError(
             f"the plan was made for {plan.model} with fingerprint {plan.fingerprint}; this is {program.name} with "
-            f"{program.fingerprint}. Plan again: the model, its batch or the version of PyTorch changed"
+            f"{program.fingerprint}. The model, the rows of a microbatch or the version of PyTorch changed. Plan again; "
+            f"or, if you changed rows or microbatches of a plan on purpose, write fingerprint: {program.fingerprint}"
         )
     return _lower(program, plan, optimizer or OptimizerConfig(), {}, {})
 

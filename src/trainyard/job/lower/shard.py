@@ -288,8 +288,9 @@ class _Emitter:
             return self._move(whole, source, Replicate(), need, user)
         if axis.is_uneven and target in (spmd.all_gather, spmd.reduce_scatter, spmd.all_to_all):
             raise ValueError(
-                f"{source.name} would be moved from {have} to {need} between ranks of unequal shares, which only add up "
-                "sums; place it as its rows are divided, or give these ranks equal shares"
+                f"{source.name} would have to go from {have} to {need} between ranks that hold unequal shares, where "
+                "rows stay on their rank and only terms of sums are added; leave out placements on this axis, or give "
+                "its ranks equal shares"
             )
         # The name tells the value from that of another stage: what is moved may go there.
         new = add_op(self.graph, target, args, {}, f"{source.name}_{axis.name}")

@@ -32,7 +32,10 @@ class Stage:
         require_axes(self.mesh.axes, self.rows, "rows are divided over")
         idle = [axis for axis, _ in self.mesh.unequal if axis not in self.rows]
         require(
-            not idle, f"ranks along {listed(idle)} hold unequal shares of rows, which are not divided over it"
+            not idle,
+            f"ranks along {listed(idle)} hold unequal shares, and rows are divided over "
+            f"{listed(self.rows) or 'no axis'}; shares are of rows: name {listed(idle)} in rows, or give the number of "
+            "its ranks alone",
         )
 
     @property
@@ -75,7 +78,7 @@ class State:
         for more, less in (("parameters", "gradients"), ("gradients", "optimizer")):
             require(
                 not getattr(self, more) or bool(getattr(self, less)),
-                f"{more} are divided and {less} {_are(less)} not; what is updated in parts is divided, too",
+                f"{more} are divided and {less} {_are(less)} not; divide {less} over the same axes, too",
             )
 
     @property

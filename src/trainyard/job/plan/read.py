@@ -147,8 +147,21 @@ def _read_mesh(given: Section) -> Mesh:
     """Of each axis the number of ranks, or the list of the parts that each of them holds."""
     axes: dict[str, int | tuple[int, ...]] = {}
     for axis in given:
-        is_list = isinstance(given[axis], list)
-        axes[axis] = given.wholes(axis, 1, MOST_ROWS) if is_list else given.whole(axis, 1, MAX_DEVICES)
+        said = given[axis]
+        if type(said) is int and 1 <= said <= MAX_DEVICES:
+            axes[axis] = said
+        elif (
+            isinstance(said, list)
+            and len(said) > 1
+            and all(type(n) is int and 1 <= n <= MOST_ROWS for n in said)
+        ):
+            axes[axis] = tuple(said)
+        else:
+            raise given.error(
+                axis,
+                f"the number of its ranks, from 1 to {MAX_DEVICES:,}, or a list of the parts of the rows that each of "
+                "several ranks holds, 1 or more, such as [3, 1]",
+            )
     return Mesh.of(**axes)
 
 

@@ -53,7 +53,11 @@ def check_counts(schedule: Schedule) -> None:
                 )
             owner = rank_of.setdefault(action.stage, rank)
             if owner != rank and not has_updates:
-                raise ScheduleError(action, f"on rank {rank}, but stage {action.stage} is on rank {owner}")
+                raise ScheduleError(
+                    action,
+                    f"on rank {rank}, but stage {action.stage} is on rank {owner}; several ranks have actions of one "
+                    f"stage only where the list has its updates, {action.stage}U",
+                )
             if action in seen and action.kind != "U":
                 raise ScheduleError(action, f"twice on rank {rank}; every action runs once")
             seen.add(action)
