@@ -29,7 +29,7 @@ from record import write_record
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -117,11 +117,11 @@ def timed(run: Callable[[], FleetRun]) -> tuple[FleetRun, float]:
 
 def measure(name: str, jobs: Sequence[Job], site: Site, place: str | None = None) -> dict[str, float]:
     """One policy on a workload."""
-    setting = setting_of(name, place)
-    setting.simulate(jobs[:30] if setting.rounds else jobs[:_FIRST_JOBS], site)
-    run, seconds = timed(lambda: setting.simulate(jobs, site))
+    scheduler = scheduler_of(name, place)
+    scheduler.simulate(jobs[:30] if scheduler.rounds else jobs[:_FIRST_JOBS], site)
+    run, seconds = timed(lambda: scheduler.simulate(jobs, site))
     for _ in range(2 if seconds < _SHORT_S else 0):
-        seconds = min(seconds, timed(lambda: setting.simulate(jobs, site))[1])
+        seconds = min(seconds, timed(lambda: scheduler.simulate(jobs, site))[1])
     return {
         "num_jobs": len(jobs),
         "jobs_per_s": len(jobs) / seconds,
@@ -146,11 +146,11 @@ def large_decisions(name: str, jobs: Sequence[Job], site: Site) -> dict[str, flo
     """Processor seconds of decisions about 2,048 jobs that all come at once."""
     copies = range(-(-2048 // len(jobs)))
     at_once = [replace(job, name=f"{job.name}-{i}", arrival_s=0.0) for i in copies for job in jobs][:2048]
-    setting = setting_of(name)
+    scheduler = scheduler_of(name)
     for wanted in (1, _NUM_DECISIONS):  # the first compiles and loads
-        timed = FirstDecisions(setting.policy, wanted)
+        timed = FirstDecisions(scheduler.policy, wanted)
         with suppress(DecidedError):
-            replace(setting, policy=timed).simulate(at_once, site)
+            replace(scheduler, policy=timed).simulate(at_once, site)
     return {
         "num_jobs": len(at_once),
         "num_devices": site.num_devices,

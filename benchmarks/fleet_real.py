@@ -20,7 +20,7 @@ from typing import Any
 
 from record import TRAINYARD, write_record
 
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 
 JobsInSeconds = Sequence[tuple[float, int, float]]
 """When each job comes, its devices, and for how many seconds it trains if it has these for itself."""
@@ -91,15 +91,15 @@ def undisturbed(folder: Path, steps: int) -> dict[int, float]:
     command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "one.csv"), "--cluster", "1x1xlocal"]
     command += ["--policy", "fifo", "--folder", str(folder / "one"), "--json"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return JobHome(folder / "one" / "job0").losses()
+    return JobDirectory(folder / "one" / "job0").losses()
 
 
-def run(policy: str, engine: str, folder: Path, jobs: Sequence[JobInSteps]) -> Any:
+def run(policy: str, backend: str, folder: Path, jobs: Sequence[JobInSteps]) -> Any:
     """What `fleet run --measure` says of jobs."""
     folder.mkdir(parents=True)
     write_workload(folder / "jobs.csv", jobs)
     command = [TRAINYARD, "fleet", "run", "--trace", str(folder / "jobs.csv"), "--cluster", "2x2xlocal"]
-    command += ["--policy", policy, "--engine", engine, "--folder", str(folder / "jobs")]
+    command += ["--policy", policy, "--backend", backend, "--folder", str(folder / "jobs")]
     command += ["--measure", "--json", *_POLICIES[policy][0]]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
@@ -134,20 +134,20 @@ def summary(found: Any, folder: Path, losses: dict[int, float]) -> dict[str, Any
         "worst_loss_error": max(
             abs(loss / losses[step] - 1.0)
             for job in each
-            for step, loss in JobHome(folder / "jobs" / job["job"]).losses().items()
+            for step, loss in JobDirectory(folder / "jobs" / job["job"]).losses().items()
         ),
     }
 
 
-def predicted_and_run(policy: str, engine: str, base: Path) -> dict[str, Any]:
+def predicted_and_run(policy: str, backend: str, base: Path) -> dict[str, Any]:
     """A policy's jobs, in a new folder."""
-    before = run(policy, engine, base / "before", [(0.0, 1, 1)])
+    before = run(policy, backend, base / "before", [(0.0, 1, 1)])
     jobs = in_steps(_POLICIES[policy][1], before["alone"]["steps_per_s"]["job0"])
     losses = undisturbed(base, max(steps for _, _, steps in jobs))
-    return summary(run(policy, engine, base / "run", jobs), base / "run", losses)
+    return summary(run(policy, backend, base / "run", jobs), base / "run", losses)
 
 
-def main(engine: str = "local", folder: str = "", only: str = "") -> None:
+def main(backend: str = "local", folder: str = "", only: str = "") -> None:
     """Run, print and record."""
     chosen = [policy for policy in _POLICIES if policy.startswith(only)]
     if not chosen:
@@ -155,12 +155,12 @@ def main(engine: str = "local", folder: str = "", only: str = "") -> None:
     with tempfile.TemporaryDirectory() as own:
         results = {}
         for policy in chosen:
-            print(f"{policy} on {engine}")
-            found = predicted_and_run(policy, engine, Path(folder or own) / policy.partition("(")[0])
+            print(f"{policy} on {backend}")
+            found = predicted_and_run(policy, backend, Path(folder or own) / policy.partition("(")[0])
             numbers = [f"{key} {value:.3g}" for key, value in found.items() if not isinstance(value, dict)]
             print("  " + ", ".join(numbers), flush=True)
             results[policy] = found
-    print(write_record(f"fleet_real_{engine}", results))
+    print(write_record(f"fleet_real_{backend}", results))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from trainyard.fleet.catalog import split_policies
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError
 from trainyard.job.catalog import parse_strategies
 from trainyard.job.plan import PlanError
@@ -38,12 +38,12 @@ def test_a_text_that_python_would_warn_of_is_refused_and_no_more() -> None:
 )
 def test_an_option_of_another_kind_is_refused(text: str) -> None:
     with pytest.raises(FleetError, match=r"option [a-z_]+ of [a-z]+ must be [aT]"):
-        setting_of(text)
+        scheduler_of(text)
 
 
 @pytest.mark.parametrize("text", ["las(quantum_s=60)", "fifo(backfill=True)", "tiresias(promote_knob=None)"])
 def test_an_option_of_its_kind_is_taken(text: str) -> None:
-    assert setting_of(text).text == text
+    assert scheduler_of(text).text == text
 
 
 @pytest.mark.parametrize(

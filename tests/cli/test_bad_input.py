@@ -143,11 +143,11 @@ CASES |= {
     ),
     "rounds that never end": (fleet("jobs.csv", "--round-s", "1e-300"), ("--round-s 1e-300", "0.001 to 1e+09")),
     "rounds of a daemon that never end": (
-        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--round-s", "1e-300"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--round-s", "1e-300"),
         ("--round-s 1e-300", "0.001 to 1e+09"),
     ),
     "slices of a daemon that never end": (
-        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--policy", "gandiva(quantum_s=1e-300)"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--policy", "gandiva(quantum_s=1e-300)"),
         ("a round of gandiva(quantum_s=1e-300) lasts from 0.001 s to 1e+09 s", "got 1e-300 s"),
     ),
     "quanta that never end": (under("las(quantum_s=1e-9)"), ("a quantum of las lasts from 0.001 s", "1e-09")),
@@ -168,7 +168,7 @@ CASES |= {
         ("train", "gpt-tiny", "--stall-s", "1e-300"), ("--stall-s 1e-300", "1 to 1e+09, or inf for never"),
     ),
     "port": (
-        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x", "--port", "99999999"),
         ("--port 99999999", "0 to 65,535"),
     ),
     "negative limit": (fleet("jobs.csv", "--limit", "-1"), ("limit -1", "at least 1", "leave it out")),
@@ -183,7 +183,7 @@ CASES |= {
     "what a policy says of itself": (under("pollux(preempts=False)"), ("preempts", "its options: fairness")),
     "state with a password": (
         (
-            "fleet", "serve", "--cluster", "1x1xlocal", "--folder", "x",
+            "fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "x",
             "--state", "postgresql://me:s3cret@127.0.0.1:9/x",
         ),
         ("postgresql://me:***@127.0.0.1:9/x", "--state"),
@@ -210,10 +210,10 @@ OUTPUTS = {
         ("train", "gpt-tiny", "--checkpoint", "/dev/null"), ("--checkpoint /dev/null", "it is no folder; give another"),
     ),
     "daemon in a device": (
-        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/dev/null/x"), ("--folder", "/dev/null is no folder"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "/dev/null/x"), ("--folder", "/dev/null is no folder"),
     ),
     "daemon where no folder can be": (
-        ("fleet", "serve", "--cluster", "1x1xlocal", "--folder", "/proc/x"), ("/proc/x", "nothing can be written"),
+        ("fleet", "daemon", "--cluster", "1x1xlocal", "--folder", "/proc/x"), ("/proc/x", "nothing can be written"),
     ),
     "runs in a file": (
         ("fleet", "run", "--trace", "jobs.csv", "--cluster", "1x1xlocal", "--folder", "jobs.csv"), ("it is no folder",),

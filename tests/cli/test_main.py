@@ -32,9 +32,9 @@ INTERFACE = {
     "--stragglers --crowding --policy --trace --workload --jobs --load --deadlines --seeds --html",
     "fleet profile": "MODEL --json --cluster --strategies --rows --dtype --devices --steps --out",
     "fleet download": "[NAME] --json --folder",
-    "fleet run": "--json --cluster --folder --policy --engine --placement --round-s --stall-s "
+    "fleet run": "--json --cluster --folder --policy --backend --placement --round-s --stall-s "
     "--max-checkpoint-gb --trace --limit --start-s --restart-s --measure --html",
-    "fleet serve": "--json --cluster --folder --policy --engine --placement --round-s --stall-s --max-checkpoint-gb "
+    "fleet daemon": "--json --cluster --folder --policy --backend --placement --round-s --stall-s --max-checkpoint-gb "
     "--state --host --port --token-file",
     "fleet submit": "FILE --json --server --token-file",
     "fleet status": "--json --server --token-file",

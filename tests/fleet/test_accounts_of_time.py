@@ -13,7 +13,7 @@ from trainyard.fleet import simulate
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.recorded import recorded_run
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.generate import philly_jobs
@@ -71,19 +71,19 @@ def test_waits_restarts_and_work_are_the_time_of_a_job(
 ) -> None:
     jobs = drawn(seed)
     hazards = Hazards(failure_every_s=5e3, node_failure_every_s=4e3, checkpoint_every_s=100.0, seed=seed)
-    run = setting_of(policy).simulate(
+    run = scheduler_of(policy).simulate(
         jobs, SITE, costs=Costs(11.0, start_s), hazards=hazards if failing else None
     )
     check_adds_up(run, jobs)
 
 
 @pytest.mark.parametrize("policy", ["fifo(backfill=True)", "las"])
-def test_the_express_counts_as_well(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "_EXPRESS_AFTER", 20)
+def test_compiled_code_counts_as_well(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "_COMPILED_AFTER", 20)
     few = list(philly_jobs(200, mean_gap_s=60.0, most_devices=8))
     jobs = [replace(job, num_devices=50) if number % 9 == 5 else job for number, job in enumerate(few)]
     jobs[30] = replace(jobs[30], cpus=1e6)
-    run = setting_of(policy).simulate(jobs, Site.parse("2x4@64cpu"), costs=Costs(11.0, 7.0))
+    run = scheduler_of(policy).simulate(jobs, Site.parse("2x4@64cpu"), costs=Costs(11.0, 7.0))
     check_adds_up(run, jobs)
     reasons = {each.job.name: each.reason for each in run.left_out}
     assert "more processors" in reasons.pop(jobs[30].name)
@@ -95,14 +95,14 @@ def test_times_count_from_the_first_arrival() -> None:
     """Of times since 1970, too."""
     jobs = [declared_job("a", 5, 1, 20.0), declared_job("b", 10, 2, 40.0)]
     later = [replace(job, arrival_s=job.arrival_s + 2.0**30) for job in jobs]
-    runs = [setting_of("fifo").simulate(each, Site.uniform(1, 2)) for each in (jobs, later)]
+    runs = [scheduler_of("fifo").simulate(each, Site.uniform(1, 2)) for each in (jobs, later)]
     assert [(run.makespan_s, run.busy) for run in runs] == [(60.0, 100 / 120)] * 2
 
 
 def test_a_job_that_is_lost_most_of_the_time() -> None:
     """Of 100 s with devices 40 s are starts: 60 s are useful, of 120 s that there are."""
     jobs = [declared_job("a", 0, 1, 20.0), declared_job("b", 0, 1, 40.0)]
-    run = setting_of("fifo").simulate(jobs, Site.uniform(1, 2), costs=Costs(start_s=20.0))
+    run = scheduler_of("fifo").simulate(jobs, Site.uniform(1, 2), costs=Costs(start_s=20.0))
     assert run.waiting_s.tolist() == [0.0, 0.0]
     assert run.lost_s.tolist() == [20.0, 20.0]
     assert run.busy == pytest.approx(100 / 120)
@@ -112,8 +112,8 @@ def test_a_job_that_is_lost_most_of_the_time() -> None:
 def test_strict_stops_at_a_job_that_never_fits() -> None:
     jobs = [declared_job("a", 0, 1, 20.0), declared_job("b", 5, 200, 40.0)]
     with pytest.raises(FleetError, match="'b' asks for 200 devices"):
-        setting_of("fifo").simulate(jobs, SITE, strict=True)
-    run = setting_of("fifo").simulate(jobs, SITE)
+        scheduler_of("fifo").simulate(jobs, SITE, strict=True)
+    run = scheduler_of("fifo").simulate(jobs, SITE)
     assert (run.names, [each.job.name for each in run.left_out]) == (("a",), ["b"])
 
 
@@ -139,7 +139,7 @@ def test_what_really_happened_is_a_run() -> None:
     assert series == [[0.0, 10.0, 20.0, 110.0, 160.0], [0.0, 8.0, 8.0, 4.0, 0.0], [1.0, 0.0, 1.0, 0.0, 0.0]]
     assert recorded_run(jobs[2:3], SITE) is None
     # A queue that decides as the recorded one did gives the same run, fairness and all.
-    again = setting_of("fifo").simulate([replace(job, started_s=None) for job in jobs[:2]], SITE)
+    again = scheduler_of("fifo").simulate([replace(job, started_s=None) for job in jobs[:2]], SITE)
     exact = recorded_run(
         [replace(job, started_s=start_s) for job, start_s in zip(jobs[:2], (0.0, 100.0), strict=True)], SITE
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from trainyard.fleet import simulate
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.generate import philly_jobs
 
@@ -20,15 +20,15 @@ SITES = ("4x4", "4x4@16cpu,64GB", "2x4xV100+2x2xA100")
 
 def completions() -> list[float]:
     """Of jobs that wait for each other, some of which want more than is free of devices or processors."""
-    simulate._EXPRESS_AFTER = 5
+    simulate._COMPILED_AFTER = 5
     few = list(philly_jobs(60, mean_gap_s=300.0, most_devices=8))
     jobs = [replace(job, cpus=6.0 * job.num_devices) if i % 3 == 0 else job for i, job in enumerate(few)]
-    runs = (setting_of(policy).simulate(jobs, Site.parse(site)) for policy in POLICIES for site in SITES)
+    runs = (scheduler_of(policy).simulate(jobs, Site.parse(site)) for policy in POLICIES for site in SITES)
     return [run.mean_completion_s for run in runs]
 
 
 def test_compiled_code_stays_within_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "_EXPRESS_AFTER", simulate._EXPRESS_AFTER)  # as it was, after the test
+    monkeypatch.setattr(simulate, "_COMPILED_AFTER", simulate._COMPILED_AFTER)  # as it was, after the test
     done = subprocess.run(
         [sys.executable, __file__],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},

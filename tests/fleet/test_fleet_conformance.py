@@ -13,12 +13,12 @@ import pytest
 from probe import Probe
 
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
-from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.planned import PlannedEnds
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.traits import places_jobs
@@ -80,12 +80,12 @@ def shares(entry: Entry, variant: str) -> bool:
 
 def works_all_the_time(entry: Entry, variant: str) -> bool:
     """Whether a job does, at its full speed, for as long as it has devices."""
-    rounds = setting_of(text_of(entry, variant)).rounds
+    rounds = scheduler_of(text_of(entry, variant)).rounds
     return not shares(entry, variant) and not isinstance(rounds, PlannedEnds)
 
 
 def run(policy: Policy, text: str, seed: int) -> FleetRun:
-    return replace(setting_of(text), policy=policy).simulate(workload(seed), SITE, keep_spans=True)
+    return replace(scheduler_of(text), policy=policy).simulate(workload(seed), SITE, keep_spans=True)
 
 
 @cache
@@ -199,9 +199,9 @@ def test_every_job_that_waits_is_told_why(
     entry: Entry, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After every decision, and in every round without one; what is said of free devices is so."""
-    bring_about, num_told = Holdings.apply, 0
+    bring_about, num_told = Allocator.apply, 0
 
-    def told(self: Holdings, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def told(self: Allocator, rows: Ints, targets: Targets, now_s: float) -> Ints:
         nonlocal num_told
         changed = bring_about(self, rows, targets, now_s)
         reasons = why_waiting(self, rows, targets)
@@ -214,7 +214,7 @@ def test_every_job_that_waits_is_told_why(
         num_told += len(reasons)
         return changed
 
-    monkeypatch.setattr(Holdings, "apply", told)
+    monkeypatch.setattr(Allocator, "apply", told)
     text = text_of(entry, variant)
     run(parse_policy(text), text, 0)
     assert num_told > 0

@@ -13,7 +13,7 @@ from test_fleet_conformance import BRIEF, EVERY, Watched, name_of, shares, works
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need
 from trainyard.fleet.workload.application import Application, SelfTuned
@@ -105,8 +105,8 @@ def text_of(entry: Entry, variant: str) -> str:
 
 def run(policy: Policy, text: str, seed: int) -> FleetRun:
     site = site_for(policy)
-    setting = replace(setting_of(text), policy=policy)
-    return setting.simulate(jobs_for(site, seed), site, keep_spans=True)
+    scheduler = replace(scheduler_of(text), policy=policy)
+    return scheduler.simulate(jobs_for(site, seed), site, keep_spans=True)
 
 
 @cache

@@ -17,7 +17,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Priority, Targets
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import Rounds, simulate_fleet
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
@@ -154,14 +154,14 @@ def test_site_reads_its_text() -> None:
 )
 def test_jobs_that_restart_for_ever(policy: str, restart_s: float) -> None:
     """Where they lose their devices while they restart; a little sooner, they end, if late."""
-    jobs, site, setting = (
+    jobs, site, scheduler = (
         [declared_job(name, 0.0, 1, 1000.0) for name in "ab"],
         Site.uniform(1, 1),
-        setting_of(policy),
+        scheduler_of(policy),
     )
     with pytest.raises(FleetError, match=r"2 jobs were started \d+ times in a row and did no work"):
-        setting.simulate(jobs, site, costs=Costs(restart_s, restart_s))
-    assert len(setting.simulate(jobs, site, costs=Costs(0.5 * restart_s, 0.5 * restart_s)).names) == 2
+        scheduler.simulate(jobs, site, costs=Costs(restart_s, restart_s))
+    assert len(scheduler.simulate(jobs, site, costs=Costs(0.5 * restart_s, 0.5 * restart_s)).names) == 2
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_jobs_that_start_often_and_end(
     site: Site, num_jobs: int, length_s: float, policy: str, restart_s: float, hazards: Hazards
 ) -> None:
     jobs = [declared_job(str(n), 0.0, 1, length_s) for n in range(num_jobs)]
-    run = setting_of(policy).simulate(jobs, site, costs=Costs(restart_s), hazards=hazards)
+    run = scheduler_of(policy).simulate(jobs, site, costs=Costs(restart_s), hazards=hazards)
     assert len(run.names) == num_jobs
 
 
@@ -187,7 +187,7 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
         declared_job("a", 0.0, 1, 100.0, 0.3),
         replace(declared_job("b", 0.0, 1, 100.0, 0.3), guaranteed=False),
     ]
-    run = setting_of("antman").simulate(jobs, Site.uniform(1, 1))
+    run = scheduler_of("antman").simulate(jobs, Site.uniform(1, 1))
     assert run.device_s.sum() > run.makespan_s, "they share no device"
     assert run.busy == pytest.approx(1.0)
     assert run.busy_device_s == pytest.approx(run.makespan_s)
@@ -196,7 +196,7 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
 @pytest.mark.parametrize("round_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_rounds_that_are_none(round_s: float) -> None:
     with pytest.raises(FleetError, match=r"a round lasts from 0\.001 s to 1e\+09 s; got"):
-        setting_of("gavel_max_min", round_s=round_s)
+        scheduler_of("gavel_max_min", round_s=round_s)
 
 
 def test_site_reads_what_else_nodes_have() -> None:

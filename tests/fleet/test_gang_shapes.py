@@ -12,8 +12,8 @@ from test_fleet_conformance import EVERY, SITE, text_of
 from trainyard.fleet.catalog import Entry, parse_policy
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED, PLACEMENTS, WORKER, workers_for
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.run.engines import check_runnable
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.run.backends import check_runnable
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Job, declared_job
@@ -71,7 +71,7 @@ def test_a_gang_waits_for_nodes_with_room_for_its_workers() -> None:
     """Of every node two devices are in use until the first is free at 10 s."""
     around = [declared_job(f"{i}", 0, 2, 10.0 + i, gang=(2,)) for i in range(3)]
     loose, shaped = (declared_job(name, 1, 3, 100, gang=gang) for name, gang in (("a", ()), ("b", (3,))))
-    fifo = setting_of("fifo", "anywhere")
+    fifo = scheduler_of("fifo", "anywhere")
     assert finished(fifo.simulate([*around, loose], THREES))["a"] == 101
     run = fifo.simulate([*around, shaped], THREES, keep_spans=True)
     assert finished(run)["b"] == 110
@@ -97,14 +97,14 @@ def jobs_of_workers() -> list[Job]:
 @EVERY
 def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) -> None:
     text, jobs = text_of(entry, variant), jobs_of_workers()
-    setting = setting_of(text)
-    if not heeds_of(setting.policy):
+    scheduler = scheduler_of(text)
+    if not heeds_of(scheduler.policy):
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"
         ):
-            setting.simulate(jobs, SITE, strict=True)
+            scheduler.simulate(jobs, SITE, strict=True)
         return
-    run = setting.simulate(jobs, SITE, keep_spans=True)
+    run = scheduler.simulate(jobs, SITE, keep_spans=True)
     assert len(run.names) == len(jobs)
     for name, spans in devices_by_node(run, SITE).items():
         worker = max(1, int(name[0]))
@@ -123,17 +123,17 @@ def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) 
 def test_what_cannot_be_heeded_is_refused(asked: dict[str, object], said: str) -> None:
     job = declared_job("a", 0, 4, 5, **asked)
     with pytest.raises(FleetError, match=said):
-        setting_of("fifo").simulate([job], THREES, strict=True)
+        scheduler_of("fifo").simulate([job], THREES, strict=True)
 
 
 def test_workers_may_lie_on_one_type_of_device() -> None:
     """The nodes of the first type are too small for them."""
     site = Site.of_pools([("small", 8, 1), ("large", 2, 4)])
-    run = setting_of("fifo").simulate([declared_job("a", 0, 4, 5, gang=(2, 2))], site, keep_spans=True)
+    run = scheduler_of("fifo").simulate([declared_job("a", 0, 4, 5, gang=(2, 2))], site, keep_spans=True)
     assert devices_by_node(run, site)["a"] == [[4]]
     small = declared_job("a", 0, 4, 5, gang=(2, 2), device_types=("small",))
     with pytest.raises(FleetError, match="no nodes of one type with room"):
-        setting_of("fifo").simulate([small], site, strict=True)
+        scheduler_of("fifo").simulate([small], site, strict=True)
 
 
 def test_real_jobs_are_refused_before_they_run() -> None:

@@ -17,7 +17,7 @@ from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import Site
@@ -41,7 +41,7 @@ class Heard(Probe):
 
 def knows_failures(entry: Entry, variant: str) -> bool:
     """Whether it may be simulated with them: the rounds of a published program know none."""
-    rounds = setting_of(text_of(entry, variant)).rounds
+    rounds = scheduler_of(text_of(entry, variant)).rounds
     return rounds is None or not rounds.only_simulated
 
 
@@ -49,8 +49,8 @@ def knows_failures(entry: Entry, variant: str) -> bool:
 def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, variant: str) -> None:
     """Those that it does not refuse without that, but for jobs with deadlines; and it uses no node that is away."""
     text = text_of(entry, variant)
-    setting = setting_of(text)
-    heard = Heard(setting.policy)
+    scheduler = scheduler_of(text)
+    heard = Heard(scheduler.policy)
     hazards = Hazards(
         checkpoint_every_s=60.0, node_failure_every_s=4000.0, node_repair_s=1000.0, seed=len(text)
     )
@@ -58,8 +58,8 @@ def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, varian
         workload(1),
         SITE,
         heard,
-        place=setting.place,
-        rounds=setting.rounds,
+        place=scheduler.place,
+        rounds=scheduler.rounds,
         hazards=hazards,
         keep_spans=True,
     )
@@ -119,7 +119,7 @@ def test_elasticflow_refuses_nobody_for_nodes_that_will_be_back() -> None:
         declared_job(f"job{i}", 3000.0 * i, 8, 60.0, deadline_s=3000.0 * i + 30 * 86400) for i in range(31)
     ]
     hazards = Hazards(node_failure_every_s=20_000.0, node_repair_s=600.0, seed=3)
-    run = setting_of("elasticflow").simulate(jobs, Site.uniform(2, 4), hazards=hazards)
+    run = scheduler_of("elasticflow").simulate(jobs, Site.uniform(2, 4), hazards=hazards)
     assert len(run.names) == 31
     assert max(run.first_wait_s) > 0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from plain_simulator import INF, Key, Ran, run
 
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import declared_job
 
@@ -43,7 +43,7 @@ def test_all_jobs_end_at_the_same_second(policy: str, place: str) -> None:
     plain = [Ran(number, *job) for number, job in enumerate(drawn)]
     key, how = KEYS[policy]
     run(plain, nodes, width, key, by_node=place == "consolidated", **how)  # type: ignore[arg-type]
-    done = setting_of(policy, place).simulate(
+    done = scheduler_of(policy, place).simulate(
         [declared_job(str(number), *job[:3], limit_s=job[3]) for number, job in enumerate(drawn)],
         Site.uniform(nodes, width),
     )

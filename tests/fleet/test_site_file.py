@@ -8,7 +8,7 @@ import pytest
 from runs import finished
 
 from trainyard.cli.main import main
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.site_file import site_of
 from trainyard.fleet.workload.job import Job, declared_job
@@ -72,13 +72,13 @@ def test_every_partition_has_a_queue(site: Site) -> None:
         of("e", "debug", 4, 2, 10.0),
     ]
     # e could have node 0, for which b waits, or node 2: there it finds a place when c ends.
-    each = setting_of("fifo").simulate(jobs, site)
+    each = scheduler_of("fifo").simulate(jobs, site)
     assert finished(each) == {"a": 100, "b": 200, "c": 12, "d": 210, "e": 22}
     assert each.queues == "one per device type and partition"
-    one = setting_of("fifo(one_queue=True)").simulate(jobs, site)
+    one = scheduler_of("fifo(one_queue=True)").simulate(jobs, site)
     assert finished(one) == {"a": 100, "b": 200, "c": 110, "d": 210, "e": 210}
     assert one.queues == "one"
-    whole = setting_of("fifo").simulate(jobs, Site.parse("2x2xV100+1x4xA100"))
+    whole = scheduler_of("fifo").simulate(jobs, Site.parse("2x2xV100+1x4xA100"))
     assert finished(whole) == {"a": 100, "b": 101, "c": 110, "d": 111, "e": 111}
 
 
@@ -88,7 +88,7 @@ def test_a_more_urgent_job_takes_nodes_of_its_partition_only(site: Site) -> None
         of("other", "a100", 0, 4, 2000.0),
         of("short", "debug", 10, 2, 10.0),
     ]
-    done = setting_of("srtf").simulate([*jobs, of("wide", "gpu", 12, 2, 500.0)], site, keep_spans=True)
+    done = scheduler_of("srtf").simulate([*jobs, of("wide", "gpu", 12, 2, 500.0)], site, keep_spans=True)
     # Of nodes 0 and 2, the least urgent job has the latter; wide finds node 1 free.
     assert finished(done) == {"short": 20, "wide": 512, "long": 1000, "other": 2010}
     assert {span.job: span.devices for span in done.spans if span.job == "wide"} == {"wide": (2, 3)}
@@ -105,22 +105,22 @@ def test_easy_backfilling_keeps_places_by_partition(site: Site) -> None:
             ("soon", "gpu", 4.0, 1, 50.0),
         )
     ]
-    done = finished(setting_of('fifo(backfill="easy")').simulate(jobs, site))
+    done = finished(scheduler_of('fifo(backfill="easy")').simulate(jobs, site))
     assert done == {"a": 100, "soon": 54, "elsewhere": 153, "first": 200, "late": 350}
 
 
 def test_who_cannot_be_there(site: Site) -> None:
     jobs = [of("a", "gpu", 0, 4), of("wide", "a100", 0, 5), of("lost", "other", 0, 1), of("none", "", 0, 4)]
-    done = setting_of("fifo").simulate(jobs, site)
+    done = scheduler_of("fifo").simulate(jobs, site)
     assert set(done.names) == {"a", "none"}
     with pytest.raises(FleetError, match="job 'wide' asks for 5 devices"):
-        setting_of("fifo").simulate(jobs[1:2], site, strict=True)
+        scheduler_of("fifo").simulate(jobs[1:2], site, strict=True)
     with pytest.raises(FleetError, match=r"'lost' is of partition 'other'.* has gpu, a100, debug"):
-        setting_of("fifo").simulate(jobs[2:3], site, strict=True)
+        scheduler_of("fifo").simulate(jobs[2:3], site, strict=True)
     with pytest.raises(
         FleetError, match="has partitions; leave these out, or take a policy that puts jobs in an order"
     ):
-        setting_of("gavel_max_min").simulate(jobs, site)
+        scheduler_of("gavel_max_min").simulate(jobs, site)
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.fleet.drawn import drawn_jobs
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.study import Interval, study
@@ -64,7 +64,7 @@ def test_every_virtual_cluster_has_its_intervals() -> None:
     documents = []
     for seed in (3, 4):
         wrong = replace(hazards, seed=seed)
-        run = setting_of("las").simulate(drawn(seed), SITE, costs=costs, hazards=wrong)
+        run = scheduler_of("las").simulate(drawn(seed), SITE, costs=costs, hazards=wrong)
         documents.append(run_document(run, parts=parts_of([run], run)))
     assert found.completion_s.mean == np.mean([each["mean_completion_s"] for each in documents])
     assert found.unfairness.mean == np.mean([each["worst_unfairness"] for each in documents])

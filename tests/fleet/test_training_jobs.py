@@ -50,9 +50,9 @@ def test_pollux_widens_what_gets_faster_by_it(speeds: dict[int, float], widths: 
 def test_a_prediction_keeps_its_pace() -> None:
     profile = Predicted(TRAINING, {1: 10.0})
     spot, grant = Spot("local", 1, 1, (1,)), Grant((0,), share=0.5)
-    pace = profile.pace(spot, grant, 0.0, None)
-    assert (pace.work_per_s, pace.until) == (5.0, 60_000.0)
-    assert pace.report.timings[0].step_s == pytest.approx(0.1)
+    rate = profile.rate(spot, grant, 0.0, None)
+    assert (rate.work_per_s, rate.until) == (5.0, 60_000.0)
+    assert rate.report.timings[0].step_s == pytest.approx(0.1)
     assert profile.rest_s(spot, grant, 59_500.0, 60_000.0) == pytest.approx(100.0)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.place.find import are_in_racks, find_place, usable_nodes, without_nodes_of
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Job, declared_job
@@ -64,11 +64,11 @@ def drawn(seed: int, site: Site) -> list[Job]:
     return jobs
 
 
-def looking(see: Callable[[Holdings, Ints, Targets], None]) -> Any:
-    """`Holdings.apply`, after which somebody looks at who has what."""
-    apply = Holdings.apply
+def looking(see: Callable[[Allocator, Ints, Targets], None]) -> Any:
+    """`Allocator.apply`, after which somebody looks at who has what."""
+    apply = Allocator.apply
 
-    def applied(self: Holdings, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def applied(self: Allocator, rows: Ints, targets: Targets, now_s: float) -> Ints:
         changed = apply(self, rows, targets, now_s)
         see(self, rows, targets)
         return changed
@@ -76,30 +76,30 @@ def looking(see: Callable[[Holdings, Ints, Targets], None]) -> Any:
     return applied
 
 
-def has_place(holdings: Holdings, row: int, unblocked: Ints = ALL) -> bool:
+def has_place(allocator: Allocator, row: int, unblocked: Ints = ALL) -> bool:
     """Whether a job could have devices that nobody has."""
-    books = holdings.books
-    _, nodes, by_type, auxiliary, members = holdings.free.tables
+    books = allocator.books
+    _, nodes, by_type, auxiliary, members = allocator.free.tables
     usable = usable_nodes(books.partition[row], members, unblocked)
-    asked = books.num_devices[row], books.allowed[row], usable, holdings.how, books.needs[:, row]
+    asked = books.num_devices[row], books.allowed[row], usable, allocator.how, books.needs[:, row]
     return len(find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))) > 0
 
 
-def check_devices(holdings: Holdings) -> None:
+def check_devices(allocator: Allocator) -> None:
     """Nobody has a device that another has, and those that are free are those that nobody has."""
-    books, held = holdings.books, list[int]()
+    books, held = allocator.books, list[int]()
     for row in books.active.tolist():
         if (grant := books.grants[row]) is not None:
             assert len(grant.devices) == books.num_devices[row]
             held += grant.devices
-            assert holdings.site.members[
-                books.partition[row], holdings.site.node_of[list(grant.devices)]
+            assert allocator.site.members[
+                books.partition[row], allocator.site.node_of[list(grant.devices)]
             ].all()
     assert len(set(held)) == len(held)
-    assert sorted(held) == np.flatnonzero(holdings.free.taken()).tolist()
-    assert holdings.free.total == len(holdings.site.node_of) - len(held)
-    free = np.bincount(holdings.site.node_of, ~holdings.free.taken(), len(holdings.site.hosts))
-    np.testing.assert_array_equal(free, holdings.free.by_node)
+    assert sorted(held) == np.flatnonzero(allocator.free.taken()).tolist()
+    assert allocator.free.total == len(allocator.site.node_of) - len(held)
+    free = np.bincount(allocator.site.node_of, ~allocator.free.taken(), len(allocator.site.hosts))
+    np.testing.assert_array_equal(free, allocator.free.by_node)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -118,18 +118,18 @@ def test_nobody_waits_beside_devices_that_would_do(
     assume(policy != "gavel_max_min" or not site.partitions)
     looks = [0]
 
-    def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
+    def see(allocator: Allocator, rows: Ints, targets: Targets) -> None:
         looks[0] += 1
-        check_devices(holdings)
-        for row in holdings.books.waiting().tolist():
+        check_devices(allocator)
+        for row in allocator.books.waiting().tolist():
             # What a fraction of time on one type is for, it does not have on another.
             if targets.device_type is None or len(site.device_types) == 1:
-                assert not has_place(holdings, row), f"job {row} waits beside {holdings.free.by_node}"
+                assert not has_place(allocator, row), f"job {row} waits beside {allocator.free.by_node}"
 
     jobs = drawn(seed, site)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Holdings, "apply", looking(see))
-        done = setting_of(policy, place).simulate(jobs, site, keep_spans=spans)
+        patch.setattr(Allocator, "apply", looking(see))
+        done = scheduler_of(policy, place).simulate(jobs, site, keep_spans=spans)
     assert looks[0] >= 10
     assert len(done.names) + len(done.refused) == len(jobs)
 
@@ -145,14 +145,14 @@ def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
 ) -> None:
     site = CLUSTERS[cluster]
 
-    def see(holdings: Holdings, rows: Ints, targets: Targets) -> None:
-        check_devices(holdings)
-        books, unblocked = holdings.books, ALL
-        _, nodes, _, _, members = holdings.free.tables
+    def see(allocator: Allocator, rows: Ints, targets: Targets) -> None:
+        check_devices(allocator)
+        books, unblocked = allocator.books, ALL
+        _, nodes, _, _, members = allocator.free.tables
         for row in books.waiting().tolist():
-            assert not has_place(holdings, row, unblocked)
+            assert not has_place(allocator, row, unblocked)
             unblocked = without_nodes_of(books.allowed[row], members[books.partition[row]], unblocked, nodes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Holdings, "apply", looking(see))
-        setting_of("fifo", place).simulate(drawn(seed, site), site)
+        patch.setattr(Allocator, "apply", looking(see))
+        scheduler_of("fifo", place).simulate(drawn(seed, site), site)

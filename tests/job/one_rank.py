@@ -13,7 +13,7 @@ from torch import nn
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Plan
-from trainyard.job.run.config import RankStep, TrainConfig, Work
+from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.processes.worker import Prepared, Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.schedules import make_schedule
@@ -52,10 +52,10 @@ def batch(step: int) -> dict[str, torch.Tensor]:
 
 
 @cache
-def _prepared() -> tuple[Work, Prepared]:
+def _prepared() -> tuple[WorkerInput, Prepared]:
     task = Task(model())
     plan = Plan("net", task.program(ROWS).fingerprint, "local", ROWS, make_schedule("one_f_one_b", 1, 1))
-    work = Work(task.model, plan, FunctionData(batch), TrainConfig(2))
+    work = WorkerInput(task.model, plan, FunctionData(batch), TrainConfig(2))
     prepared = prepare(work, task)
     # A process of its own may write into the model's buffers; here many runs share them.
     return work, replace(prepared, values=lambda path: prepared.values(path).clone())
@@ -71,7 +71,9 @@ def run(
     """Train; returns what the rank said when it was ready, and of every step."""
     known, prepared = _prepared()
     asked = {"optimizer": OPTIMIZER, "checkpoint": folder, **options}
-    work = Work(known.model, known.plan, FunctionData(batch), TrainConfig(steps, resume=resume, **asked))
+    work = WorkerInput(
+        known.model, known.plan, FunctionData(batch), TrainConfig(steps, resume=resume, **asked)
+    )
     prepared = replace(prepared, lowered=replace(prepared.lowered, optimizer=work.config.optimizer))
     said: list[Any] = []
     train_rank(work, prepared, 0, torch.device("cpu"), said.append, resume)

@@ -28,7 +28,7 @@ from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import Plan, parse_plan
-from trainyard.job.run.config import TrainConfig, Work
+from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import CheckpointError
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.processes.worker import prepare, train_rank
@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_the_end_of_a_period(tmp_path: Path) -> None:
 
     def trained(steps: int, folder: Path, resume: bool = False, plan: Plan = plan) -> list[float]:
         config = TrainConfig(steps, OPTIMIZERS["adamw"], folder, resume=resume)
-        work = Work(task.model, plan, FunctionData(batch_of), config)
+        work = WorkerInput(task.model, plan, FunctionData(batch_of), config)
         said: list[Any] = []
         train_rank(work, prepare(work, task), 0, torch.device("cpu"), said.append, resume)
         return [step.losses["loss:loss"] for step in said[1:]]

@@ -52,7 +52,9 @@ VERBS = MappingProxyType(
         "fleet run": Verb(
             "trainyard.cli.fleet.run", "train the jobs of a file for real; predicted and measured times"
         ),
-        "fleet serve": Verb("trainyard.cli.fleet.serve", "a daemon that takes jobs over HTTP and runs them"),
+        "fleet daemon": Verb(
+            "trainyard.cli.fleet.daemon", "a daemon that takes jobs over HTTP and runs them"
+        ),
         "fleet submit": Verb("trainyard.cli.fleet.submit", "hand the jobs of a file to the daemon"),
         "fleet status": Verb("trainyard.cli.fleet.status", "list the daemon's jobs, and devices in use"),
         "fleet cancel": Verb("trainyard.cli.fleet.cancel", "cancel a job"),

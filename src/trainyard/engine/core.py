@@ -6,7 +6,7 @@ import numpy as np
 
 from trainyard.compiling import lean
 from trainyard.engine.agenda import drop_first, expect
-from trainyard.engine.state import State, Work
+from trainyard.engine.state import GraphArrays, State
 
 # Phases of a task.
 _DELAYED, _FIXED, _FLOWING, _DONE = 1, 2, 3, 4
@@ -26,7 +26,7 @@ def _set_event(state: State, task: int, time_s: float) -> None:
 
 
 @lean
-def _goes_first(work: Work, state: State, a: int, b: int) -> bool:
+def _goes_first(work: GraphArrays, state: State, a: int, b: int) -> bool:
     if work.priority[a] != work.priority[b]:
         return bool(work.priority[a] < work.priority[b])
     if state.ready_s[a] != state.ready_s[b]:
@@ -35,7 +35,7 @@ def _goes_first(work: Work, state: State, a: int, b: int) -> bool:
 
 
 @lean
-def _join_line(work: Work, state: State, resource: int, task: int) -> None:
+def _join_line(work: GraphArrays, state: State, resource: int, task: int) -> None:
     base, place = state.line_offsets[resource], state.line_length[resource]
     state.line_length[resource] += 1
     lines = state.lines
@@ -49,7 +49,7 @@ def _join_line(work: Work, state: State, resource: int, task: int) -> None:
 
 
 @lean
-def _leave_line(work: Work, state: State, resource: int) -> None:
+def _leave_line(work: GraphArrays, state: State, resource: int) -> None:
     """Take the first task out of a line."""
     state.line_length[resource] -= 1
     base, size, lines = state.line_offsets[resource], state.line_length[resource], state.lines
@@ -75,7 +75,7 @@ def _touch(state: State, resource: int) -> None:
 
 
 @lean
-def _make_ready(work: Work, state: State, task: int, now_s: float, cause: int) -> None:
+def _make_ready(work: GraphArrays, state: State, task: int, now_s: float, cause: int) -> None:
     """All predecessors of a task have ended, `cause` (or none, -1) last."""
     if work.release_s[task] > now_s:
         state.phase[task] = _DELAYED
@@ -99,7 +99,7 @@ def _make_ready(work: Work, state: State, task: int, now_s: float, cause: int) -
 
 
 @lean
-def _end_all(work: Work, state: State, now_s: float) -> None:
+def _end_all(work: GraphArrays, state: State, now_s: float) -> None:
     """End the tasks of the stack `ending`, and the joins that become ready by that."""
     while state.counts[_ENDING] > 0:
         state.counts[_ENDING] -= 1
@@ -120,7 +120,7 @@ def _end_all(work: Work, state: State, now_s: float) -> None:
 
 
 @lean
-def _begin(work: Work, state: State, task: int, now_s: float) -> None:
+def _begin(work: GraphArrays, state: State, task: int, now_s: float) -> None:
     state.start_s[task] = now_s
     state.start_step[task] = state.counts[_STEP] + 1
     if work.duration_s[task] == 0.0 and work.num_bytes[task] > 0.0:
@@ -131,7 +131,7 @@ def _begin(work: Work, state: State, task: int, now_s: float) -> None:
 
 
 @lean
-def _try_first_in_line(work: Work, state: State, resource: int, now_s: float) -> None:
+def _try_first_in_line(work: GraphArrays, state: State, resource: int, now_s: float) -> None:
     """Start the first task in a line if it is first, and its resource free, everywhere."""
     if state.line_length[resource] == 0:
         return
@@ -154,7 +154,7 @@ def _try_first_in_line(work: Work, state: State, resource: int, now_s: float) ->
 
 
 @lean
-def _start_all(work: Work, state: State, now_s: float) -> None:
+def _start_all(work: GraphArrays, state: State, now_s: float) -> None:
     """Start everything that can start."""
     for k in range(state.counts[_FREE]):
         _begin(work, state, state.free[k], now_s)
@@ -176,7 +176,7 @@ def _mark_dirty(state: State, link: int) -> None:
 
 
 @lean
-def _begin_flow(work: Work, state: State, task: int, now_s: float) -> None:
+def _begin_flow(work: GraphArrays, state: State, task: int, now_s: float) -> None:
     state.phase[task] = _FLOWING
     state.remaining_bytes[task] = work.num_bytes[task]
     state.as_of_s[task] = now_s
@@ -192,7 +192,7 @@ def _begin_flow(work: Work, state: State, task: int, now_s: float) -> None:
 
 
 @lean
-def _end_flow(work: Work, state: State, task: int) -> None:
+def _end_flow(work: GraphArrays, state: State, task: int) -> None:
     for entry in range(work.link_offsets[task], work.link_offsets[task + 1]):
         link, before, after = work.links[entry], state.previous_entry[entry], state.next_entry[entry]
         if before >= 0:
@@ -205,7 +205,7 @@ def _end_flow(work: Work, state: State, task: int) -> None:
 
 
 @lean
-def _collect_component(work: Work, state: State) -> int:
+def _collect_component(work: GraphArrays, state: State) -> int:
     """Extend the dirty links by all that share a flow with them, transitively; list those flows."""
     num_flows, position = 0, 0
     while position < state.counts[_DIRTY]:
@@ -229,7 +229,7 @@ def _collect_component(work: Work, state: State) -> int:
 
 
 @lean
-def _saturate(work: Work, state: State, link: int, share: float) -> None:
+def _saturate(work: GraphArrays, state: State, link: int, share: float) -> None:
     """Give all flows of a link that have no rate yet this one."""
     entry = state.first_entry[link]
     while entry >= 0:
@@ -243,7 +243,7 @@ def _saturate(work: Work, state: State, link: int, share: float) -> None:
 
 
 @lean
-def _fill(work: Work, state: State) -> None:
+def _fill(work: GraphArrays, state: State) -> None:
     """Max-min fair rates by progressive filling: saturate the tightest links, again and again."""
     num_open = state.counts[_DIRTY]
     for k in range(num_open):
@@ -271,7 +271,7 @@ def _fill(work: Work, state: State) -> None:
 
 
 @lean
-def _share_links(work: Work, state: State, now_s: float) -> None:
+def _share_links(work: GraphArrays, state: State, now_s: float) -> None:
     """Give new rates to the flows that a change can have touched, and move their ends."""
     num_flows = _collect_component(work, state)
     _fill(work, state)
@@ -289,7 +289,7 @@ def _share_links(work: Work, state: State, now_s: float) -> None:
 
 
 @lean
-def _take_events(work: Work, state: State, now_s: float) -> None:
+def _take_events(work: GraphArrays, state: State, now_s: float) -> None:
     """Take all events of this instant from the heap."""
     while state.counts[_EVENTS] > 0:
         task = state.events[0]
@@ -311,7 +311,7 @@ def _take_events(work: Work, state: State, now_s: float) -> None:
 
 
 @lean
-def run(work: Work, state: State) -> int:
+def run(work: GraphArrays, state: State) -> int:
     """Run the work until nothing can happen any more; return the number of tasks that ended."""
     now_s = 0.0
     for task in range(len(work.duration_s)):

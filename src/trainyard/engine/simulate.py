@@ -13,7 +13,7 @@ from trainyard.engine.tasks import Ints, TaskGraph
 from trainyard.engine.timeline import Timeline
 
 if TYPE_CHECKING:
-    from trainyard.engine.state import State, Work
+    from trainyard.engine.state import GraphArrays, State
 
 _MAX_NAMED = 5
 
@@ -51,13 +51,13 @@ def simulate(graph: TaskGraph) -> Timeline:
     return Timeline(graph, *kept)
 
 
-def work_of(graph: TaskGraph) -> Work:
+def work_of(graph: TaskGraph) -> GraphArrays:
     """A graph as the compiled loop reads it: with successors instead of predecessors."""
     from trainyard.engine import state
 
     after = row_of_each(graph.predecessor_offsets)
     successor_offsets, successors = to_lists(graph.predecessors, after, graph.num_tasks)
-    return state.Work(
+    return state.GraphArrays(
         duration_s=graph.duration_s,
         num_bytes=graph.num_bytes,
         release_s=graph.release_s,
@@ -73,7 +73,7 @@ def work_of(graph: TaskGraph) -> Work:
     )
 
 
-def new_run(graph: TaskGraph, work: Work) -> tuple[State, int]:
+def new_run(graph: TaskGraph, work: GraphArrays) -> tuple[State, int]:
     """Run the work of a graph; what came of it, and the number of tasks that ended."""
     from trainyard.engine import core, state
 

@@ -13,7 +13,7 @@ import numpy as np
 from trainyard.engine.tasks import Floats, Ints
 
 
-class Work(NamedTuple):
+class GraphArrays(NamedTuple):
     """What is to be run: the graph, with successors instead of predecessors."""
 
     duration_s: Floats
@@ -75,7 +75,7 @@ class State(NamedTuple):
     some_flows: Ints
 
 
-def new_state(work: Work, num_predecessors: Ints, num_resources: int, num_counts: int) -> State:
+def new_state(work: GraphArrays, num_predecessors: Ints, num_resources: int, num_counts: int) -> State:
     """Allocate the state before the first event; `num_counts` is the length of `State.counts`."""
     tasks, links, entries = len(work.duration_s), len(work.link_bytes_per_s), len(work.links)
     flows = tasks if entries else 0

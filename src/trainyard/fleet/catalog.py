@@ -50,7 +50,7 @@ class Entry:
     variants : settings that the paper compares, by name; keyword arguments of ``factory``.
     claim_test : file of the test of the paper's claim, from the repository's root.
     place : placement of the jobs that it does not place itself.
-    simulated_only : what of its decisions engines do not bring about for real trainings, in words.
+    simulated_only : what of its decisions backends do not bring about for real trainings, in words.
     """
 
     name: str

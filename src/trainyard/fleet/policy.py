@@ -1,6 +1,6 @@
 """What a policy is: from a snapshot of the cluster and its jobs to targets, without any effect.
 
-The same policy object decides in simulation and on every engine. It knows neither: it sees a `Snapshot`, says in
+The same policy object decides in simulation and on every backend. It knows neither: it sees a `Snapshot`, says in
 `Targets` what should run, and leaves it to the mechanism (events or rounds) and to the placement to bring that about.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from trainyard.fleet.quick import Quick, in_known_order, in_order
+from trainyard.fleet.compiled_policy import CompiledPolicy, in_known_order, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Wish
@@ -136,7 +136,7 @@ class Priority:
     steady : of equal jobs, keep the order that they had at the last decision.
     in_turn : whether a job that comes later is never more urgent.
     quantum_s : ask again after this time, for a key that changes while jobs run.
-    quick_key : the same number of one job, one of those of `fleet/quick.py`, or a compiled function.
+    compiled_key : the same number of one job, one of those of `fleet/compiled_policy.py`, or a compiled function.
     """
 
     key: Callable[[Snapshot], Floats]
@@ -147,19 +147,19 @@ class Priority:
     steady: bool = False
     in_turn: bool = False
     quantum_s: float = float("inf")
-    quick_key: int | Callable[..., Any] | None = None
+    compiled_key: int | Callable[..., Any] | None = None
     heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     @property
-    def quick(self) -> Quick | None:
+    def compiled(self) -> CompiledPolicy | None:
         """The same in compiled code."""
-        if self.quick_key is None or self.steady:
+        if self.compiled_key is None or self.steady:
             return None
         rules, decide = (
-            (self.quantum_s, self.quick_key),
-            in_order if callable(self.quick_key) else in_known_order,
+            (self.quantum_s, self.compiled_key),
+            in_order if callable(self.compiled_key) else in_known_order,
         )
-        return Quick(decide, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
+        return CompiledPolicy(decide, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
 
     @property
     def holds_up(self) -> Literal["nobody", "same nodes", "all"]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.fair import FairTimes
-from trainyard.fleet.mechanism.reach import Reach
+from trainyard.fleet.mechanism.feasibility import Feasibility
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
@@ -37,15 +37,15 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     """
     if not any(job.started_s is not None for job in jobs):
         return None
-    notes, reach, ran = (
+    notes, feasibility, ran = (
         Recorder(keep_spans=False),
-        Reach(site, _ALL_WISHES),
+        Feasibility(site, _ALL_WISHES),
         list[tuple[float, float, Job, int]](),
     )
     for job in jobs:
         try:
             check_times(job)
-            bits = reach.of(job)
+            bits = feasibility.of(job)
         except UnfitJobError as error:
             notes.left_out.append(Unfit(Submitted.of(job), error.reason, str(error)))
             continue

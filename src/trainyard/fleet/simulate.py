@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
-from trainyard.fleet.rounds.clocks import clock_of
+from trainyard.fleet.rounds.round_schedulers import round_scheduler_of
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
+from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.ends import Ends
-from trainyard.fleet.simulation.express import Clock, express_of
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
@@ -33,7 +33,7 @@ _LOOK_EVERY = 1000
 # Failures that hit jobs, or come while all wait.
 _MANY_LOSSES = 20_000
 # To load compiled code takes as long as some thousands of them take without it.
-_EXPRESS_AFTER = 5000
+_COMPILED_AFTER = 5000
 
 
 def simulate_fleet(
@@ -79,8 +79,8 @@ def simulate_fleet(
         )
     notes, fate = Recorder(keep_spans), Fate(hazards)
     how = placement(place)
-    holdings = Holdings(site, policy, how, costs or Costs(), notes, fate, crowding)
-    return _Simulator(jobs, policy, holdings, rounds, strict).run(
+    allocator = Allocator(site, policy, how, costs or Costs(), notes, fate, crowding)
+    return _Simulator(jobs, policy, allocator, rounds, strict).run(
         name, placing(policy, place), queues(policy, site)
     )
 
@@ -102,8 +102,8 @@ class _Standing(NamedTuple):
     left: Floats
 
     @classmethod
-    def of(cls, holdings: Holdings, now_s: float) -> _Standing:
-        books, notes, rows = holdings.books, holdings.notes, holdings.books.active.copy()
+    def of(cls, allocator: Allocator, now_s: float) -> _Standing:
+        books, notes, rows = allocator.books, allocator.notes, allocator.books.active.copy()
         columns = books.num_starts[rows], books.held[rows], books.left_at(rows, now_s)
         return cls(len(notes.jobs), notes.num_failures, rows, *columns)
 
@@ -124,26 +124,26 @@ class _Simulator:
     """The clock: when jobs come and end, and when the policy is asked."""
 
     def __init__(
-        self, jobs: Iterable[Job], policy: Policy, holdings: Holdings, rounds: Rounds | None, strict: bool
+        self, jobs: Iterable[Job], policy: Policy, allocator: Allocator, rounds: Rounds | None, strict: bool
     ) -> None:
-        self.policy, self.holdings, self.strict = policy, holdings, strict
-        self.notes, self.books = holdings.notes, holdings.books
-        self.turns = None if rounds is None else clock_of(rounds, self.holdings)
+        self.policy, self.allocator, self.strict = policy, allocator, strict
+        self.notes, self.books = allocator.notes, allocator.books
+        self.round_scheduler = None if rounds is None else round_scheduler_of(rounds, self.allocator)
         self.arrivals = Arrivals(jobs, self._allowed)
         self.ends = Ends(self.books)
-        self.may_crowd = holdings.paces.crowding.is_there
-        self.may_fail = holdings.fate.hazards.failure_every_s < _INF
+        self.may_crowd = allocator.rates.crowding.is_there
+        self.may_fail = allocator.fate.hazards.failure_every_s < _INF
         # Failures that are drawn, the row, and when the job got the devices that will fail.
         self.failing: list[tuple[float, int, float]] = []
         # When nodes go away or come back.
         self.node_changes = [
             (change_s, node)
-            for node in range(len(holdings.site.hosts))
-            if (change_s := holdings.fate.time_to_node_failure_s()) < _INF
+            for node in range(len(allocator.site.hosts))
+            if (change_s := allocator.fate.time_to_node_failure_s()) < _INF
         ]
         heapq.heapify(self.node_changes)
-        self.clock = Clock(policy.start(holdings.site))
-        self.standing = self.standing_at_losses = _Standing.of(self.holdings, 0.0)
+        self.clock = Clock(policy.start(allocator.site))
+        self.standing = self.standing_at_losses = _Standing.of(self.allocator, 0.0)
         self.num_losses = 0
 
     def run(self, name: str, placement: str, queues: str) -> FleetRun:
@@ -154,16 +154,16 @@ class _Simulator:
             self.clock.num_moments += 1
             if self.clock.num_moments % _LOOK_EVERY == 0:
                 self._refuse_to_restart_for_ever()
-            if self.clock.num_moments == _EXPRESS_AFTER:
-                self._ride()
-        return self.notes.result(name, self.holdings.site.whole, placement, queues)
+            if self.clock.num_moments == _COMPILED_AFTER:
+                self._run_compiled()
+        return self.notes.result(name, self.allocator.site.whole, placement, queues)
 
-    def _ride(self) -> None:
-        """Take the express for as far as it goes, if it goes here at all."""
-        if self.turns is not None or self.may_fail or self.node_changes:
+    def _run_compiled(self) -> None:
+        """Go on in compiled code for as long as that can."""
+        if self.round_scheduler is not None or self.may_fail or self.node_changes:
             return
-        express = express_of(self.policy, self.holdings, self.arrivals, self.ends)
-        while express is not None and (why := express.ride(self.clock, _LOOK_EVERY)) != COMING:
+        run = compiled_run_of(self.policy, self.allocator, self.arrivals, self.ends)
+        while run is not None and (why := run.run(self.clock, _LOOK_EVERY)) != COMING:
             if why == STUCK:
                 self._refuse_to_wait()
             if why == EARLY:
@@ -189,10 +189,10 @@ class _Simulator:
                 finish_s = self.ends.next_s()
             elif finish_s <= next_s and finish_s <= self.arrivals.next_s:
                 row = self.ends.pop()
-                if not self.holdings.finish(row, finish_s):
+                if not self.allocator.finish(row, finish_s):
                     self._expect([row])
-                elif self.turns is not None:
-                    self._expect(self.turns.partners.parted(row, finish_s))
+                elif self.round_scheduler is not None:
+                    self._expect(self.round_scheduler.partners.parted(row, finish_s))
                 self._crowd(finish_s)
                 finish_s = self.ends.next_s()
             elif self.arrivals.next_s <= next_s:
@@ -200,23 +200,23 @@ class _Simulator:
             else:
                 break
         self.clock.now_s = next_s
-        if self.turns is not None:
-            self.turns.close(next_s)
-        if self.holdings.end_leases(next_s) and self.turns is not None:
-            self.turns.ask_again_s = next_s
+        if self.round_scheduler is not None:
+            self.round_scheduler.close(next_s)
+        if self.allocator.end_leases(next_s) and self.round_scheduler is not None:
+            self.round_scheduler.ask_again_s = next_s
         if self.clock.wake_s <= next_s:
             self.clock.wake_s = _INF
 
     def _next_s(self) -> float:
         """The next moment at which the policy is asked, if nothing fails before."""
         next_s = min(
-            self.arrivals.next_s, self.ends.next_s(), self.clock.wake_s, self.holdings.leases.next_s()
+            self.arrivals.next_s, self.ends.next_s(), self.clock.wake_s, self.allocator.leases.next_s()
         )
-        if self.node_changes and (next_s < _INF or self.holdings.site.away):
+        if self.node_changes and (next_s < _INF or self.allocator.site.away):
             next_s = min(next_s, self.node_changes[0][0])
-        if self.turns is None:
+        if self.round_scheduler is None:
             return next_s
-        return self.turns.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
+        return self.round_scheduler.next_s(self.clock.now_s, next_s, self.arrivals.next_s)
 
     def _fails_before(self, next_s: float) -> bool:
         """Whether something fails before that moment, and before all else that happens until then."""
@@ -226,15 +226,15 @@ class _Simulator:
     def _change_node(self) -> None:
         """A node goes away, or comes back; the policy is asked at its next chance."""
         now_s, node = heapq.heappop(self.node_changes)
-        holdings, fate = self.holdings, self.holdings.fate
-        away = holdings.site.away ^ {node}
-        lost = holdings.on_lost_nodes(away)
-        if self.turns is not None:
-            self.turns.ask_again_s = now_s
-            self._expect([p for row in lost for p in self.turns.partners.parted(row, now_s)])
-        holdings.lose(lost, now_s)
-        holdings.change_nodes(away, now_s)
-        if lost or 0 < holdings.num_waiting == self.books.num_active:
+        allocator, fate = self.allocator, self.allocator.fate
+        away = allocator.site.away ^ {node}
+        lost = allocator.on_lost_nodes(away)
+        if self.round_scheduler is not None:
+            self.round_scheduler.ask_again_s = now_s
+            self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
+        allocator.lose(lost, now_s)
+        allocator.change_nodes(away, now_s)
+        if lost or 0 < allocator.num_waiting == self.books.num_active:
             self._note_loss(now_s)
         self._crowd(now_s)
         self.clock.stands, self.clock.free_when_blocked = False, -1
@@ -246,7 +246,7 @@ class _Simulator:
         failure_s, row, placed_s = heapq.heappop(self.failing)
         books = self.books
         if books.jobs[row] is not None and books.placed_s[row] == placed_s and books.held[row]:
-            self.holdings.fail(row, failure_s)
+            self.allocator.fail(row, failure_s)
             self._note_loss(failure_s)
             self._expect([row])
             self._foresee(row, failure_s)
@@ -257,16 +257,16 @@ class _Simulator:
         if self.num_losses < _MANY_LOSSES:
             return
         before, self.num_losses = self.standing_at_losses, 0
-        self.standing_at_losses = _Standing.of(self.holdings, now_s)
+        self.standing_at_losses = _Standing.of(self.allocator, now_s)
         if not self.standing_at_losses.is_better(before):
             raise FleetError(
-                f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self.holdings.fate.hazards}. Let them "
+                f"{_MANY_LOSSES:,} failures in a row left no job with less work: {self.allocator.fate.hazards}. Let them "
                 "fail less often, or write checkpoints more often"
             )
 
     def _foresee(self, row: int, now_s: float) -> None:
         """Draw when one of a job's devices fails."""
-        failure_s = now_s + self.holdings.fate.time_to_failure_s(int(self.books.held[row]))
+        failure_s = now_s + self.allocator.fate.time_to_failure_s(int(self.books.held[row]))
         if failure_s < _INF:
             heapq.heappush(self.failing, (failure_s, row, float(self.books.placed_s[row])))
 
@@ -286,10 +286,10 @@ class _Simulator:
 
     def _refuse_to_restart_for_ever(self) -> None:
         """Who loses devices before the restart on them is over does no work: if that is so of all, they never end."""
-        before, self.standing = self.standing, _Standing.of(self.holdings, self.clock.now_s)
+        before, self.standing = self.standing, _Standing.of(self.allocator, self.clock.now_s)
         num_starts = self.standing.starts_without_work(before)
         # Nodes that come back may let them work.
-        if num_starts >= _LOOK_EVERY // 2 and not self.holdings.site.away:
+        if num_starts >= _LOOK_EVERY // 2 and not self.allocator.site.away:
             raise FleetError(
                 f"{len(before.rows)} jobs were started {num_starts} times in a row and did no work until "
                 f"{self.clock.now_s:g} s: their devices are taken away again while they restart. Let a restart take "
@@ -300,7 +300,7 @@ class _Simulator:
         """The types of device that a job can run on, as bits; one that can never run here is noted as left out."""
         try:
             check_times(job)
-            return self.holdings.allowed(job)
+            return self.allocator.allowed(job)
         except UnfitJobError as error:
             self._leave_out(job, error)
             return None
@@ -315,63 +315,71 @@ class _Simulator:
         assert job is not None
         try:
             if not isinstance(job.profile, Adaptive):
-                alone_s = self.holdings.fair.alone_s(job, bits)
-                check_duration(job, alone_s, None if self.turns is None else self.turns.rounds.round_s)
+                alone_s = self.allocator.fair.alone_s(job, bits)
+                check_duration(
+                    job,
+                    alone_s,
+                    None if self.round_scheduler is None else self.round_scheduler.rounds.round_s,
+                )
         except UnfitJobError as error:
             self._leave_out(job, error)
         else:
-            self.holdings.enter(job, self.arrivals.next_s, bits)
+            self.allocator.enter(job, self.arrivals.next_s, bits)
         self.arrivals.read_on()
 
     def _may_change(self) -> bool:
         """Whether a decision could have an effect: for a policy that takes nothing away, only if something is free."""
-        if not self.holdings.site.num_devices:
+        if not self.allocator.site.num_devices:
             return False
         if self.policy.preempts:
-            return self.books.num_active > 0 and (self.holdings.num_waiting > 0 or not self.clock.stands)
-        free = self.holdings.free.total
-        return self.holdings.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
+            return self.books.num_active > 0 and (self.allocator.num_waiting > 0 or not self.clock.stands)
+        free = self.allocator.free.total
+        return self.allocator.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
 
     def _decide(self) -> None:
         books = self.books
-        stepped = frozenset() if self.turns is None else self.turns.stepped
-        self._expect(self.holdings.paces.hear(self.clock.now_s, stepped))
+        stepped = frozenset() if self.round_scheduler is None else self.round_scheduler.stepped
+        self._expect(self.allocator.rates.hear(self.clock.now_s, stepped))
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
-        if self.turns is None:
+        if self.round_scheduler is None:
             targets = self._ask(rows)
         else:
             last = self.arrivals.job is None
-            targets = self.turns.targets(
-                rows, self.clock.now_s, self._ask if self.turns.is_due(self.clock.now_s, last) else None
+            targets = self.round_scheduler.targets(
+                rows,
+                self.clock.now_s,
+                self._ask if self.round_scheduler.is_due(self.clock.now_s, last) else None,
             )
-        changed = self.holdings.apply(rows, targets, self.clock.now_s)
+        changed = self.allocator.apply(rows, targets, self.clock.now_s)
         self._expect(changed)
         if self.may_fail:
             for row in changed.tolist():
                 if books.placed_s[row] == self.clock.now_s:
                     self._foresee(row, self.clock.now_s)
         self._crowd(self.clock.now_s)
-        if self.turns is not None:
-            self._expect(self.turns.open(self.clock.now_s))
+        if self.round_scheduler is not None:
+            self._expect(self.round_scheduler.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
-        blocked = targets.blocks and self.holdings.num_waiting and not self.holdings.paces.adaptive
+        blocked = targets.blocks and self.allocator.num_waiting and not self.allocator.rates.adaptive
         # Of several pools others may have room still, for jobs that come.
-        blocked = blocked and self.holdings.site.is_one_pool
-        self.clock.free_when_blocked = self.holdings.free.total if blocked and self.turns is None else -1
+        blocked = blocked and self.allocator.site.is_one_pool
+        self.clock.free_when_blocked = (
+            self.allocator.free.total if blocked and self.round_scheduler is None else -1
+        )
 
     def _ask(self, rows: Ints) -> Targets:
-        free = self.holdings.free.by_node.copy()
-        trial = self.holdings.trial
+        free = self.allocator.free.by_node.copy()
+        trial = self.allocator.trial
         snapshot = Snapshot(
-            self.clock.now_s, self.holdings.site, free, self.policy.needs, rows, self.books, trial
+            self.clock.now_s, self.allocator.site, free, self.policy.needs, rows, self.books, trial
         )
         targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()
         self.notes.num_decisions += 1
         if targets.ask_again_s <= self.clock.now_s:
             self._refuse_early(targets.ask_again_s)
-        if targets.fraction is not None and self.turns is None:
+        if targets.fraction is not None and self.round_scheduler is None:
             raise FleetError(
                 "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
             )
@@ -380,7 +388,7 @@ class _Simulator:
 
     def _crowd(self, now_s: float) -> None:
         if self.may_crowd:
-            self._expect(self.holdings.paces.crowd(now_s))
+            self._expect(self.allocator.rates.crowd(now_s))
 
     def _expect(self, rows: Sequence[int] | Ints) -> None:
         if len(rows):

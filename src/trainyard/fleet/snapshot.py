@@ -237,7 +237,7 @@ class Snapshot:
         return min((float(np.interp(job.work - left, *course)) for course in courses), default=float("inf"))
 
     def _courses(self, number: int, profile: Adaptive) -> tuple[tuple[Floats, Floats], ...]:
-        """Work done and time left whenever a job changes its pace, on its gang of every type where it comes to an end."""
+        """Work done and time left whenever a job changes its rate, on its gang of every type where it comes to an end."""
         job, found = self.job(number), []
         grant = Grant(tuple(range(job.num_devices)))
         for kind in self._kinds(number):
@@ -267,7 +267,7 @@ class Snapshot:
 
         Parameters
         ----------
-        from_next : count from where the job next changes its pace, such as the end of an epoch.
+        from_next : count from where the job next changes its rate, such as the end of an epoch.
         """
         self._require("speed")
         left, job, spot = float(self.left[number]), self._job(number), self._spot(grant, device_type)
@@ -276,7 +276,7 @@ class Snapshot:
             return left / speed if speed > 0 else float("inf")
         done = job.work - left
         if from_next:
-            done = job.profile.pace(spot, grant, done, None).until
+            done = job.profile.rate(spot, grant, done, None).until
         return job.profile.rest_s(spot, grant, done, job.work)
 
     def _spot(self, grant: Grant, device_type: int) -> Spot:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.groups import DIMENSIONS, groups
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import CannotRun, Setting, baseline_of, settings_of
+from trainyard.fleet.scheduler import CannotRun, Scheduler, baseline_of, schedulers_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
@@ -164,21 +164,21 @@ def study(
     """
     from trainyard.job.auto.forked import map_forked
 
-    settings, refused = settings_of(policies, place, round_s)
+    schedulers, refused = schedulers_of(policies, place, round_s)
     baseline_of(policies, baseline)
-    cases = [(number, seed) for seed in seeds for number in range(len(settings))]
+    cases = [(number, seed) for seed in seeds for number in range(len(schedulers))]
 
     def simulated(case: tuple[int, int]) -> _Figures | _Failure:
         number, seed = case
         wrong = replace(hazards or Hazards(), seed=seed)
         conditions = {"costs": costs, "hazards": wrong, "crowding": crowding, "strict": strict}
-        return _simulated(settings[number], workload(seed), site, conditions)
+        return _simulated(schedulers[number], workload(seed), site, conditions)
 
     found: list[_Figures | _Failure] = []
     for result in map_forked(simulated, cases):
         found.append(result)
         tell(len(found), len(cases))
-    done, failed = _sorted_out(settings, found)
+    done, failed = _sorted_out(schedulers, found)
     first = baseline_of(policies, baseline, tuple(done))
     return Study(_standings(done, first), first, (*refused, *failed))
 
@@ -199,11 +199,11 @@ class _Failure(NamedTuple):
 
 
 def _simulated(
-    setting: Setting, jobs: Sequence[Job], site: Site, conditions: Mapping[str, Any]
+    scheduler: Scheduler, jobs: Sequence[Job], site: Site, conditions: Mapping[str, Any]
 ) -> _Figures | _Failure:
-    """A run of the study; ``conditions`` are options of `Setting.simulate`."""
+    """A run of the study; ``conditions`` are options of `Scheduler.simulate`."""
     try:
-        run = setting.simulate(jobs, site, **conditions)
+        run = scheduler.simulate(jobs, site, **conditions)
     except FleetError as error:
         return _Failure(str(error), conditions["strict"] and isinstance(error, UnfitJobError))
     parts = {
@@ -215,7 +215,7 @@ def _simulated(
 
 
 def _sorted_out(
-    settings: Sequence[Setting], found: Sequence[_Figures | _Failure]
+    schedulers: Sequence[Scheduler], found: Sequence[_Figures | _Failure]
 ) -> tuple[dict[str, list[_Figures]], list[CannotRun]]:
     """What was found by policy, of those that ran on all workloads, and the others; policies take turns in ``found``.
 
@@ -225,14 +225,14 @@ def _sorted_out(
         If a failure stops the study.
     """
     done, failed = dict[str, list[_Figures]](), list[CannotRun]()
-    for number, setting in enumerate(settings):
-        results = found[number :: len(settings)]
+    for number, scheduler in enumerate(schedulers):
+        results = found[number :: len(schedulers)]
         if failure := next((each for each in results if isinstance(each, _Failure)), None):
             if failure.stops:
                 raise FleetError(failure.why)
-            failed.append(CannotRun(setting.text, failure.why))
+            failed.append(CannotRun(scheduler.text, failure.why))
         else:
-            done[setting.text] = [each for each in results if isinstance(each, _Figures)]
+            done[scheduler.text] = [each for each in results if isinstance(each, _Figures)]
     return done, failed
 
 

@@ -34,7 +34,7 @@ from trainyard.job.simulation.memory import (
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
 from trainyard.job.simulation.prices import Prices, Ranks
 from trainyard.job.simulation.result import Simulation
-from trainyard.job.simulation.template import Template, Work, make_template, op_seconds_of
+from trainyard.job.simulation.template import Template, TemplateInput, make_template, op_seconds_of
 from trainyard.job.simulation.transfers import add_transfers
 from trainyard.job.simulation.update import update_template
 from trainyard.program.flops import program_flops
@@ -172,7 +172,7 @@ class _Templates:
         self.lowered, self.prices, self.rank = lowered, prices, rank
         self.memory, self.context = memory, context
         self.works = {
-            (s.stage, kind): Work(
+            (s.stage, kind): TemplateInput(
                 segment,
                 rank,
                 context,
@@ -236,7 +236,7 @@ def _totals_template(lowered: Lowered, prices: Prices, rank: int, context: RankC
     memory = totals_memory(segment, context)
     op_s = op_seconds_of(segment, prices.devices(rank), prices)
     template = make_template(
-        Work(segment, rank, context, op_s, memory), prices, is_first=False, is_last=False
+        TemplateInput(segment, rank, context, op_s, memory), prices, is_first=False, is_last=False
     )
     template.label = ["totals of the batch"] * len(template.label)
     left = int(memory.after_bytes[-1])

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trainyard.fleet.groups import beside
 from trainyard.fleet.records import FleetRun, Unfit
-from trainyard.fleet.setting import CannotRun
+from trainyard.fleet.scheduler import CannotRun
 from trainyard.fleet.workload.job import Job
 from trainyard.report.fleet_groups import Part
 from trainyard.report.fleet_jobs import job_columns

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from runs import finished
 
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.simulate import simulate_fleet
@@ -85,10 +85,10 @@ def test_a_policy_that_takes_nothing_away_gives_free_devices_only() -> None:
 def test_who_has_other_devices_already_may_keep_them() -> None:
     """A job that runs on several types since before this scheduler began goes on."""
     site = Site.parse("1x1xV100+1x2xK80")
-    holdings = Holdings(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
-    holdings.enter(declared_job("a", 0, 2, 10.0), 0.0)
-    holdings.take_over(int(holdings.books.active[0]), Grant((0, 1)), 0.0)
-    rows = holdings.books.active.copy()
-    assert not len(holdings.apply(rows, Targets(np.arange(1), devices=[(0, 1)]), 5.0))
+    allocator = Allocator(site, Fixed((0,), [(0, 1)]), 0, Costs(), Recorder(True))
+    allocator.enter(declared_job("a", 0, 2, 10.0), 0.0)
+    allocator.take_over(int(allocator.books.active[0]), Grant((0, 1)), 0.0)
+    rows = allocator.books.active.copy()
+    assert not len(allocator.apply(rows, Targets(np.arange(1), devices=[(0, 1)]), 5.0))
     with pytest.raises(FleetError, match="of V100 and K80"):
-        holdings.apply(rows, Targets(np.arange(1), devices=[(0, 2)]), 5.0)
+        allocator.apply(rows, Targets(np.arange(1), devices=[(0, 2)]), 5.0)

@@ -11,7 +11,7 @@ from runs import finished
 
 from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, by_arrival, declared_job
 
@@ -19,7 +19,7 @@ SITE = Site.parse("2x4xA@16cpu,64GB+1x8xB@64cpu")
 
 
 def simulated(jobs: Sequence[Job], site: Site, policy: str = "fifo", place: str = "consolidated") -> FleetRun:
-    return setting_of(policy, place).simulate(jobs, site, keep_spans=True)
+    return scheduler_of(policy, place).simulate(jobs, site, keep_spans=True)
 
 
 def drawn_jobs(chance: random.Random, count: int, *, most_cpus: float) -> tuple[Job, ...]:
@@ -111,7 +111,7 @@ def test_it_is_said_where_jobs_of_a_node_fit_on_none(
 )
 def test_more_than_nodes_have_is_refused(job: Job, site: str) -> None:
     with pytest.raises(FleetError, match=f"job 'a' asks for {job.num_devices} devices with .* Ask for less"):
-        setting_of("fifo").simulate([job], Site.parse(site), strict=True)
+        scheduler_of("fifo").simulate([job], Site.parse(site), strict=True)
     simulated([replace(job, device_types=())], Site.parse("2x4"))  # where nodes do not say, all have enough
 
 

@@ -16,7 +16,7 @@ from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.planned import PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
@@ -140,10 +140,10 @@ def test_most_devices(model: str, batch_size: int, device_type: str, most: int) 
 
 def test_other_clocks_are_refused() -> None:
     with pytest.raises(FleetError, match="give it no rounds"):
-        setting_of("elasticflow(as_published=True)", round_s=60.0)
+        scheduler_of("elasticflow(as_published=True)", round_s=60.0)
     with pytest.raises(FleetError, match="jobs can end as planned only under a policy that plans"):
         simulate_fleet([job("a", 0, 1, 100)], NODE, srtf(), rounds=PlannedEnds())
-    assert setting_of("elasticflow(as_published=True)").rounds == PlannedEnds(60.0)
+    assert scheduler_of("elasticflow(as_published=True)").rounds == PlannedEnds(60.0)
     assert elasticflow(as_published=True).rounds(PlannedEnds(30.0)) == PlannedEnds(30.0)
     with pytest.raises(FleetError, match="give it no rounds"):
         elasticflow(as_published=True).rounds(Rounds(60.0))

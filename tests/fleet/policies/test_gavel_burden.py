@@ -27,7 +27,7 @@ from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job, Spot
@@ -276,4 +276,4 @@ def test_no_step_ends_at_what_is_rounding(seed: int) -> None:
         size = int(rng.choice(sorted({size for _, size, _ in speeds})))
         work = float(rng.choice([0.0, 1.0, 50.0, 1e3, float(rng.integers(1, 9999)), 3e3]))
         jobs.append(Job(str(number), arrival_s, size, work, Speeds(tuple(speeds))))
-    assert len(setting_of("gavel_finish_time").simulate(jobs, site).names) == num_jobs
+    assert len(scheduler_of("gavel_finish_time").simulate(jobs, site).names) == num_jobs

@@ -301,10 +301,10 @@ def test_batch_grows_as_training_proceeds(applications: Mapping[str, Application
     known: Any = None
     sizes, speeds = [], []
     for done in np.repeat(app.epoch_ends[:-1], 2):
-        pace = profile.pace(spot, grant, float(done), known)
-        known = pace.report
-        sizes.append(pace.batch_size)
-        speeds.append(pace.work_per_s)
+        rate = profile.rate(spot, grant, float(done), known)
+        known = rate.report
+        sizes.append(rate.batch_size)
+        speeds.append(rate.work_per_s)
     assert np.mean(sizes[-40:]) > 1.5 * np.mean(sizes[2:42])
     assert np.mean(speeds[-40:]) > np.mean(speeds[2:42])
 

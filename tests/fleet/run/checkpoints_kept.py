@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 
 
-def logged(home: JobHome, first_line: int = 0) -> list[tuple[int, int]]:
+def logged(directory: JobDirectory, first_line: int = 0) -> list[tuple[int, int]]:
     """Steps in the order in which a job did them, some perhaps again, and the processes that each was done by."""
-    file, found = home.logs / "metrics.jsonl", []
+    file, found = directory.logs / "metrics.jsonl", []
     for line in file.read_bytes().splitlines()[first_line:] if file.exists() else ():
         try:
             entry = json.loads(line)
@@ -25,32 +25,32 @@ def logged(home: JobHome, first_line: int = 0) -> list[tuple[int, int]]:
 class Seen:
     """What a job had saved at a moment, and how many lines it had logged then."""
 
-    home: JobHome
+    directory: JobDirectory
     saved: int
     lines: int
 
     @classmethod
-    def now(cls, home: JobHome) -> Seen:
+    def now(cls, directory: JobDirectory) -> Seen:
         """As it is; to be asked before somebody is killed."""
-        saved, file = home.saved_steps(), home.logs / "metrics.jsonl"
-        return cls(home, saved, file.read_bytes().count(b"\n") if file.exists() else 0)
+        saved, file = directory.saved_steps(), directory.logs / "metrics.jsonl"
+        return cls(directory, saved, file.read_bytes().count(b"\n") if file.exists() else 0)
 
     def check(self) -> None:
         """Whatever happened then: nothing that was saved was done again."""
-        later = [step for step, _ in logged(self.home, self.lines)]
+        later = [step for step, _ in logged(self.directory, self.lines)]
         assert min(later, default=self.saved) >= self.saved, (
-            f"{self.home.path.name} had saved {self.saved}: {later}"
+            f"{self.directory.path.name} had saved {self.saved}: {later}"
         )
 
 
-def check_done_again(home: JobHome, most_times: int) -> None:
+def check_done_again(directory: JobDirectory, most_times: int) -> None:
     """A job went back no more often than it was disturbed, each time to its last checkpoint.
 
     That may be the last but one: training goes on while one is written.
     """
-    steps = [step for step, _ in logged(home)]
+    steps = [step for step, _ in logged(directory)]
     back = [before + 1 - step for before, step in pairwise(steps) if step != before + 1]
-    assert len(back) <= most_times, f"{home.path.name} went back by {back}"
-    assert all(0 < count <= 2 * home.training().checkpoint_every for count in back), (
-        f"{home.path.name}: {back}"
+    assert len(back) <= most_times, f"{directory.path.name} went back by {back}"
+    assert all(0 < count <= 2 * directory.training().checkpoint_every for count in back), (
+        f"{directory.path.name}: {back}"
     )

@@ -1,12 +1,12 @@
-"""What the tests of all engines compare with."""
+"""What the tests of all backends compare with."""
 
 from __future__ import annotations
 
 import pytest
-from engine_trials import LONGEST, trial_training
+from backend_trials import LONGEST, trial_training
 
 from trainyard.fleet.policies.queues import srtf
-from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.run_fleet import run_fleet
 from trainyard.fleet.site import Site
@@ -17,7 +17,7 @@ from trainyard.fleet.workload.training import training_job
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses of the training of all trials by step, alone on one device."""
     site = Site.uniform(1, 1, "local")
-    alone = LocalEngine(site, tmp_path_factory.mktemp("alone"))
+    alone = LocalBackend(site, tmp_path_factory.mktemp("alone"))
     job = training_job("alone", 0.0, 1, trial_training(LONGEST))
     run_fleet([job], site, srtf(), alone, patience=Patience(limit_s=240))
-    return alone.home("alone").losses()
+    return alone.directory("alone").losses()

@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def follow_guide(engine: str, cluster: str, folder: Path) -> str:
-    """Train as the guide says on an engine; returns what is printed.
+def follow_guide(backend: str, cluster: str, folder: Path) -> str:
+    """Train as the guide says on a backend; returns what is printed.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ def follow_guide(engine: str, cluster: str, folder: Path) -> str:
     folder : to be in, with the jobs of the examples.
     """
     page = (ROOT / "docs" / "guide-fleet-clusters.md").read_text()
-    (command,) = re.findall(rf"^trainyard (fleet run .* --engine {engine} .*)$", page, re.M)
+    (command,) = re.findall(rf"^trainyard (fleet run .* --backend {backend} .*)$", page, re.M)
     command = re.sub(r"--cluster \S+", f"--cluster {cluster}", command).replace("/shared/runs", "runs")
     shutil.copy(ROOT / "examples" / "fleet" / "trainings.yaml", folder / "jobs.yaml")
     trainyard = Path(sys.executable).parent / "trainyard"

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-from engine_trials import wait_for
+from backend_trials import wait_for
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _CONF = """

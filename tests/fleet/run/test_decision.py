@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run import decision
 from trainyard.fleet.run.decision import UndecidedError, decide, look_at
-from trainyard.fleet.run.fault import EngineError
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.run.fault import BackendError
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 from trainyard.fleet.workload import level1
@@ -71,7 +71,7 @@ def test_it_is_not_asked_about_each_of_many() -> None:
     assert len(found.value.jobs) > 20
 
 
-@pytest.mark.parametrize(("bad", "error"), [("", ZeroDivisionError()), ("a", EngineError("no answer"))])
+@pytest.mark.parametrize(("bad", "error"), [("", ZeroDivisionError()), ("a", BackendError("no answer"))])
 def test_no_job_is_to_blame_for_what_fails_on_any(bad: str, error: Exception) -> None:
     policy = Failing(bad, error)
     with pytest.raises(type(error)):
@@ -83,14 +83,14 @@ def test_no_job_is_to_blame_for_what_fails_on_any(bad: str, error: Exception) ->
 def test_what_was_looked_at_is_not_predicted_again(policy: str) -> None:
     asked: list[Any] = []
     ask_through(lambda question, about: asked.append((question, about)) or 1.0)
-    setting, job = setting_of(policy), training_job("a", 0.0, 1, Training("gpt-tiny", 4, 10))
-    look_at(setting.policy, SITE, job, 0.0)
+    scheduler, job = scheduler_of(policy), training_job("a", 0.0, 1, Training("gpt-tiny", 4, 10))
+    look_at(scheduler.policy, SITE, job, 0.0)
     seen = list(asked)
     assert seen
-    holdings = Holdings(SITE, setting.policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
-    holdings.enter(job, 5.0)
-    rows, free = holdings.books.active.copy(), holdings.free.by_node
-    moment = Snapshot(5.0, SITE, free, setting.policy.needs, rows, holdings.books)
-    decide(setting.policy, moment, setting.policy.start(SITE))
+    allocator = Allocator(SITE, scheduler.policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator.enter(job, 5.0)
+    rows, free = allocator.books.active.copy(), allocator.free.by_node
+    moment = Snapshot(5.0, SITE, free, scheduler.policy.needs, rows, allocator.books)
+    decide(scheduler.policy, moment, scheduler.policy.start(SITE))
     assert asked == seen
     ask_through(level1._here)

@@ -1,4 +1,4 @@
-"""What the driver does when nodes go away, and what it writes down meanwhile; the engine does what a test says."""
+"""What the driver does when nodes go away, and what it writes down meanwhile; the backend does what a test says."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from test_partners import Told
 
 from trainyard.fleet.mechanism.waiting import _ordinal
+from trainyard.fleet.run.backend import Progress
 from trainyard.fleet.run.drive import Driver
-from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.past import Done, Past
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job
@@ -45,26 +45,28 @@ def job(name: str, steps_per_s: float = 1.0, deadline_s: float | None = None) ->
     return training_job(name, 0.0, 1, TRAINING, Predicted(TRAINING, {1: steps_per_s}), deadline_s=deadline_s)
 
 
-def driver(policy: str, engine: Told, told: list[Event], site: Site = SITE) -> Driver:
-    setting = setting_of(policy)
-    return Driver(site, setting.policy, engine, place=setting.place, rounds=setting.rounds, tell=told.append)
+def driver(policy: str, backend: Told, told: list[Event], site: Site = SITE) -> Driver:
+    scheduler = scheduler_of(policy)
+    return Driver(
+        site, scheduler.policy, backend, place=scheduler.place, rounds=scheduler.rounds, tell=told.append
+    )
 
 
 def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
     """A job that failed 10 s after its start has them again at the next round, and the same after a cancelled one."""
-    setting, engine = setting_of("srtf", round_s=100.0), Nodes()
-    driven = Driver(Site.uniform(1, 1, "local"), setting.policy, engine, rounds=setting.rounds)
+    scheduler, backend = scheduler_of("srtf", round_s=100.0), Nodes()
+    driven = Driver(Site.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
     driven.submit(job("a"), 0.0)
     driven.step(0.0)
-    del engine.runs["a"]
-    engine.over["a"] = Progress(1, failure="gone")
+    del backend.runs["a"]
+    backend.over["a"] = Progress(1, failure="gone")
     driven.step(10.0)
-    engine.over.clear()
+    backend.over.clear()
     driven.step(100.0)
     driven.cancel("a", 120.0)
     driven.submit(job("b"), 130.0)
     driven.step(200.0)
-    engine.over["b"] = Progress(100, ended=True)
+    backend.over["b"] = Progress(100, ended=True)
     driven.step(210.0)
     moments_s, counts, _ = driven.notes.series
     assert dict(zip(moments_s, counts, strict=True)) == {0: 1, 10: 0, 100: 1, 120: 0, 200: 1, 210: 0}
@@ -72,72 +74,72 @@ def test_devices_that_are_lost_between_decisions_are_not_in_use() -> None:
 
 
 def test_each_worker_of_a_gang_lies_on_one_node() -> None:
-    engine = Nodes()
-    driven = driver("fifo", engine, [], Site.uniform(3, 3, "local"))
+    backend = Nodes()
+    driven = driver("fifo", backend, [], Site.uniform(3, 3, "local"))
     for name, size, gang in (("first", 2, ()), ("pairs", 4, (2, 2))):
         known = Predicted(TRAINING, {size: 1.0})
         driven.submit(training_job(name, 0.0, size, TRAINING, known, gang=gang), 0.0)
     driven.step(0.0)
-    assert engine.runs == {"first": Grant((0, 1)), "pairs": Grant((3, 4, 6, 7))}
+    assert backend.runs == {"first": Grant((0, 1)), "pairs": Grant((3, 4, 6, 7))}
 
 
 def test_a_job_does_no_work_before_it_has_left() -> None:
-    engine, told = Nodes(), list[Event]()
-    driven = driver("srtf", engine, told)
+    backend, told = Nodes(), list[Event]()
+    driven = driver("srtf", backend, told)
     driven.submit(job("a"), 0.0)
     driven.step(0.0)
-    assert engine.runs == {"a": Grant((0,))}
-    engine.gone = frozenset({0})
+    assert backend.runs == {"a": Grant((0,))}
+    backend.gone = frozenset({0})
     driven.step(1.0)
     assert driven.site.away == {0}
     assert [event.what for event in told[2:]] == [Happening.LOSES_NODE, Happening.RUNS]
     assert "node 0 cannot be used" in str(told[2])
     driven.step(50.0)
-    assert not engine.runs
+    assert not backend.runs
     assert driven.done()["a"].work == 1.0  # what it said last
-    engine.leaving.clear()
+    backend.leaving.clear()
     driven.step(60.0)
-    assert engine.runs == {"a": Grant((1,))}
-    engine.gone = frozenset({0, 1})
+    assert backend.runs == {"a": Grant((1,))}
+    backend.gone = frozenset({0, 1})
     driven.step(61.0)
     assert driven.waiting == {"a": "no node of the cluster can be used now"}
-    engine.gone = frozenset()
-    engine.leaving.clear()
+    backend.gone = frozenset()
+    backend.leaving.clear()
     driven.step(62.0)
-    assert engine.runs == {"a": Grant((0,))}
+    assert backend.runs == {"a": Grant((0,))}
     assert driven.done()["a"].work == 1.0
 
 
 def test_a_job_that_has_not_left_is_cancelled() -> None:
-    engine, told = Nodes(), list[Event]()
-    driven = driver("srtf", engine, told)
+    backend, told = Nodes(), list[Event]()
+    driven = driver("srtf", backend, told)
     driven.submit(job("a"), 0.0)
     driven.step(0.0)
-    engine.gone = frozenset({0})
+    backend.gone = frozenset({0})
     driven.step(1.0)
     driven.cancel("a", 2.0)
     driven.step(3.0)
     assert not driven.names
-    assert driven.ending == {"a"}  # the engine is asked until it is gone
-    engine.leaving.clear()
+    assert driven.ending == {"a"}  # the backend is asked until it is gone
+    backend.leaving.clear()
     driven.step(4.0)
     assert told[-1].what is Happening.CANCELLED
     assert not driven.ending
 
 
 def test_a_job_that_fails_at_once_again_is_started_later() -> None:
-    engine, told = Nodes(), list[Event]()
-    driven = driver("srtf", engine, told)
+    backend, told = Nodes(), list[Event]()
+    driven = driver("srtf", backend, told)
     driven.submit(job("a"), 0.0)
     now_s, started_s = 0.0, []
     while driven.names:
         driven.step(now_s)
-        if "a" in engine.runs:
+        if "a" in backend.runs:
             started_s.append(now_s)
-            del engine.runs["a"]
-            engine.over["a"] = Progress(3, failure="its processes are gone")
+            del backend.runs["a"]
+            backend.over["a"] = Progress(3, failure="its processes are gone")
         else:
-            engine.over.clear()
+            backend.over.clear()
         now_s += 1.0
         assert now_s < 300.0
     assert len(started_s) == 5
@@ -150,20 +152,20 @@ def test_a_job_that_fails_at_once_again_is_started_later() -> None:
 
 def test_a_job_that_runs_can_be_refused() -> None:
     """By a scheduler that was started anew, when its deadline has come too near."""
-    engine, told, site = Told(), list[Event](), Site.uniform(1, 1, "local")
-    driven = driver("elasticflow", engine, told, site)
+    backend, told, site = Told(), list[Event](), Site.uniform(1, 1, "local")
+    driven = driver("elasticflow", backend, told, site)
     late = job("a", deadline_s=101.0)
-    engine.runs["a"] = Grant((0,))
+    backend.runs["a"] = Grant((0,))
     driven.restore(late, 60.0, Past(Grant((0,)), Done(20.0, 60.0, 60.0), 0.0))
     driven.step(60.0)
     assert [event.what for event in told] == [Happening.STAYS, Happening.LEAVES, Happening.REFUSED]
-    assert not engine.runs
+    assert not backend.runs
     assert not driven.names
 
 
 def test_who_waits_is_told_why() -> None:
-    engine = Nodes()
-    driven = driver("fifo", engine, [])
+    backend = Nodes()
+    driven = driver("fifo", backend, [])
     wide = training_job("wide", 0.0, 2, TRAINING, Predicted(TRAINING, {2: 1.0}))
     for each in (job("a"), wide, job("b")):
         driven.submit(each, 0.0)
@@ -173,15 +175,15 @@ def test_who_waits_is_told_why() -> None:
         "b": "asks for 1 device, 1 is free; it is the 2nd of those that wait, and none starts before the one that is "
         "before it",
     }
-    engine.over["a"] = Progress(100, ended=True)
+    backend.over["a"] = Progress(100, ended=True)
     driven.step(1.0)
     assert driven.waiting == {"b": "asks for 1 device, 0 are free; it is the 1st of those that wait"}
 
 
 def test_who_waits_for_its_turn_is_told_so_in_every_round() -> None:
     """The policy decides once, for several rounds."""
-    setting, engine = setting_of("gavel_max_min", round_s=10.0), Nodes()
-    driven = Driver(Site.uniform(1, 1, "local"), setting.policy, engine, rounds=setting.rounds)
+    scheduler, backend = scheduler_of("gavel_max_min", round_s=10.0), Nodes()
+    driven = Driver(Site.uniform(1, 1, "local"), scheduler.policy, backend, rounds=scheduler.rounds)
     for name in ("a", "b"):
         driven.submit(job(name), 0.0)
     waited = []
@@ -195,8 +197,8 @@ def test_who_waits_for_its_turn_is_told_so_in_every_round() -> None:
 
 
 def test_what_a_policy_said_holds_in_rounds_without_a_decision() -> None:
-    setting, engine = setting_of("gavel_max_min", round_s=10.0), Nodes(gone=frozenset({1}))
-    driven = Driver(Site.parse("1x1xlocal+1x1xT4"), setting.policy, engine, rounds=setting.rounds)
+    scheduler, backend = scheduler_of("gavel_max_min", round_s=10.0), Nodes(gone=frozenset({1}))
+    driven = Driver(Site.parse("1x1xlocal+1x1xT4"), scheduler.policy, backend, rounds=scheduler.rounds)
     driven.submit(job("a"), 0.0)
     driven.submit(replace(job("b"), device_types=("T4",)), 0.0)
     for now_s in (0.0, 10.0, 20.0):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.fit import differ, require_fit
-from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine
-from trainyard.fleet.run.slurm import SlurmEngine
+from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.run.slurm import SlurmBackend
 from trainyard.fleet.run.slurm_nodes import SlurmNode
 from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
@@ -50,7 +50,7 @@ def test_types_are_in_the_order_of_the_nodes(tmp_path: Path) -> None:
         match=r"'2x4xV100-16G\+2x4xK80' has V100-16G on node 0, Slurm has k80 there; give the pools of the cluster in "
         r"the order of its nodes, which are 2x4xk80\+2x4xv100",
     ):
-        SlurmEngine(SITE, tmp_path, nodes=_slurm(kinds))
+        SlurmBackend(SITE, tmp_path, nodes=_slurm(kinds))
     require_fit(SITE, [node.host for node in _slurm(kinds[::-1])], "Slurm")
 
 
@@ -67,7 +67,7 @@ def test_a_cluster_says_no_more_of_nodes_than_they_have() -> None:
 
 def test_a_job_has_what_it_asks_for_and_not_what_a_policy_divides(tmp_path: Path) -> None:
     """Synergy would leave a training one processor per device, as its prediction does not know what more are worth."""
-    engine = _Noting(Site.parse("1x4xA100-80G@32cpu"), tmp_path)
+    backend = _Noting(Site.parse("1x4xA100-80G@32cpu"), tmp_path)
     job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 8), cpus=12.0)
     for devices, cpus, launched in (
         ((0, 1), 12.0, 12.0),
@@ -75,16 +75,16 @@ def test_a_job_has_what_it_asks_for_and_not_what_a_policy_divides(tmp_path: Path
         ((0, 1), 2.0, 0.0),
         ((0, 1), 0.0, 0.0),
     ):
-        engine.start(job, Grant(devices, cpus=cpus))
-        assert engine.launched == Grant(devices, cpus=launched)
+        backend.start(job, Grant(devices, cpus=cpus))
+        assert backend.launched == Grant(devices, cpus=launched)
 
 
-class _Noting(HomeEngine):
+class _Noting(DirectoryBackend):
     """Starts nothing, and keeps what it was to start last."""
 
     launched = Grant(())
 
-    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+    def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
         self.launched = grant
 
     def is_over(self, name: str) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from engine_trials import check_losses, trial_training
+from backend_trials import check_losses, trial_training
 
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.kubernetes import Kueue, Pods, Volcano, manifest
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job
@@ -177,6 +177,6 @@ def test_the_pods_train(tmp_path: Path, undisturbed: dict[int, float]) -> None:
         for index in range(job["spec"]["completions"])
     ]
     assert [process.wait() for process in processes] == [0, 0]
-    home = JobHome(tmp_path / "gpt")
-    assert home.progress(is_over=True).ended
-    check_losses(home, undisturbed, 8)
+    directory = JobDirectory(tmp_path / "gpt")
+    assert directory.progress(is_over=True).ended
+    check_losses(directory, undisturbed, 8)

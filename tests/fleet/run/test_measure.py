@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trainyard.fleet.run import measure
-from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.training import Training, training_job
 
@@ -36,15 +36,15 @@ def test_a_measurement_ends_with_a_step(
     monkeypatch.setattr(measure, "time", clock)
     job = training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))
     (tmp_path / "a").mkdir()
-    engine: Any = SimpleNamespace(
+    backend: Any = SimpleNamespace(
         site=Site.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
-        home=lambda name: JobHome(tmp_path / name),
+        directory=lambda name: JobDirectory(tmp_path / name),
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
         stop=lambda names: None,
         progress=lambda name: Progress(int((clock.now_s - 3.0) / step_s)),
     )
-    trial = measure._started(job, engine, 5.0)
+    trial = measure._started(job, backend, 5.0)
     assert 1 / trial.steps_per_s == pytest.approx(step_s, abs=0.02)
     assert trial.start_s == pytest.approx(3.0, abs=0.04)
 
@@ -56,27 +56,27 @@ def test_a_measurement_ends_with_a_step(
 def test_all_other_places_are_busy(
     size: int, jobs_per_device: int, beside: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_running", lambda job, places, engine: list(places.values()))
-    engine: Any = SimpleNamespace(
+    monkeypatch.setattr(measure, "_running", lambda job, places, backend: list(places.values()))
+    backend: Any = SimpleNamespace(
         site=Site.uniform(2, 2, "local"), jobs_per_device=lambda node: jobs_per_device, is_one_machine=True
     )
     job = training_job("a", 0.0, size, Training("gpt-tiny", 4, 8))
-    assert measure._busy_elsewhere(job, engine) == beside
+    assert measure._busy_elsewhere(job, backend) == beside
 
 
 def test_slow_first_steps_belong_to_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(measure, "time", clock)
     ends_s = [5.0, 7.0] + [7.0 + 0.5 * i for i in range(1, 100)]
-    engine: Any = SimpleNamespace(
+    backend: Any = SimpleNamespace(
         site=Site.uniform(1, 1, "local"),
         jobs_per_device=lambda node: 1,
-        home=lambda name: JobHome(tmp_path / name),
+        directory=lambda name: JobDirectory(tmp_path / name),
         start=lambda job, grant: (tmp_path / "a").mkdir(exist_ok=True),
         stop=lambda names: None,
         progress=lambda name: Progress(sum(end_s <= clock.now_s for end_s in ends_s)),
     )
-    trial = measure._started(training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)), engine, 5.0)
+    trial = measure._started(training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8)), backend, 5.0)
     assert trial.steps_per_s == pytest.approx(2.0, rel=0.02)
     assert trial.start_s == pytest.approx(
         6.0, abs=0.1

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.directory_backend import DirectoryBackend
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.node_watch import NodeWatch
 from trainyard.fleet.run.slurm import _batch, _Row
@@ -28,12 +28,12 @@ class Clock:
         return self.now_s
 
 
-class Suspended(HomeEngine):
-    """An engine whose jobs run for ever, and that is told what to do."""
+class Suspended(DirectoryBackend):
+    """A backend whose jobs run for ever, and that is told what to do."""
 
     suspended, killed = False, 0
 
-    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+    def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
         raise NotImplementedError
 
     def is_over(self, name: str) -> bool:
@@ -47,66 +47,68 @@ class Suspended(HomeEngine):
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> JobHome:
-    found = JobHome(tmp_path / "a")
+def directory(tmp_path: Path) -> JobDirectory:
+    found = JobDirectory(tmp_path / "a")
     found.set_up(Training("gpt-tiny", 4, 8))
     return found
 
 
-def test_a_node_that_gives_no_sign_is_named(home: JobHome) -> None:
+def test_a_node_that_gives_no_sign_is_named(directory: JobDirectory) -> None:
     clock = Clock()
     watch = NodeWatch(60.0, clock)
     for _ in range(100):  # before its nodes have begun, nothing is known of a job
-        assert watch.problem(home) is None
+        assert watch.problem(directory) is None
         clock.now_s += 3.0
-    home.beat(0)
-    home.beat(2)
+    directory.beat(0)
+    directory.beat(2)
     found = None
     while found is None:
-        home.beat(0)
-        found = watch.problem(home)
+        directory.beat(0)
+        found = watch.problem(directory)
         clock.now_s += 1.0
     assert found == "the node of rank 2 gave no heartbeat for 63 s: its processes are stopped, or it is lost"
     watch.forget("a")
-    assert watch.problem(home) is None
+    assert watch.problem(directory) is None
 
 
-def test_who_was_away_itself_begins_to_count_anew(home: JobHome) -> None:
+def test_who_was_away_itself_begins_to_count_anew(directory: JobDirectory) -> None:
     clock = Clock()
     watch = NodeWatch(60.0, clock)
-    home.beat(0)
+    directory.beat(0)
     for _ in range(4):
-        assert watch.problem(home) is None
+        assert watch.problem(directory) is None
         clock.now_s += 3600.0
 
 
-def test_a_new_start_has_given_no_sign(home: JobHome) -> None:
-    home.beat(0)
-    (home.path / home.new_meeting()).touch()
-    assert home.heartbeats()
-    home.allow()
-    assert not home.heartbeats()
-    assert not list(home.path.glob("meeting-*"))
+def test_a_new_start_has_given_no_sign(directory: JobDirectory) -> None:
+    directory.beat(0)
+    (directory.path / directory.new_meeting()).touch()
+    assert directory.heartbeats()
+    directory.allow()
+    assert not directory.heartbeats()
+    assert not list(directory.path.glob("meeting-*"))
 
 
-def test_an_engine_ends_a_job_without_signs(home: JobHome) -> None:
+def test_a_backend_ends_a_job_without_signs(directory: JobDirectory) -> None:
     """One that its cluster manager holds back gives none, and is well."""
     clock = Clock()
-    engine = Suspended(Site.uniform(1, 1, "A100-80G"), home.path.parent, limits=JobLimits(heartbeat_s=60.0))
-    engine._node_watch = NodeWatch(60.0, clock)
-    home.beat(0)
-    engine.suspended = True
+    backend = Suspended(
+        Site.uniform(1, 1, "A100-80G"), directory.path.parent, limits=JobLimits(heartbeat_s=60.0)
+    )
+    backend._node_watch = NodeWatch(60.0, clock)
+    directory.beat(0)
+    backend.suspended = True
     for _ in range(10):
-        assert engine.progress("a").failure is None
+        assert backend.progress("a").failure is None
         clock.now_s += 10.0
-    engine.suspended = False
-    while (progress := engine.progress("a")).failure is None:
-        assert not engine.killed
+    backend.suspended = False
+    while (progress := backend.progress("a")).failure is None:
+        assert not backend.killed
         clock.now_s += 10.0
     assert progress.failure.startswith("the node of rank 0 gave no heartbeat for 70 s")
     assert progress.killed
-    assert engine.killed == 1
-    assert home.progress(is_over=True) == progress
+    assert backend.killed == 1
+    assert directory.progress(is_over=True) == progress
 
 
 @pytest.mark.parametrize(
@@ -123,16 +125,16 @@ def test_limits_are_more_than_nothing() -> None:
 
 
 def test_a_sign_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
-    JobHome(tmp_path / "gone").beat(0)  # nor is this an error: it is said again soon
+    JobDirectory(tmp_path / "gone").beat(0)  # nor is this an error: it is said again soon
 
 
-def test_how_far_a_job_is_while_its_metrics_are_begun_anew(home: JobHome) -> None:
+def test_how_far_a_job_is_while_its_metrics_are_begun_anew(directory: JobDirectory) -> None:
     step = {"seconds": 0.5, "peak_memory_bytes": [1], "losses": {"loss": 1.0}}
-    metrics = Metrics(home.logs, goes_on=True, most_bytes=600)
-    assert home.progress(is_over=False) == Progress(0)
+    metrics = Metrics(directory.logs, goes_on=True, most_bytes=600)
+    assert directory.progress(is_over=False) == Progress(0)
     for number in range(20):
         metrics.write({"step": number} | step)
-        assert home.progress(is_over=False).steps == number + 1
-    assert home.progress(is_over=False).step_s == 0.5
-    assert (home.logs / "metrics.1.jsonl").exists()
-    assert max(home.losses()) == 19
+        assert directory.progress(is_over=False).steps == number + 1
+    assert directory.progress(is_over=False).step_s == 0.5
+    assert (directory.logs / "metrics.1.jsonl").exists()
+    assert max(directory.losses()) == 19

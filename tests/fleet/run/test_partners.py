@@ -1,4 +1,4 @@
-"""Jobs that share devices under a policy in rounds, driven on an engine."""
+"""Jobs that share devices under a policy in rounds, driven on a backend."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.directory_backend import require_whole
 from trainyard.fleet.run.drive import Driver
-from trainyard.fleet.run.engine import Progress
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.homes import require_whole
 from trainyard.fleet.run.past import Done, Past
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
-from trainyard.fleet.workload.job import Grant, Job, Pace, Spot
+from trainyard.fleet.workload.job import Grant, Job, Rate, Spot
 from trainyard.fleet.workload.training import Predicted, Training, training_job
 
 SITE = Site.uniform(1, 1)
@@ -23,16 +23,16 @@ SITE = Site.uniform(1, 1)
 class Sociable(Predicted):
     """A training that has three quarters of its speed beside another."""
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
-        return Pace(0.75 if grant.partners else 1.0, float(self.training.steps), None)
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
+        return Rate(0.75 if grant.partners else 1.0, float(self.training.steps), None)
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        return self.pace(spot, grant, 0.0, None).work_per_s
+        return self.rate(spot, grant, 0.0, None).work_per_s
 
 
 @dataclass
 class Told:
-    """An engine that does what the test says."""
+    """A backend that does what the test says."""
 
     whole: bool = False
     runs: dict[str, Grant] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Told:
 
     def start(self, job: Job, grant: Grant) -> None:
         if self.whole:
-            require_whole(job.name, grant, "this engine")
+            require_whole(job.name, grant, "this backend")
         self.runs[job.name] = grant
 
     def adopt(self, job: Job, grant: Grant) -> bool:
@@ -72,13 +72,13 @@ def job(name: str) -> Job:
     return training_job(name, 0.0, 1, training, Sociable(training))
 
 
-def driver(engine: Told) -> Driver:
-    setting = setting_of("gavel_max_min(space_sharing=True)", round_s=10.0)
-    return Driver(SITE, setting.policy, engine, rounds=setting.rounds)
+def driver(backend: Told) -> Driver:
+    scheduler = scheduler_of("gavel_max_min(space_sharing=True)", round_s=10.0)
+    return Driver(SITE, scheduler.policy, backend, rounds=scheduler.rounds)
 
 
-def pair(engine: Told) -> Driver:
-    found = driver(engine)
+def pair(backend: Told) -> Driver:
+    found = driver(backend)
     for name in ("a", "b"):
         found.submit(job(name), 0.0)
     found.step(0.0)
@@ -90,55 +90,55 @@ def partners(found: Driver) -> dict[str, tuple[str, ...]]:
 
 
 def test_two_share_a_device_until_one_ends() -> None:
-    engine = Told()
-    found = pair(engine)
-    assert {name: grant.devices for name, grant in engine.runs.items()} == {"a": (0,), "b": (0,)}
+    backend = Told()
+    found = pair(backend)
+    assert {name: grant.devices for name, grant in backend.runs.items()} == {"a": (0,), "b": (0,)}
     assert partners(found) == {"a": ("b",), "b": ("a",)}
     found.step(10.0)
-    engine.over["a"] = Progress(5000, ended=True)
+    backend.over["a"] = Progress(5000, ended=True)
     found.step(12.0)
     assert partners(found) == {"b": ()}
     found.step(20.0)
     assert partners(found) == {"b": ()}
-    assert engine.stopped == []
+    assert backend.stopped == []
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_one_that_leaves_leaves_the_other_where_it_is(cancelled: bool) -> None:
-    engine = Told()
-    found = pair(engine)
+    backend = Told()
+    found = pair(backend)
     if cancelled:
         found.cancel("a", 3.0)
     else:
-        engine.over["a"] = Progress(3, failure="it fell")
+        backend.over["a"] = Progress(3, failure="it fell")
         found.step(3.0)
-        engine.over.clear()
+        backend.over.clear()
     assert partners(found) == {"b": ()}
     found.step(10.0)
     assert partners(found) == ({"b": ()} if cancelled else {"a": ("b",), "b": ("a",)})
-    assert engine.stopped == ["a"]
+    assert backend.stopped == ["a"]
 
 
 def test_partners_are_still_partners_after_a_restart() -> None:
-    engine = Told()
-    pair(engine)
-    after = driver(engine)
+    backend = Told()
+    pair(backend)
+    after = driver(backend)
     for name in ("a", "b"):
-        after.restore(job(name), 5.0, Past(engine.runs[name], Done(attained_device_s=5.0)))
+        after.restore(job(name), 5.0, Past(backend.runs[name], Done(attained_device_s=5.0)))
     third = job("c")
     after.submit(third, 6.0)
     for now_s in (10.0, 20.0, 30.0, 40.0):
         after.step(now_s)
-        assert len(engine.runs) == 2
-        names = set(engine.runs)
+        assert len(backend.runs) == 2
+        names = set(backend.runs)
         assert partners(after) == {name: tuple(names - {name}) for name in names}
 
 
-def test_an_engine_that_gives_whole_devices_fails_jobs_that_share() -> None:
-    told, setting = list[Event](), setting_of("gavel_max_min(space_sharing=True)", round_s=10.0)
-    found = Driver(SITE, setting.policy, Told(whole=True), rounds=setting.rounds, tell=told.append)
+def test_a_backend_that_gives_whole_devices_fails_jobs_that_share() -> None:
+    told, scheduler = list[Event](), scheduler_of("gavel_max_min(space_sharing=True)", round_s=10.0)
+    found = Driver(SITE, scheduler.policy, Told(whole=True), rounds=scheduler.rounds, tell=told.append)
     for name in ("a", "b"):
         found.submit(job(name), 0.0)
     found.step(0.0)
-    why = "it cannot be started: job 'a' is to have 0.5 of each of its devices, but this engine gives whole devices"
+    why = "it cannot be started: job 'a' is to have 0.5 of each of its devices, but this backend gives whole devices"
     assert next(event.why[: len(why)] for event in told if event.what is Happening.FAILS) == why

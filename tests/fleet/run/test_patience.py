@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.patience import Failures, Patience
 from trainyard.fleet.workload.training import Training
 
@@ -41,37 +41,37 @@ def test_a_new_checkpoint_makes_failures_forgotten() -> None:
 
 @pytest.mark.parametrize("first", ["the kill", "what follows from it"])
 def test_what_follows_from_a_kill_is_no_failure_of_the_job(first: str, tmp_path: Path) -> None:
-    home = JobHome(tmp_path / "a")
-    home.set_up(Training("gpt-tiny", 4, 8))
+    directory = JobDirectory(tmp_path / "a")
+    directory.set_up(Training("gpt-tiny", 4, 8))
     notes = [("rank 1 was killed by signal 9", True), ("RuntimeError: connection closed by peer", False)]
     for why, killed in notes if first == "the kill" else notes[::-1]:
-        home.fail(why, killed=killed)
-    progress = home.progress(is_over=True)
+        directory.fail(why, killed=killed)
+    progress = directory.progress(is_over=True)
     assert (progress.failure, progress.killed) == ("rank 1 was killed by signal 9", True)
-    home.allow()
-    home.fail("ValueError: no")
-    assert not home.progress(is_over=True).killed
+    directory.allow()
+    directory.fail("ValueError: no")
+    assert not directory.progress(is_over=True).killed
 
 
 def test_what_would_happen_again_is_not_tried_again(tmp_path: Path) -> None:
-    home = JobHome(tmp_path / "a")
-    home.set_up(Training("gpt-tiny", 4, 8))
-    home.fail("rank 1 was killed by signal 9", killed=True)
-    home.fail("step 3 is not finite", repeats=True)
-    progress = home.progress(is_over=True)
+    directory = JobDirectory(tmp_path / "a")
+    directory.set_up(Training("gpt-tiny", 4, 8))
+    directory.fail("rank 1 was killed by signal 9", killed=True)
+    directory.fail("step 3 is not finite", repeats=True)
+    progress = directory.progress(is_over=True)
     assert (progress.failure, progress.killed, progress.repeats) == ("step 3 is not finite", False, True)
     assert Failures().note(progress, 100.0, Patience())
-    home.allow()
-    assert not home.progress(is_over=True).repeats
+    directory.allow()
+    assert not directory.progress(is_over=True).repeats
 
 
 def test_the_first_reason_stays_also_where_two_nodes_say_one_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = JobHome(tmp_path / "a")
-    home.set_up(Training("gpt-tiny", 4, 8))
+    directory = JobDirectory(tmp_path / "a")
+    directory.set_up(Training("gpt-tiny", 4, 8))
     monkeypatch.setattr(Path, "exists", lambda _: False)  # neither sees what the other is about to write
-    home.fail("first")
-    home.fail("second")
+    directory.fail("first")
+    directory.fail("second")
     monkeypatch.undo()
-    assert home.progress(is_over=True).failure == "first"
+    assert directory.progress(is_over=True).failure == "first"

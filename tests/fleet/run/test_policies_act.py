@@ -9,8 +9,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
+from backend_trials import LIMIT_S, check_losses, trial_training
 from checkpoints_kept import logged
-from engine_trials import LIMIT_S, check_losses, trial_training
 from leases import Lending
 
 from trainyard.fleet.policies.antman import AntMan
@@ -20,10 +20,10 @@ from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
-from trainyard.fleet.run.homes import HomeEngine
-from trainyard.fleet.run.local import LocalEngine
+from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.site import Site
 from trainyard.fleet.traits import shares_devices
 from trainyard.fleet.workload.job import Grant, Job
@@ -117,14 +117,14 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
 ) -> None:
     """Each step of each job counts as a second, so that a policy does the same where steps take longer."""
     jobs, told = workload(apart_s), list[Event]()
-    local = LocalEngine(SITE, tmp_path, shares=shares_devices(policy))
+    local = LocalBackend(SITE, tmp_path, shares=shares_devices(policy))
     rounds = None if round_s is None else Rounds(round_s)
     run = run_by_steps(jobs, policy, local, rounds, told.append)
     assert sorted(run.names) == [job.name for job in jobs]
     sizes = []
     for job in jobs:
-        check_losses(local.home(job.name), undisturbed, STEPS)
-        steps, num_processes = zip(*logged(local.home(job.name)), strict=True)
+        check_losses(local.directory(job.name), undisturbed, STEPS)
+        steps, num_processes = zip(*logged(local.directory(job.name)), strict=True)
         assert list(steps) == list(range(STEPS))
         sizes.append([count for count, _ in groupby(num_processes)])
     assert acts(Done(run, told, sizes)), "\n".join(map(str, told))
@@ -133,12 +133,12 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
 def run_by_steps(
     jobs: Sequence[Job],
     policy: Policy,
-    engine: HomeEngine,
+    backend: DirectoryBackend,
     rounds: Rounds | None,
     tell: Callable[[Event], None],
 ) -> FleetRun:
     """Run a workload by a clock that goes on by a second with every step of any job, however long that takes here."""
-    driver = Driver(engine.site, policy, engine, rounds=rounds, tell=tell)
+    driver = Driver(backend.site, policy, backend, rounds=rounds, tell=tell)
     coming, now_s, limit_s = list(jobs), 0.0, time.monotonic() + LIMIT_S
     try:
         while coming or driver.names:
@@ -147,14 +147,14 @@ def run_by_steps(
                 driver.submit(coming.pop(0), now_s)
             driver.step(now_s)
             assert not driver.given_up
-            now_s = max(now_s, float(sum(engine.progress(job.name).steps for job in jobs)))
+            now_s = max(now_s, float(sum(backend.progress(job.name).steps for job in jobs)))
             if not driver.running:  # nothing happens until then
                 later_s = min([driver.wake_s, *(job.arrival_s for job in coming[:1])])
                 now_s = max(now_s, later_s if later_s < float("inf") else now_s)
             time.sleep(0.01)
-        return driver.notes.result("", engine.site)
+        return driver.notes.result("", backend.site)
     finally:
-        engine.close()
+        backend.close()
 
 
 def made_way(told: Sequence[Event]) -> list[tuple[str, str]]:

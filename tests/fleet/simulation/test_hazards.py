@@ -9,13 +9,13 @@ import pytest
 from leases import Lending
 
 from trainyard.fleet import simulate
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.setting import setting_of
+from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import FleetError, Site
@@ -40,15 +40,15 @@ def test_a_failure_costs_what_was_not_saved_and_a_restart() -> None:
 def test_what_was_not_saved_counts_from_the_start() -> None:
     """Whatever was written down meanwhile: a job that has worked for 250 s was saved at 200."""
     fate = Fate(Hazards(checkpoint_every_s=200.0))
-    holdings = Holdings(SITE, fifo(), 0, Costs(restart_s=30.0), Recorder(False), fate)
-    holdings.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
-    holdings.apply(holdings.books.active.copy(), Targets(np.arange(1)), 0.0)
-    holdings.books.settle(0, 150.0)
-    holdings.fail(0, 250.0)
-    assert holdings.books.finish_s[0] == 1000.0 + 50.0 + 30.0
+    allocator = Allocator(SITE, fifo(), 0, Costs(restart_s=30.0), Recorder(False), fate)
+    allocator.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
+    allocator.apply(allocator.books.active.copy(), Targets(np.arange(1)), 0.0)
+    allocator.books.settle(0, 150.0)
+    allocator.fail(0, 250.0)
+    assert allocator.books.finish_s[0] == 1000.0 + 50.0 + 30.0
     # It has worked for 10 s since it was back.
-    holdings.fail(0, 290.0)
-    assert holdings.books.finish_s[0] == 1080.0 + 10.0 + 30.0
+    allocator.fail(0, 290.0)
+    assert allocator.books.finish_s[0] == 1080.0 + 10.0 + 30.0
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_happens_does_so_in_order(
     seen: list[tuple[float, str]] = []
 
     def watch(name: str) -> None:
-        act = getattr(Holdings, name)
+        act = getattr(Allocator, name)
 
-        def noted(self: Holdings, what: Any, *rest: Any) -> Any:
+        def noted(self: Allocator, what: Any, *rest: Any) -> Any:
             seen.append((rest[-1], name))
             return act(self, what, *rest)
 
-        monkeypatch.setattr(Holdings, name, noted)
+        monkeypatch.setattr(Allocator, name, noted)
 
     acts = "apply", "fail", "stop", "finish"
     for name in acts:
@@ -144,9 +144,9 @@ def test_jobs_wait_for_the_only_node() -> None:
 
 
 def test_published_rounds_know_no_nodes_that_go_away() -> None:
-    setting = setting_of("gavel_max_min(as_published=True)")
+    scheduler = scheduler_of("gavel_max_min(as_published=True)")
     with pytest.raises(FleetError, match="rounds as published know no failures"):
-        setting.simulate([], SITE, hazards=Hazards(node_failure_every_s=1e4))
+        scheduler.simulate([], SITE, hazards=Hazards(node_failure_every_s=1e4))
 
 
 @pytest.mark.parametrize("every", [{"failure_every_s": 1.0}, {"node_failure_every_s": 1.0}])

@@ -130,7 +130,7 @@ def test_jobs_tell_types_apart_that_were_measured(workload: Path, by_type: Path)
     for job in jobs:
         assert isinstance(job.profile, SelfTuned)
         v100, k80 = (
-            job.profile.pace(spot_of(kind, (1,)), Grant((0,)), 0.0, None) for kind in ("V100", "K80")
+            job.profile.rate(spot_of(kind, (1,)), Grant((0,)), 0.0, None) for kind in ("V100", "K80")
         )
         assert v100.work_per_s == pytest.approx(2 * k80.work_per_s)
         assert {t.device_type for t in job.profile.known.timings} == {"V100", "K80"}

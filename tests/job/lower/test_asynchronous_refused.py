@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainyard.job.lower.lower import lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Mesh, Plan, PlanError, State
-from trainyard.job.run.config import TrainConfig, Work
+from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.processes.worker import prepare
 from trainyard.job.run.step.data import FunctionData
 from trainyard.job.schedules import make_schedule
@@ -106,7 +106,7 @@ def test_statistics_of_each_microbatch_are_trained() -> None:
 def test_updates_that_are_done_cannot_be_left_out() -> None:
     net = Net()
     batch = {"x": torch.randn(ROWS, WIDTH), "counts": torch.ones(ROWS)}
-    work = Work(
+    work = WorkerInput(
         Model("net", net, mean, batch),
         planned(net),
         FunctionData(lambda step: batch),

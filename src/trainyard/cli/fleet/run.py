@@ -16,7 +16,7 @@ from trainyard.cli.screen import Outcome, Screen
 if TYPE_CHECKING:
     from trainyard.fleet.mechanism.costs import Costs
     from trainyard.fleet.records import FleetRun
-    from trainyard.fleet.run.homes import HomeEngine
+    from trainyard.fleet.run.directory_backend import DirectoryBackend
     from trainyard.fleet.workload.job import Job
 
 __all__ = ["Options", "act"]
@@ -33,7 +33,7 @@ class Options(RunningOptions):
     start_s: StartS = 0.0
     restart_s: RestartS = 0.0
     measure: bool = False
-    """Before, let every training run alone for some seconds on the engine; predict with the speeds and times found."""
+    """Before, let every training run alone for some seconds on the backend; predict with the speeds and times found."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with figures of both."""
 
@@ -41,10 +41,10 @@ class Options(RunningOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
     from trainyard.compiling import compiling_is_said
-    from trainyard.fleet.run.engines import check_runnable, make_engine
+    from trainyard.fleet.run.backends import check_runnable, make_backend
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.run_fleet import run_fleet
-    from trainyard.fleet.setting import setting_of
+    from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.site_file import site_of
     from trainyard.fleet.workload.read import read_workload
     from trainyard.private import only_for_user
@@ -52,37 +52,37 @@ def act(options: Options, screen: Screen) -> Outcome:
     from trainyard.report.fleet_measured import measured_table, measurement_document
 
     site = site_of(options.cluster)
-    setting = setting_of(options.policy, options.placement, options.round_s)
+    scheduler = scheduler_of(options.policy, options.placement, options.round_s)
     costs = _costs(options)
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
-    check_runnable(jobs, site, setting.policy, options.limits)
+    check_runnable(jobs, site, scheduler.policy, options.limits)
     with only_for_user():
-        engine = make_engine(
-            options.engine, site, options.folder, shares=setting.shares, limits=options.limits
+        backend = make_backend(
+            options.backend, site, options.folder, shares=scheduler.shares, limits=options.limits
         )
-        jobs, costs = _with_speeds(jobs, costs, engine, options.measure, screen)
+        jobs, costs = _with_speeds(jobs, costs, backend, options.measure, screen)
     with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
-        predicted = setting.simulate(
-            jobs, site, costs=costs, crowding=engine.crowding, keep_spans=options.html is not None
+        predicted = scheduler.simulate(
+            jobs, site, costs=costs, crowding=backend.crowding, keep_spans=options.html is not None
         )
     screen.say(f"{len(jobs)} jobs; predicted to be done after {predicted.makespan_s:.1f} s")
     with only_for_user():
         measured = run_fleet(
             jobs,
             site,
-            setting.policy,
-            engine,
-            name=setting.text,
-            place=setting.place,
-            rounds=setting.rounds,
+            scheduler.policy,
+            backend,
+            name=scheduler.text,
+            place=scheduler.place,
+            rounds=scheduler.rounds,
             tell=lambda event: screen.say(str(event)),
         )
-    title = f"{options.trace.name} on {site.name} under {setting.text}: predicted / measured"
+    title = f"{options.trace.name} on {site.name} under {scheduler.text}: predicted / measured"
     facts = {
         "trace": options.trace.name,
         "cluster": site.name,
-        "policy": setting.text,
-        "engine": options.engine,
+        "policy": scheduler.text,
+        "backend": options.backend,
     }
     if options.html is not None:
         screen.keep(_page(title, predicted, measured, facts), options.html)
@@ -111,17 +111,17 @@ def _costs(options: Options) -> Costs:
 
 
 def _with_speeds(
-    jobs: tuple[Job, ...], costs: Costs, engine: HomeEngine, measure: bool, screen: Screen
+    jobs: tuple[Job, ...], costs: Costs, backend: DirectoryBackend, measure: bool, screen: Screen
 ) -> tuple[tuple[Job, ...], Costs]:
-    """Jobs as fast as they are on an engine that is ready, and what starts cost there."""
+    """Jobs as fast as they are on a backend that is ready, and what starts cost there."""
     from trainyard.fleet.run.measure import measured_alone
     from trainyard.fleet.workload.training import on_places
 
-    engine.warm_up()
+    backend.warm_up()
     if not measure:
-        return tuple(on_places(job, engine.core_part) for job in jobs), costs
+        return tuple(on_places(job, backend.core_part) for job in jobs), costs
     with screen.waiting("measuring") as tell:
-        return measured_alone(jobs, engine, tell=tell)
+        return measured_alone(jobs, backend, tell=tell)
 
 
 def _page(title: str, predicted: FleetRun, measured: FleetRun, facts: dict[str, str]) -> str:

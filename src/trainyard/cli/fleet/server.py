@@ -12,7 +12,7 @@ import tyro
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
-    from trainyard.fleet.serve.client import Client
+    from trainyard.fleet.daemon.client import Client
 
 __all__ = ["ServerOptions"]
 
@@ -30,7 +30,7 @@ class ServerOptions(Common):
 
     def client(self) -> Client:
         """The daemon, to be asked."""
-        from trainyard.fleet.serve.client import Client, read_token
+        from trainyard.fleet.daemon.client import Client, read_token
 
         named = os.environ.get(_TOKEN_FILE)
         path = self.token_file or (Path(named) if named else None)

@@ -17,7 +17,7 @@ from trainyard.cli.screen import Outcome, Screen
 
 if TYPE_CHECKING:
     from trainyard.fleet.records import FleetRun
-    from trainyard.fleet.setting import CannotRun
+    from trainyard.fleet.scheduler import CannotRun
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.job import Job
 
@@ -45,7 +45,7 @@ def act(options: Options, screen: Screen) -> Outcome:
     """Simulate."""
     from trainyard.compiling import compiling_is_said
     from trainyard.fleet.place.auxiliary import memory_in_doubt, whole_nodes_in_doubt
-    from trainyard.fleet.setting import baseline_of
+    from trainyard.fleet.scheduler import baseline_of
     from trainyard.fleet.site_file import site_of
     from trainyard.report.fleet_groups import losers_table, parts_of
     from trainyard.report.fleet_league import fleet_tables, ranked_runs, refusals, remarks, run_document
@@ -120,21 +120,21 @@ def _simulated(
 ) -> tuple[list[FleetRun], list[CannotRun]]:
     """The jobs under every policy that can run so, and as they were recorded; and the policies that cannot."""
     from trainyard.fleet.recorded import recorded_run
-    from trainyard.fleet.setting import CannotRun, settings_of
+    from trainyard.fleet.scheduler import CannotRun, schedulers_of
     from trainyard.fleet.site import FleetError, UnfitJobError
 
-    settings, cannot = settings_of(options.policy, options.placement, options.round_s)
+    schedulers, cannot = schedulers_of(options.policy, options.placement, options.round_s)
     conditions, runs = options.conditions(options.seed), []
-    for setting in settings:
-        with screen.waiting(f"simulating {setting.text}"):
+    for scheduler in schedulers:
+        with screen.waiting(f"simulating {scheduler.text}"):
             try:
-                run = setting.simulate(
+                run = scheduler.simulate(
                     jobs, site, keep_spans=options.html is not None, strict=options.strict, **conditions
                 )
             except UnfitJobError:
                 raise
             except FleetError as error:
-                cannot.append(CannotRun(setting.text, str(error)))
+                cannot.append(CannotRun(scheduler.text, str(error)))
             else:
                 runs.append(run)
     recorded = recorded_run(jobs, site) if runs else None

@@ -14,7 +14,7 @@ from trainyard.cli.fleet.costs import RestartS, StartS
 from trainyard.cli.screen import Common
 
 if TYPE_CHECKING:
-    from trainyard.fleet.setting import CannotRun
+    from trainyard.fleet.scheduler import CannotRun
     from trainyard.fleet.site import Site
     from trainyard.fleet.workload.read import Workload
 

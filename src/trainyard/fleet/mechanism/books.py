@@ -11,7 +11,7 @@ from trainyard.fleet.mechanism import columns
 from trainyard.fleet.mechanism.columns import REAL, WHOLE
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants, Laid
-from trainyard.fleet.workload.job import Job, Pace, rate_anywhere
+from trainyard.fleet.workload.job import Job, Rate, rate_anywhere
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,7 +32,7 @@ class Books:
         in a decision.
     rows, unused : rows of all that are there, in the order of arrival, and room for more; rows that nobody has.
     jobs, grants : of every row; a job without grant waits.
-    paces : how running jobs run that adapt themselves.
+    adaptive_rates : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
     courses : of such jobs that were asked, by row: how they would go on by device type; see `Snapshot.left_s`.
     serial : how many jobs were entered before it.
@@ -41,8 +41,8 @@ class Books:
     left : work to be done at ``since_s``; ``rate`` per second from then on. Until then a running job restarts, and does
         no work.
     began_s : when that began to be work, after the job got its devices or was set back; settling leaves it.
-    turn : work left at which the job changes its pace; 0 for one that keeps it.
-    finish_s : when the job ends, or changes its pace, if nothing else changes; infinite while it waits.
+    turn : work left at which the job changes its rate; 0 for one that keeps it.
+    finish_s : when the job ends, or changes its rate, if nothing else changes; infinite while it waits.
     attained_s, attained_device_s : time for which it had devices, and that times their number, at ``attained_until_s``.
     held, held_type : devices that it has, and index of their type.
     placed_s : when it got the devices that it has; settling and new shares leave it.
@@ -59,12 +59,12 @@ class Books:
     cpus_each, memory_each : processors and bytes that it needs with each device; 0 for a share of its node.
     has_auxiliary : 1 if what it has of these is counted.
     partition : index of the partition in whose nodes it must lie; 0 for any.
-    mark : what the policy made of the job when it came, where it decides in compiled code; see `Quick`.
+    mark : what the policy made of the job when it came, where it decides in compiled code; see `CompiledPolicy`.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
-        self.paces: dict[int, Pace] = {}
+        self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
         self.num_active = 0
@@ -237,10 +237,10 @@ class Books:
         """A job, settled until now, works at this rate from here on."""
         columns.run(self._real, row, rate)
 
-    def adapt(self, row: int, pace: Pace) -> None:
-        """A running job changes its pace by itself."""
-        self.paces[row] = pace
-        self.rate[row], self.turn[row] = pace.work_per_s, max(0.0, self.job(row).work - pace.until)
+    def adapt(self, row: int, rate: Rate) -> None:
+        """A running job changes its rate by itself."""
+        self.adaptive_rates[row] = rate
+        self.rate[row], self.turn[row] = rate.work_per_s, max(0.0, self.job(row).work - rate.until)
         self._expect(row)
 
     def stretch(self, row: int, now_s: float, times: float) -> None:
@@ -281,6 +281,6 @@ class Books:
     def forget(self, rows: Ints) -> None:
         """Forget how jobs ran that wait now, and values of what they had."""
         self.grants.forget(rows)
-        if self.paces:
+        if self.adaptive_rates:
             for row in rows.tolist():
-                self.paces.pop(row, None)
+                self.adaptive_rates.pop(row, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.place.together import seats
 from trainyard.fleet.policy import Targets
 
@@ -20,8 +20,8 @@ class Partners:
     of : row of the partner of every row that has one.
     """
 
-    def __init__(self, holdings: Holdings) -> None:
-        self.holdings, self.books = holdings, holdings.books
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator, self.books = allocator, allocator.books
         self.of: dict[int, int] = {}
 
     def serial(self, rows: Ints) -> Ints:
@@ -47,7 +47,7 @@ class Partners:
             [grant.devices for row in pair if row >= 0 and (grant := books.grants[row]) is not None]
             for pair in pairs
         ]
-        site, how = self.holdings.site, self.holdings.how
+        site, how = self.allocator.site, self.allocator.how
         devices = seats(site, how, books.num_devices[own], targets.device_type, had)
         shared = [place for place, given in enumerate(devices) if given and pairs[place][1] >= 0]
         self.of = {row: other for place in shared for row, other in (pairs[place], pairs[place][::-1])}
@@ -85,5 +85,5 @@ class Partners:
         del self.of[partner]
         grant = self.books.grants[partner]
         assert grant is not None, "partners have devices as long as they are partners"
-        self.holdings.paces.regranted(partner, grant._replace(share=1.0, partners=()), now_s)
+        self.allocator.rates.regranted(partner, grant._replace(share=1.0, partners=()), now_s)
         return [partner]

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.exchange import Asked
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.auxiliary import asks_for_more
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.snapshot import Ints
@@ -16,22 +16,22 @@ from trainyard.fleet.snapshot import Ints
 __all__ = ["why_waiting"]
 
 
-def why_waiting(holdings: Holdings, rows: Ints, targets: Targets) -> Mapping[int, str]:
+def why_waiting(allocator: Allocator, rows: Ints, targets: Targets) -> Mapping[int, str]:
     """Reasons of all jobs that wait, by their number in the snapshot that the targets are of.
 
     To be called when the targets have just been applied, and looked into before anything else changes.
     """
     refused = np.fromiter(targets.refused, np.int64, len(targets.refused))
-    waiting = np.setdiff1d(np.flatnonzero(holdings.books.held[rows] == 0), refused)
-    seen = _Seen(holdings, rows, targets, waiting)
+    waiting = np.setdiff1d(np.flatnonzero(allocator.books.held[rows] == 0), refused)
+    seen = _Seen(allocator, rows, targets, waiting)
     return Reasons(waiting, lambda number: targets.reasons.get(number) or seen.why(number))
 
 
 class _Seen:
     """What can be seen without knowing the policy: who is before whom, and what is free."""
 
-    def __init__(self, holdings: Holdings, rows: Ints, targets: Targets, waiting: Ints) -> None:
-        self.holdings, self.rows, self.waiting = holdings, rows, waiting
+    def __init__(self, allocator: Allocator, rows: Ints, targets: Targets, waiting: Ints) -> None:
+        self.allocator, self.rows, self.waiting = allocator, rows, waiting
         self.asked, self.backfill = Asked.of(targets), targets.backfill
 
     @cached_property
@@ -57,21 +57,21 @@ class _Seen:
             return f"{text}; {its_turn}, and none starts before the one that is before it"
         if turn > 1:
             return f"{text}; {its_turn}, and they are kept for one before it, or are not where it is to lie"
-        job = self.holdings.books.job(int(self.rows[number]))
-        if asks_for_more(job, self.holdings.site):
+        job = self.allocator.books.job(int(self.rows[number]))
+        if asks_for_more(job, self.allocator.site):
             return f"{text}, but not where there are the processors and the memory that it asks for"
         return f"{text}, but not where it is to lie"
 
     def _asks(self, number: int, place: int) -> tuple[int, int, str]:
         """Devices that a job is to have, or asks for; how many are free of a type that it can use; and both in words."""
-        books, site, row = self.holdings.books, self.holdings.site, int(self.rows[number])
+        books, site, row = self.allocator.books, self.allocator.site, int(self.rows[number])
         count, allowed = int(books.num_devices[row]), int(books.allowed[row])
         if place >= 0 and len(self.asked.counts):
             count = int(self.asked.counts[place])
         if place >= 0 and len(self.asked.kinds) and self.asked.kinds[place] >= 0:
             allowed = 1 << int(self.asked.kinds[place])
         kinds = [kind for kind in range(len(site.device_types)) if (allowed >> kind) & 1]
-        there = self.holdings.free.by_node * site.members[books.partition[row]]
+        there = self.allocator.free.by_node * site.members[books.partition[row]]
         free = max(int(there[site.type_of_node == kind].sum()) for kind in kinds)
         of = ""
         if len(site.device_types) > 1:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.workload.job import Spot
 
 
@@ -32,11 +32,11 @@ class Restarts(Rounds):
     by_model: Mapping[str, float] = field(default_factory=dict)
 
 
-class RestartTurns(Turns):
+class RestartScheduler(RoundScheduler):
     """The clock of a run in such rounds."""
 
-    def __init__(self, rounds: Restarts, holdings: Holdings) -> None:
-        super().__init__(rounds, holdings)
+    def __init__(self, rounds: Restarts, allocator: Allocator) -> None:
+        super().__init__(rounds, allocator)
         self._by_model = rounds.by_model
         # Where every job ran in the last round, by its serial number.
         self._spots: dict[int, Spot] = {}
@@ -47,7 +47,7 @@ class RestartTurns(Turns):
         for row in self.books.active.tolist():
             if (grant := self.books.grants[row]) is None:
                 continue
-            serial, spot = int(self.books.serial[row]), self.holdings.paces.spot(grant)
+            serial, spot = int(self.books.serial[row]), self.allocator.rates.spot(grant)
             self._spots[serial] = spot
             if before.get(serial) != spot:
                 self.books.set_back(row, 0.0, now_s, self._by_model.get(self.books.job(row).model, 0.0))

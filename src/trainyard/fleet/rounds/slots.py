@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.fleet.mechanism.holdings import Holdings
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.policy import Targets
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.rounds.turns import Turns
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
 
@@ -56,15 +56,15 @@ class Slots(Rounds):
         return True
 
 
-class SlotTurns(Turns):
+class SlotScheduler(RoundScheduler):
     """The clock of a run in slots."""
 
-    def __init__(self, slots: Slots, holdings: Holdings) -> None:
-        if not holdings.preempts:
+    def __init__(self, slots: Slots, allocator: Allocator) -> None:
+        if not allocator.preempts:
             raise FleetError(
                 "slots need a policy that takes devices away; others are not asked whenever a slot begins"
             )
-        super().__init__(slots, holdings)
+        super().__init__(slots, allocator)
         self.slots = slots
         self._last_s, self._num_before = -_INF, -1
         # Pauses that are not noted yet: row, when the job got its devices, and how long.

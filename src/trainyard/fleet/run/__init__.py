@@ -1,1 +1,1 @@
-"""Running a workload for real: the same policies, on engines that start processes."""
+"""Running a workload for real: the same policies, on backends that start processes."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from trainyard.fleet.run.fault import EngineError
+from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.site import FleetError
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Asked(Generic[T]):
 
         Raises
         ------
-        EngineError
+        BackendError
             If it has not answered for minutes, or never did.
         """
         now_s = time.monotonic()
@@ -48,7 +48,7 @@ class Asked(Generic[T]):
             self._answer = self._ask()
         except FleetError as error:
             if self._answer is None or now_s - self._answered_s > _PATIENCE_S:
-                raise EngineError(str(error)) from error
+                raise BackendError(str(error)) from error
         else:
             self._answered_s = now_s
         self._asked_s = now_s

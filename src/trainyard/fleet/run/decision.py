@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from trainyard.fleet.errors import one_line
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
@@ -58,9 +58,9 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any
 
 def look_at(policy: Policy, site: Site, job: Job, now_s: float) -> None:
     """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
-    holdings = Holdings(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
-    holdings.enter(job, now_s)
-    free, books = holdings.free.by_node.copy(), holdings.books
+    allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    allocator.enter(job, now_s)
+    free, books = allocator.free.by_node.copy(), allocator.books
     policy.decide(Snapshot(now_s, site, free, policy.needs, books.active.copy(), books), policy.start(site))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainyard.fleet.errors import one_line
-from trainyard.fleet.run.engine import Engine
+from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.workload.job import Grant
 
@@ -13,7 +13,7 @@ __all__ = ["Departures"]
 
 
 class Departures:
-    """Jobs that are to leave an engine's devices.
+    """Jobs that are to leave a backend's devices.
 
     Parameters
     ----------
@@ -21,15 +21,15 @@ class Departures:
 
     Attributes
     ----------
-    trouble : why the engine could not be told or asked at the last `look`; "" if it could.
+    trouble : why the backend could not be told or asked at the last `look`; "" if it could.
     """
 
-    def __init__(self, engine: Engine, tell: Callable[[Event], None]) -> None:
-        self.engine, self.tell = engine, tell
+    def __init__(self, backend: Backend, tell: Callable[[Event], None]) -> None:
+        self.backend, self.tell = backend, tell
         self.trouble = ""
         # Devices of each; None where they are not known.
         self._held: dict[str, frozenset[int] | None] = {}
-        # Those that the engine could not be told of yet, and whether they lost nodes.
+        # Those that the backend could not be told of yet, and whether they lost nodes.
         self._untold: dict[str, bool] = {}
         self._final: dict[str, Event] = {}
         # Devices of jobs of which it is not known whether they run.
@@ -66,9 +66,9 @@ class Departures:
         self._reserved.pop(name, None)
 
     def watch(self, name: str) -> None:
-        """Watch a job that an engine knows to be leaving, if any of it is left."""
-        if not self.engine.has_left(name):
-            self._held[name] = self.engine.held(name)
+        """Watch a job that a backend knows to be leaving, if any of it is left."""
+        if not self.backend.has_left(name):
+            self._held[name] = self.backend.held(name)
 
     def end(self, event: Event) -> None:
         """Tell the last that is to be told of a job, once it has left."""
@@ -94,9 +94,9 @@ class Departures:
         """Whether a job has left; it is told to, if that was not possible before."""
         try:
             if name in self._untold:
-                self.engine.leave(name, self._untold[name])
+                self.backend.leave(name, self._untold[name])
                 del self._untold[name]
-            return self.engine.has_left(name)
+            return self.backend.has_left(name)
         except Exception as error:
             self.trouble = one_line(error)
             return False

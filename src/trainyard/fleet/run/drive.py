@@ -1,4 +1,4 @@
-"""Driving an engine by a policy: the loop of the simulator, with a clock on the wall and jobs that are real."""
+"""Driving a backend by a policy: the loop of the simulator, with a clock on the wall and jobs that are real."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from trainyard.fleet.errors import one_line
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.holdings import Holdings
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.rounds.turns import Turns
+from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.decision import UndecidedError, decide
-from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.observed import Observed
 from trainyard.fleet.run.past import Done, Past
@@ -31,18 +31,18 @@ POLL_S = 0.05
 
 
 class Driver:
-    """Brings about on an engine what a policy wants, whenever it is called.
+    """Brings about on a backend what a policy wants, whenever it is called.
 
     Parameters
     ----------
-    tell : hears what happens to jobs before the engine does, but for cancelling, of which it hears when that is done.
+    tell : hears what happens to jobs before the backend does, but for cancelling, of which it hears when that is done.
     cancelled : names the jobs that are not wanted any more; asked after each decision, which may take long, so that none
         of these gets devices.
     notes : where it is noted who had which devices when, and how jobs went; new ones of all of it by default.
 
     Attributes
     ----------
-    running : what the engine has been told to run.
+    running : what the backend has been told to run.
     waiting : why jobs wait, by name, as of the last decision.
     given_up : how jobs failed for good in the last step, by name.
     trouble : what all jobs need and is not there now, such as space on the disk, so that they wait; "" if all is there.
@@ -53,7 +53,7 @@ class Driver:
         self,
         site: Site,
         policy: Policy,
-        engine: Engine,
+        backend: Backend,
         *,
         place: str = "consolidated",
         rounds: Rounds | None = None,
@@ -67,25 +67,25 @@ class Driver:
                 "a policy as published follows its authors' simulator, whose jobs do what no real one does; run jobs "
                 "for real without as_published"
             )
-        self.policy, self.engine, self.rounds = policy, engine, rounds
+        self.policy, self.backend, self.rounds = policy, backend, rounds
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
         self.notes = notes or Recorder(keep_spans=True)
-        self.holdings = Holdings(site, policy, placement(place), Costs(), self.notes, paces=Observed)
-        self.books = self.holdings.books
-        self.turns = None if rounds is None else Turns(rounds, self.holdings)
+        self.allocator = Allocator(site, policy, placement(place), Costs(), self.notes, rates=Observed)
+        self.books = self.allocator.books
+        self.round_scheduler = None if rounds is None else RoundScheduler(rounds, self.allocator)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(site)
         self.wake_s = 0.0
         self._changed = False
         self.trouble, self.trouble_since_s = "", 0.0
-        self._running = Running(engine, self.books, tell)
+        self._running = Running(backend, self.books, tell)
         self._departures, self.running = self._running.departures, self._running.grants
 
     @property
     def site(self) -> Site:
         """The cluster as it is now."""
-        return self.holdings.site
+        return self.allocator.site
 
     @property
     def names(self) -> list[str]:
@@ -121,7 +121,7 @@ class Driver:
             If it is no training, or can never run here.
         """
         training_of(job)
-        self.holdings.enter(job, now_s)
+        self.allocator.enter(job, now_s)
         self._changed = True
         self.tell(Event(now_s, job, Happening.ARRIVES))
 
@@ -133,13 +133,13 @@ class Driver:
         """
         grant = past.grant if past.grant is not None and self._can_keep(job.name, past.grant) else None
         # First what may fail, so that nothing is noted of a job that is not restored.
-        runs = self.engine.adopt(job, grant or Grant(()))
-        goes_on = grant is not None and (runs or self.engine.progress(job.name).ended)
+        runs = self.backend.adopt(job, grant or Grant(()))
+        goes_on = grant is not None and (runs or self.backend.progress(job.name).ended)
         if not runs:
             self._departures.watch(job.name)
         elif grant is None:
-            self._departures.leave(job.name, self.engine.held(job.name))
-        self.holdings.enter(job, now_s)
+            self._departures.leave(job.name, self.backend.held(job.name))
+        self.allocator.enter(job, now_s)
         self._departures.release(job.name)
         self._changed = True
         row, books = int(self.books.active[-1]), self.books
@@ -149,9 +149,9 @@ class Driver:
         books.left[row] = max(0.0, job.work - work)
         books.first_start_s[row], books.taken_over[row] = past.first_start_s, past.admitted
         if grant is not None and goes_on:
-            self.holdings.take_over(row, grant, now_s)
-            if self.turns is not None:
-                self.turns.partners.resumed(row)
+            self.allocator.take_over(row, grant, now_s)
+            if self.round_scheduler is not None:
+                self.round_scheduler.partners.resumed(row)
             self.running[row] = grant
             self.tell(Event(now_s, job, Happening.STAYS, grant))
 
@@ -166,7 +166,7 @@ class Driver:
 
     def expel(self, name: str) -> None:
         """Have a job leave that cannot come back; nobody else gets its devices until it `has_left`."""
-        self._departures.leave(name, self.engine.held(name))
+        self._departures.leave(name, self.backend.held(name))
 
     def has_left(self, name: str) -> bool:
         """Whether nothing is left of a job that was to leave."""
@@ -190,10 +190,10 @@ class Driver:
         """A job is out for good, which is told when nothing is left of it."""
         job, grant = self.books.job(row), self._running.drop(row)
         if self.books.grants[row] is not None:
-            self.holdings.stop([row], now_s)
+            self.allocator.stop([row], now_s)
             self._part(row, now_s)
         self._running.forget_failures(row)
-        self.holdings.forget(row)
+        self.allocator.forget(row)
         self._departures.end(Event(now_s, job, what, grant, why))
 
     def step(self, now_s: float) -> None:
@@ -224,33 +224,33 @@ class Driver:
         """Take note of nodes that are lost or back; whether there are any."""
         before = self.site.away
         try:
-            away = self.engine.away()
+            away = self.backend.away()
         except Exception as error:
             self.trouble = one_line(error)
             return False
         if away == before:
             return False
-        lost = self.holdings.on_lost_nodes(away)
+        lost = self.allocator.on_lost_nodes(away)
         names = ", ".join(f"node {node}" for node in sorted(away - before))
         for row in lost:
             self._running.take(row, Happening.LOSES_NODE, now_s, f"{names} cannot be used", is_lost=True)
             self._running.forget_failures(row)  # they were the node's
             self._part(row, now_s)
-        self.holdings.stop(lost, now_s)
-        self.holdings.change_nodes(away, now_s)
-        if self.turns is not None:
-            self.turns.ask_again_s = now_s
+        self.allocator.stop(lost, now_s)
+        self.allocator.change_nodes(away, now_s)
+        if self.round_scheduler is not None:
+            self.round_scheduler.ask_again_s = now_s
         self.wake_s = now_s
         return True
 
     def _end_leases(self, now_s: float) -> bool:
         """Take devices back whose leases end, unless the policy does that itself; whether there are any."""
-        ending = self.holdings.end_leases(now_s)
+        ending = self.allocator.end_leases(now_s)
         for row in ending if not self.policy.preempts else ():
             self._running.take(row, Happening.LEAVES, now_s, "its lease ends")
             self._part(row, now_s)
-        if ending and self.turns is not None:
-            self.turns.ask_again_s = now_s
+        if ending and self.round_scheduler is not None:
+            self.round_scheduler.ask_again_s = now_s
         return bool(ending)
 
     def _observe(self, now_s: float) -> bool:
@@ -263,14 +263,14 @@ class Driver:
             self.books.settle(row, now_s)
             self.books.left[row] = job.work - progress.steps
             if progress.step_s is not None:
-                spot = self.holdings.paces.spot(self.running[row])
+                spot = self.allocator.rates.spot(self.running[row])
                 known, training = self.books.reports[row], training_of(job)
                 self.books.reports[row] = training.report(known, spot, progress.step_s, progress.losses)
             if progress.ended:
                 self.tell(Event(now_s, job, Happening.ENDS, self.running[row]))
                 del self.running[row]
                 self._running.forget_failures(row)
-                self.holdings.finish(row, now_s)
+                self.allocator.finish(row, now_s)
                 self._part(row, now_s)
                 some = True
             elif progress.failure is not None:
@@ -285,7 +285,7 @@ class Driver:
             self._give_up(row, why, now_s)
             return
         self._running.take(row, Happening.FAILS, now_s, progress.failure or "")
-        self.holdings.stop([row], now_s)
+        self.allocator.stop([row], now_s)
         self._part(row, now_s)
 
     def _give_up(self, row: int, why: str, now_s: float) -> None:
@@ -295,8 +295,8 @@ class Driver:
 
     def _part(self, row: int, now_s: float) -> None:
         """A job has left its devices; one that had them, too, has them for itself until the round ends."""
-        if self.turns is not None:
-            for partner in self.turns.partners.parted(row, now_s):
+        if self.round_scheduler is not None:
+            for partner in self.round_scheduler.partners.parted(row, now_s):
                 grant = self.books.grants[partner]
                 assert grant is not None
                 if partner in self.running:
@@ -313,11 +313,13 @@ class Driver:
             self.waiting = dict.fromkeys(self.names, "no node of the cluster can be used now")
             return
         ask = partial(self._ask, now_s)
-        if self.turns is None:
+        if self.round_scheduler is None:
             targets = ask(rows)
         else:
-            self.turns.close(now_s)
-            targets = self.turns.targets(rows, now_s, ask if self.turns.is_due(now_s, last=False) else None)
+            self.round_scheduler.close(now_s)
+            targets = self.round_scheduler.targets(
+                rows, now_s, ask if self.round_scheduler.is_due(now_s, last=False) else None
+            )
         self.wake_s = min(self.wake_s, targets.ask_again_s)
         jobs = {row: self.books.job(row) for row in rows.tolist()}
         for number, why in targets.refused.items():
@@ -325,8 +327,8 @@ class Driver:
             if row in self.running:
                 self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
-        self.holdings.apply(rows, targets, now_s)
-        reasons = why_waiting(self.holdings, rows, targets)
+        self.allocator.apply(rows, targets, now_s)
+        reasons = why_waiting(self.allocator, rows, targets)
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
         for name in set(self._cancelled()).intersection(self.names):
             self.cancel(name, now_s)
@@ -334,13 +336,13 @@ class Driver:
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Targets:
-        free = self.holdings.free.by_node.copy()
-        trial = self.holdings.trial
+        free = self.allocator.free.by_node.copy()
+        trial = self.allocator.trial
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, trial)
         targets, self.state = decide(self.policy, snapshot, self.state)
         self.books.decided()
         self.notes.num_decisions += 1
-        if targets.fraction is not None and self.turns is None:
+        if targets.fraction is not None and self.round_scheduler is None:
             raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
         return targets
 

@@ -25,7 +25,7 @@ class Happening(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happens to a job. It is told before the engine hears of it, so that it can be written down first.
+    """Something that happens to a job. It is told before the backend hears of it, so that it can be written down first.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ import errno
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.level1 import UnansweredError
 
-__all__ = ["EngineError", "is_infrastructure_fault"]
+__all__ = ["BackendError", "is_infrastructure_fault"]
 
 # The disk is full or gone, there are no descriptors, processes or memory left.
 _INFRASTRUCTURE = frozenset(
@@ -18,12 +18,12 @@ _INFRASTRUCTURE = frozenset(
 )  # fmt: skip
 
 
-class EngineError(FleetError):
-    """What an engine needs does not answer now, which is no job's fault; asked later it may."""
+class BackendError(FleetError):
+    """What a backend needs does not answer now, which is no job's fault; asked later it may."""
 
 
 def is_infrastructure_fault(error: BaseException) -> bool:
     """Whether an error says that what all jobs need is not there now, so that no job is to blame."""
-    return isinstance(error, EngineError | UnansweredError | MemoryError) or (
+    return isinstance(error, BackendError | UnansweredError | MemoryError) or (
         isinstance(error, OSError) and error.errno in _INFRASTRUCTURE
     )

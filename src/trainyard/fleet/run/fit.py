@@ -17,7 +17,7 @@ _GB = 1e9
 _MEMORY = re.compile(r"(?<![a-z0-9])(\d+)gb?(?![a-z0-9])")
 
 
-def require_fit(site: Site, nodes: Sequence[Host], engine: str) -> None:
+def require_fit(site: Site, nodes: Sequence[Host], backend: str) -> None:
     """Check that the hosts of a site, in order, are what the nodes of a cluster manager are, or a part of it.
 
     Raises
@@ -29,12 +29,12 @@ def require_fit(site: Site, nodes: Sequence[Host], engine: str) -> None:
         there = nodes[number] if number < len(nodes) else Host("", 0)
         if host.num_devices > there.num_devices:
             raise FleetError(
-                _but(site, number, engine, f"{host.num_devices} devices", f"{there.num_devices}")
+                _but(site, number, backend, f"{host.num_devices} devices", f"{there.num_devices}")
                 + f"; it has nodes with {', '.join(str(node.num_devices) for node in nodes) or 'no'} devices"
             )
         if differ(host.device_type, there.device_type):
             raise FleetError(
-                _but(site, number, engine, host.device_type, there.device_type)
+                _but(site, number, backend, host.device_type, there.device_type)
                 + f"; give the pools of the cluster in the order of its nodes, which are {_pools(nodes)}"
             )
         for what, unit, ours, theirs in (
@@ -44,13 +44,13 @@ def require_fit(site: Site, nodes: Sequence[Host], engine: str) -> None:
             # Jobs would wait for it for ever.
             if ours > theirs * _ROUNDING:
                 raise FleetError(
-                    _but(site, number, engine, f"{ours / unit:g} {what}", f"{theirs / unit:g}")
+                    _but(site, number, backend, f"{ours / unit:g} {what}", f"{theirs / unit:g}")
                     + "; say no more than that of its nodes, or nothing"
                 )
 
 
-def _but(site: Site, number: int, engine: str, ours: str, theirs: str) -> str:
-    return f"cluster {site.name!r} has {ours} on node {number}, {engine} has {theirs} there"
+def _but(site: Site, number: int, backend: str, ours: str, theirs: str) -> str:
+    return f"cluster {site.name!r} has {ours} on node {number}, {backend} has {theirs} there"
 
 
 def differ(here: str, there: str) -> bool:

@@ -1,4 +1,4 @@
-"""Kubernetes: the manifest of a job, which runs the same process on each node as every engine does.
+"""Kubernetes: the manifest of a job, which runs the same process on each node as every backend does.
 
 A job is an Indexed Job with one pod per node, behind a headless service by which the pods find the first one. All pods
 are had at once or none: Kueue admits a Job as a whole, Volcano a PodGroup. Nodes with different numbers of devices need
@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from trainyard.fleet.place.auxiliary import as_asked
-from trainyard.fleet.run.homes import require_whole
+from trainyard.fleet.run.directory_backend import require_whole
 from trainyard.fleet.run.node import NODE_MODULE
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Grant, Job

@@ -1,4 +1,4 @@
-"""What a job may do at most, whatever engine runs it."""
+"""What a job may do at most, whatever backend runs it."""
 
 from __future__ import annotations
 

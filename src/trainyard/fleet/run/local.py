@@ -1,4 +1,4 @@
-"""The engine of this machine: a device is a place for one process, a job as many processes as it has devices."""
+"""The backend of this machine: a device is a place for one process, a job as many processes as it has devices."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from multiprocessing.process import BaseProcess
 
 import psutil
 
-from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.fault import EngineError
-from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.directory_backend import DirectoryBackend
+from trainyard.fleet.run.fault import BackendError
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.node import Ranks, run_apart
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.job.run.processes.fork_server import WorkerError, context, has_ended, start, warm_up
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalBackend"]
 
 _BEGIN_S = 60.0  # in which a process begins, on a machine that has other work
 _MEMORY_SHARE = 0.9  # of the machine's, which the processes of all jobs divide
@@ -39,8 +39,8 @@ class _Beginning:
     again_s: float
 
 
-class LocalEngine(HomeEngine):
-    """Trains jobs in processes of this machine; they go on when the engine dies, and another one may adopt them.
+class LocalBackend(DirectoryBackend):
+    """Trains jobs in processes of this machine; they go on when the backend dies, and another one may adopt them.
 
     They are forked from a server that has PyTorch loaded, so a job starts or goes on in a second or two.
 
@@ -49,7 +49,7 @@ class LocalEngine(HomeEngine):
 
     @cached_property
     def _processes(self) -> dict[str, BaseProcess]:
-        """By job, those that this engine started."""
+        """By job, those that this backend started."""
         return {}
 
     @cached_property
@@ -74,8 +74,8 @@ class LocalEngine(HomeEngine):
 
     def adopt(self, job: Job, grant: Grant) -> bool:
         if self.is_over(job.name):
-            # The engine before may have died just when it started the job.
-            self.home(job.name).call_off()
+            # The backend before may have died just when it started the job.
+            self.directory(job.name).call_off()
         return super().adopt(job, grant)
 
     @property
@@ -91,13 +91,13 @@ class LocalEngine(HomeEngine):
     def jobs_per_device(self, node: int) -> int:
         return _JOBS_PER_DEVICE if self.shares else 1
 
-    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+    def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
         count, nodes = grant.num_devices, [int(self.site.node_of[device]) for device in grant.devices]
         ranks = Ranks(
             0,
             count,
             count,
-            home.new_meeting(),
+            directory.new_meeting(),
             self.cluster_text(grant),
             ",".join(map(str, grant.devices)),
             min(map(self.threads, nodes)),
@@ -105,25 +105,25 @@ class LocalEngine(HomeEngine):
             ",".join("+".join(map(str, self._cores[node])) for node in nodes),
             **vars(replace(self.limits, max_rank_bytes=self._max_rank_bytes)),
         )
-        process = context().Process(target=run_apart, args=(home, ranks, home.issue()))
+        process = context().Process(target=run_apart, args=(directory, ranks, directory.issue()))
         try:
             start(process)
         except WorkerError as error:
-            raise EngineError(str(error)) from error
+            raise BackendError(str(error)) from error
         self._processes[name] = process
         late_s = time.monotonic() + _BEGIN_S
         self._beginning[name] = _Beginning(grant, late_s, late_s)
 
     def progress(self, name: str) -> Progress:
-        """As of all engines.
+        """As of all backends.
 
         Raises
         ------
-        EngineError
+        BackendError
             If its process has not begun for so long that something is wrong with this machine.
         """
         if self._is_late(name):
-            raise EngineError(
+            raise BackendError(
                 f"the process of job {name!r} was started and has not begun within {_BEGIN_S:g} s; it is tried again"
             )
         return super().progress(name)
@@ -133,12 +133,14 @@ class LocalEngine(HomeEngine):
         beginning, now_s = self._beginning.get(name), time.monotonic()
         if beginning is None:
             return False
-        if has_ended(self._processes[name]) or self.home(name).groups():
+        if has_ended(self._processes[name]) or self.directory(name).groups():
             del self._beginning[name]
             return False
         if now_s > beginning.again_s:
             self.kill(name)
-            self.launch(name, self.home(name), beginning.grant)  # the one before has no valid ticket any more
+            self.launch(
+                name, self.directory(name), beginning.grant
+            )  # the one before has no valid ticket any more
             self._beginning[name] = replace(beginning, again_s=now_s + _BEGIN_S)
         return now_s > beginning.late_s
 
@@ -149,11 +151,11 @@ class LocalEngine(HomeEngine):
 
     def is_over(self, name: str) -> bool:
         process = self._processes.get(name)
-        return (process is None or has_ended(process)) and not self.home(name).groups()
+        return (process is None or has_ended(process)) and not self.directory(name).groups()
 
     def kill(self, name: str) -> None:
         process = self._processes.get(name)
-        groups = set(self.home(name).groups())
+        groups = set(self.directory(name).groups())
         if process is not None and process.exitcode is None and process.pid:
             groups.add(process.pid)
         for group in groups:

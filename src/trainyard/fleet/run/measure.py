@@ -1,4 +1,4 @@
-"""What trainings really do on an engine, each alone for a moment: their speeds, and what starting and stopping takes."""
+"""What trainings really do on a backend, each alone for a moment: their speeds, and what starting and stopping takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import Any
 
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.run.homes import HomeEngine
+from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
@@ -46,12 +46,12 @@ class Trial:
 
 def measured_alone(
     jobs: Sequence[Job],
-    engine: HomeEngine,
+    backend: DirectoryBackend,
     *,
     seconds: float = 20.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[Job, ...], Costs]:
-    """Jobs with speeds as they are on an engine, and what starting costs there.
+    """Jobs with speeds as they are on a backend, and what starting costs there.
 
     Of those that differ in steps, seed or learning rate, one runs on every number of devices that any of them may get,
     on the first ones of the site. Where all devices are of one machine, the others run it meanwhile: beside idle cores,
@@ -70,19 +70,19 @@ def measured_alone(
     """
     counts: dict[Training, set[int]] = {}
     for job in jobs:
-        most = min(job.most_devices, engine.site.num_devices)
+        most = min(job.most_devices, backend.site.num_devices)
         fitting = (n for n in training_of(job).sizes(most) if n >= job.least_devices)
         counts.setdefault(_endless(job), set()).update(fitting)
     trials: dict[Training, dict[int, Trial]] = {}
     for number, (training, sizes) in enumerate(counts.items()):
         for size in sorted(sizes):
-            trial = _alone(f"measured-{number}-on-{size}", training, size, engine, seconds)
+            trial = _alone(f"measured-{number}-on-{size}", training, size, backend, seconds)
             trials.setdefault(training, {})[size] = trial
             tell(f"{training.model} on {size} devices: {trial.steps_per_s:.3g} steps/s")
     every = [trial for by_size in trials.values() for trial in by_size.values()]
     # A job that starts must in the end be stopped, or stop by itself, which takes as long.
     both_s = median(trial.start_s + trial.stop_s for trial in every)
-    together_s = _together(trials, engine)
+    together_s = _together(trials, backend)
     tell(f"a start takes {both_s:.1f} s, and {together_s:.1f} s more for each other at the same moment")
     return tuple(_with_speeds(job, trials[_endless(job)]) for job in jobs), Costs(both_s, both_s, together_s)
 
@@ -102,10 +102,10 @@ def _with_speeds(job: Job, trials: dict[int, Trial]) -> Job:
     return replace(job, profile=Predicted(training_of(job), speeds))
 
 
-def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds: float) -> Trial:
+def _alone(name: str, training: Training, size: int, backend: DirectoryBackend, seconds: float) -> Trial:
     job = training_job(name, 0.0, size, training)
-    with _busy_elsewhere(job, engine):
-        every = [_started(job, engine, seconds / _STARTS) for _ in range(_STARTS)]
+    with _busy_elsewhere(job, backend):
+        every = [_started(job, backend, seconds / _STARTS) for _ in range(_STARTS)]
     return Trial(
         mean(t.steps_per_s for t in every),
         median(t.start_s for t in every),
@@ -113,89 +113,93 @@ def _alone(name: str, training: Training, size: int, engine: HomeEngine, seconds
     )
 
 
-def _busy_elsewhere(job: Job, engine: HomeEngine) -> AbstractContextManager[object]:
+def _busy_elsewhere(job: Job, backend: DirectoryBackend) -> AbstractContextManager[object]:
     """Within it, copies of a job run on the places that it leaves free, where all are of one machine."""
-    size, first_device = job.num_devices, engine.site.first_device
+    size, first_device = job.num_devices, backend.site.first_device
     # Second ones on devices that may be shared come last.
     places = sorted(
         (turn, int(first_device[node]) + taken)
-        for node, host in enumerate(engine.site.hosts)
-        for turn in range(engine.jobs_per_device(node))
+        for node, host in enumerate(backend.site.hosts)
+        for turn in range(backend.jobs_per_device(node))
         for taken in range(0, host.num_devices - size + 1, size)
     )
-    free = [(turn, first) for turn, first in places if turn or first >= size] if engine.is_one_machine else []
+    free = (
+        [(turn, first) for turn, first in places if turn or first >= size] if backend.is_one_machine else []
+    )
     names = {f"{job.name}-beside-{first}-{turn}": first for turn, first in free[: _AT_ONCE - 1]}
-    return _running(job, names, engine)
+    return _running(job, names, backend)
 
 
 @contextmanager
-def _running(job: Job, places: Mapping[str, int], engine: HomeEngine) -> Iterator[list[tuple[int, float]]]:
+def _running(
+    job: Job, places: Mapping[str, int], backend: DirectoryBackend
+) -> Iterator[list[tuple[int, float]]]:
     """Within it, copies of a job run, by name on its devices from the one given on.
 
     Yields how many steps each of them had done, and after how long, when it was warm; all started at once.
     """
     try:
         for name in places:
-            shutil.rmtree(engine.home(name).path, ignore_errors=True)
+            shutil.rmtree(backend.directory(name).path, ignore_errors=True)
         began_s = time.monotonic()
         for name, first in places.items():
-            engine.start(replace(job, name=name), _grant(job, first, engine))
-        yield [(steps, seen_s - began_s) for steps, seen_s in _reach(engine, list(places), _WARM)]
+            backend.start(replace(job, name=name), _grant(job, first, backend))
+        yield [(steps, seen_s - began_s) for steps, seen_s in _reach(backend, list(places), _WARM)]
     finally:
-        engine.stop(list(places))
+        backend.stop(list(places))
         for name in places:
-            shutil.rmtree(engine.home(name).path, ignore_errors=True)
+            shutil.rmtree(backend.directory(name).path, ignore_errors=True)
 
 
-def _grant(job: Job, first: int, engine: HomeEngine) -> Grant:
+def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
     """A job's devices from one on, with room for as many others as may have them, too."""
-    node = int(engine.site.node_of[first])
-    return Grant(tuple(range(first, first + job.num_devices)), 1.0 / engine.jobs_per_device(node))
+    node = int(backend.site.node_of[first])
+    return Grant(tuple(range(first, first + job.num_devices)), 1.0 / backend.jobs_per_device(node))
 
 
-def _together(trials: Mapping[Training, Mapping[int, Trial]], engine: HomeEngine) -> float:
+def _together(trials: Mapping[Training, Mapping[int, Trial]], backend: DirectoryBackend) -> float:
     """How much longer a start takes for each other one at the same moment: as many as there are devices for, at most."""
     size, training = min(
         ((min(by_size), training) for training, by_size in trials.items()), key=itemgetter(0)
     )
-    count = min(engine.site.num_devices // size, _AT_ONCE)
+    count = min(backend.site.num_devices // size, _AT_ONCE)
     if count < 2:
         return 0.0
     places = {f"measured-at-once-{number}": number * size for number in range(count)}
     alone = trials[training][size]
-    with _running(training_job("measured-at-once", 0.0, size, training), places, engine) as warm:
+    with _running(training_job("measured-at-once", 0.0, size, training), places, backend) as warm:
         longer_s = mean(after_s - steps / alone.steps_per_s for steps, after_s in warm) - alone.start_s
     return max(0.0, longer_s / (count - 1))
 
 
-def _started(job: Job, engine: HomeEngine, seconds: float) -> Trial:
+def _started(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
     """One start, some seconds of running, and one stop; nothing is left of it."""
-    name, home = job.name, engine.home(job.name).path
-    shutil.rmtree(home, ignore_errors=True)
+    name, directory = job.name, backend.directory(job.name).path
+    shutil.rmtree(directory, ignore_errors=True)
     began_s = time.monotonic()
-    engine.start(job, _grant(job, 0, engine))
+    backend.start(job, _grant(job, 0, backend))
     try:
-        ((warm, warm_s),) = _reach(engine, [name], _WARM)
+        ((warm, warm_s),) = _reach(backend, [name], _WARM)
         time.sleep(seconds)
         # Until a step ends: of slow steps, part of one would be much of the time.
-        ((before, _),) = _reach(engine, [name], warm)
-        ((done, done_s),) = _reach(engine, [name], before + 1)
+        ((before, _),) = _reach(backend, [name], warm)
+        ((done, done_s),) = _reach(backend, [name], before + 1)
         step_s = (done_s - warm_s) / (done - warm)
     finally:
         asked_s = time.monotonic()
-        engine.stop([name])
+        backend.stop([name])
         over_s = time.monotonic()
-    shutil.rmtree(home)
+    shutil.rmtree(directory)
     return Trial(1.0 / step_s, max(0.0, warm_s - began_s - warm * step_s), over_s - asked_s)
 
 
-def _reach(engine: HomeEngine, names: Sequence[str], steps: int) -> list[tuple[int, float]]:
+def _reach(backend: DirectoryBackend, names: Sequence[str], steps: int) -> list[tuple[int, float]]:
     """Wait until jobs have done so many steps; how many each has then, and when that was seen."""
     seen: dict[str, tuple[int, float]] = {}
     limit_s = time.monotonic() + _LIMIT_S
     while len(seen) < len(names):
         for name in names:
-            progress = engine.progress(name)
+            progress = backend.progress(name)
             if progress.failure is not None:
                 raise FleetError(f"{name} failed: {progress.failure}")
             if progress.steps >= steps:

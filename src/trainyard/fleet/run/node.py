@@ -1,7 +1,7 @@
 """The processes of a job on one node: started together, and when one dies the others do.
 
-Every engine starts this on every node of a job, ``python -m trainyard.fleet.run.node HOME --first ...``: it holds the
-lock that keeps a job from running twice, and loads once what all processes need.
+Every backend starts this on every node of a job, ``python -m trainyard.fleet.run.node DIRECTORY --first ...``: it holds
+the lock that keeps a job from running twice, and loads once what all processes need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.fleet.errors import one_line
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.training import Training
@@ -70,10 +70,10 @@ class Ranks(JobLimits):
     cores: str = ""
     peer: str = ""
 
-    def command(self, home: Path) -> list[str]:
+    def command(self, directory: Path) -> list[str]:
         """What to start on the node."""
         options = [f"--{name}={value}" for name, value in vars(self).items() if value != ""]
-        return [sys.executable, "-m", NODE_MODULE, str(home), *options]
+        return [sys.executable, "-m", NODE_MODULE, str(directory), *options]
 
     def begin(self, rank: int, parent: int) -> None:
         """Called in a process when it starts: it uses the cores that it may, and does not outlive its parent."""
@@ -106,11 +106,11 @@ class Ranks(JobLimits):
             own |= {"MASTER_ADDR": self.host, "MASTER_PORT": self.meeting.rpartition(":")[2]}
         return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
 
-    def launched(self, home: JobHome, rank: int) -> Launched:
+    def launched(self, directory: JobDirectory, rank: int) -> Launched:
         """How one process finds the others."""
         from trainyard.job.run.train import Launched
 
-        store = None if self.host else home.path / self.meeting
+        store = None if self.host else directory.path / self.meeting
         peer = (self.peer or self.host) if self.count < self.world else ""
         return Launched(rank, self.world, rank - self.first, self.count, store, peer)
 
@@ -120,7 +120,7 @@ class Ranks(JobLimits):
         return self.meeting.rpartition(":")[0]
 
 
-def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
+def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int:
     """Start the processes and wait for them; the first failure ends all.
 
     Parameters
@@ -132,49 +132,49 @@ def run(home: JobHome, ranks: Ranks, ticket: str | None = None) -> int:
     FleetError
         If the job runs here already.
     """
-    with home.locked(ranks.first):
-        if ticket is not None and not home.admits(ticket):
+    with directory.locked(ranks.first):
+        if ticket is not None and not directory.admits(ticket):
             return 0
         # Loaded and captured once, and forked with all that: the processes hold the lock too, and start at once.
         from trainyard.fleet.run.rank import be_rank, prepared_work
 
         ranks.use_cores(ranks.first)
         ranks.limit_memory()
-        beat = partial(home.beat, ranks.first)
+        beat = partial(directory.beat, ranks.first)
         try:
             # No thread may be left when processes are forked, which would lack it.
             with beating(beat, ranks.heartbeat_s):
-                work, prepared = prepared_work(home, ranks)
+                work, prepared = prepared_work(directory, ranks)
         except Exception as error:
-            home.fail(one_line(error))
+            directory.fail(one_line(error))
             raise
         fork, parent, processes = get_context("fork"), os.getpid(), {}
         own = range(ranks.first, ranks.first + ranks.count)
         heartbeats = Heartbeats(own, ranks.heartbeat_s, ranks.stall_s)
         for rank in own:
             begin = partial(ranks.begin, rank, parent)
-            arguments = (home, work, prepared, ranks, rank, begin, heartbeats)
+            arguments = (directory, work, prepared, ranks, rank, begin, heartbeats)
             processes[rank] = fork.Process(target=be_rank, args=arguments)
             processes[rank].start()
         try:
             with beating(beat, ranks.heartbeat_s):
-                return _wait(home, processes, heartbeats)
+                return _wait(directory, processes, heartbeats)
         finally:
             for process in processes.values():
                 process.kill()
-            cut(_logs(home, own))
+            cut(_logs(directory, own))
             if ranks.first == 0 and not ranks.host:
-                (home.path / ranks.meeting).unlink(missing_ok=True)
+                (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
-def run_apart(home: JobHome, ranks: Ranks, ticket: str) -> None:
+def run_apart(directory: JobDirectory, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
     from trainyard.job.run.processes.worker_group import print_to
 
     os.umask(OTHERS)
     os.setsid()
-    print_to(home.logs / "node.log")
-    sys.exit(run(home, ranks, ticket))
+    print_to(directory.logs / "node.log")
+    sys.exit(run(directory, ranks, ticket))
 
 
 def _die_with(parent: int) -> None:
@@ -184,11 +184,11 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _logs(home: JobHome, ranks: Iterable[int]) -> list[Path]:
-    return [home.logs / "node.log", *(rank_log(home.logs, rank) for rank in ranks)]
+def _logs(directory: JobDirectory, ranks: Iterable[int]) -> list[Path]:
+    return [directory.logs / "node.log", *(rank_log(directory.logs, rank) for rank in ranks)]
 
 
-def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heartbeats) -> int:
+def _wait(directory: JobDirectory, processes: Mapping[int, ForkProcess], heartbeats: Heartbeats) -> int:
     look_s = 0.0
     while True:
         codes = {rank: process.exitcode for rank, process in processes.items()}
@@ -198,15 +198,15 @@ def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heart
                 ((rank, code) for rank, code in codes.items() if code), key=lambda found: found[1]
             )
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            home.fail(f"rank {rank} {how}", killed=-code in _FROM_OUTSIDE)
+            directory.fail(f"rank {rank} {how}", killed=-code in _FROM_OUTSIDE)
             return 1
         if None not in codes.values():
             return 0
         if time.monotonic() > look_s:
             look_s = time.monotonic() + heartbeats.look_s
-            cut(_logs(home, processes))
+            cut(_logs(directory, processes))
             if problem := heartbeats.problem(rank for rank, code in codes.items() if code is None):
-                home.fail(str(problem), killed=problem.stopped)
+                directory.fail(str(problem), killed=problem.stopped)
                 return 1
         time.sleep(_POLL_S)
 
@@ -214,7 +214,7 @@ def _wait(home: JobHome, processes: Mapping[int, ForkProcess], heartbeats: Heart
 def main() -> int:
     """Run as a command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("home", type=Path)
+    parser.add_argument("directory", type=Path)
     for name in ("first", "count", "world"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--meeting", required=True)
@@ -227,17 +227,17 @@ def main() -> int:
     for limit in fields(JobLimits):
         parser.add_argument(f"--{limit.name}", type=float, default=limit.default)
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
-    parser.add_argument("--training", help="as JSON, where no engine has set up the folder")
+    parser.add_argument("--training", help="as JSON, where no backend has set up the folder")
     given = vars(parser.parse_args())
     if parent := given.pop("parent"):
         _die_with(parent)
     os.umask(OTHERS)
-    home, training = JobHome(given.pop("home")), given.pop("training")
+    directory, training = JobDirectory(given.pop("directory")), given.pop("training")
     try:
         if training:
-            home.set_up(Training.from_dict(json.loads(training)))
-            home.allow()
-        return run(home, Ranks(**given))
+            directory.set_up(Training.from_dict(json.loads(training)))
+            directory.allow()
+        return run(directory, Ranks(**given))
     except FleetError as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.job.run.processes.heartbeat import Silence
 
 __all__ = ["NodeWatch"]
@@ -27,14 +27,14 @@ class NodeWatch:
         self._silences: dict[str, Silence[str]] = {}
         self._look_s: dict[str, float] = {}
 
-    def problem(self, home: JobHome) -> str | None:
+    def problem(self, directory: JobDirectory) -> str | None:
         """What is wrong with a node of a job that runs; None if nothing is."""
-        name, now_s = home.path.name, self._clock()
+        name, now_s = directory.path.name, self._clock()
         if now_s < self._look_s.get(name, now_s):
             return None
         self._look_s[name] = now_s + self._limit_s / _LOOKS_PER_LIMIT
         silence = self._silences.setdefault(name, Silence(self._limit_s / 4, self._clock))
-        silent = silence.look(home.heartbeats())
+        silent = silence.look(directory.heartbeats())
         rank = max(silent, key=silent.__getitem__, default=None)
         if rank is None or silent[rank] <= self._limit_s:
             return None

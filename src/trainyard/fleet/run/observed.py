@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.fleet.mechanism.paces import Paces
+from trainyard.fleet.mechanism.rates import Rates
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.workload.job import Grant
 
 
-class Observed(Paces):
+class Observed(Rates):
     """Knows where jobs run, and foretells nothing: that could take longer than a step of theirs."""
 
     def _rate(self, row: int, grant: Grant) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainyard.fleet.run.engine import Progress
+from trainyard.fleet.run.backend import Progress
 
 __all__ = ["Failures", "Patience"]
 

@@ -12,12 +12,12 @@ from functools import partial
 import torch
 
 from trainyard.fleet.errors import one_line
-from trainyard.fleet.run.home import JobHome
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.workload.training import THIS_MACHINE
 from trainyard.hardware import parse_cluster
 from trainyard.job.optimizer import OptimizerConfig
-from trainyard.job.run.config import TrainConfig, Work
+from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.heartbeat import Heartbeats
 from trainyard.job.run.processes.logs import rank_log
@@ -28,45 +28,45 @@ from trainyard.job.run.train import train_prepared
 from trainyard.job.task import Task
 
 
-def prepared_work(home: JobHome, ranks: Ranks) -> tuple[Work, Prepared | None]:
+def prepared_work(directory: JobDirectory, ranks: Ranks) -> tuple[WorkerInput, Prepared | None]:
     """The job of a folder, and what its ranks on one node share if they are forked from this process.
 
     On GPUs each rank prepares for itself: what has used a GPU cannot be forked.
     """
     # Asked of the driver's library, because the other way to ask uses the GPU.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    task = home.training().task()
-    work = work_of(home, ranks, task)
+    task = directory.training().task()
+    work = work_of(directory, ranks, task)
     if work.config.device != "cpu":
         return work, None
     torch.set_num_threads(1)  # the pool that computes with more would be lost in forked processes
     return work, prepare(work, task)
 
 
-def work_of(home: JobHome, ranks: Ranks, task: Task) -> Work:
+def work_of(directory: JobDirectory, ranks: Ranks, task: Task) -> WorkerInput:
     """The training of a job: from its newest checkpoint to its end, or until it is paused."""
-    training, is_local = home.training(), ranks.cluster.startswith(THIS_MACHINE)
+    training, is_local = directory.training(), ranks.cluster.startswith(THIS_MACHINE)
     config = TrainConfig(
         training.steps,
         OptimizerConfig(lr=training.learning_rate),
-        checkpoint=home.checkpoints,
+        checkpoint=directory.checkpoints,
         checkpoint_every=training.checkpoint_every,
         resume=True,
         seed=training.seed,
-        log=home.logs,
+        log=directory.logs,
         device="cuda" if torch.cuda.is_available() and not is_local else "cpu",
-        pause=home.pause,
+        pause=directory.pause,
         num_threads=ranks.threads,
         core_part=ranks.core_part,
         max_checkpoint_bytes=ranks.max_checkpoint_bytes,
     )
     data, _ = example_data(training.source(), training.rows)
-    return Work(training.source, training.plan(parse_cluster(ranks.cluster), task), data, config)
+    return WorkerInput(training.source, training.plan(parse_cluster(ranks.cluster), task), data, config)
 
 
 def be_rank(
-    home: JobHome,
-    work: Work,
+    directory: JobDirectory,
+    work: WorkerInput,
     prepared: Prepared | None,
     ranks: Ranks,
     rank: int,
@@ -76,10 +76,10 @@ def be_rank(
     """What a process of a job runs; an error is kept in the folder."""
     begin()
     os.environ |= ranks.environment(rank)
-    print_to(rank_log(home.logs, rank))
+    print_to(rank_log(directory.logs, rank))
     heartbeats.alive(rank)
     try:
-        launched = replace(ranks.launched(home, rank), stepped=partial(heartbeats.stepped, rank))
+        launched = replace(ranks.launched(directory, rank), stepped=partial(heartbeats.stepped, rank))
         train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()
@@ -87,5 +87,5 @@ def be_rank(
             error = NonFiniteError(
                 error.said, "Submit the training anew with a lower learning_rate, under another name"
             )
-        home.fail(one_line(error), repeats=isinstance(error, NonFiniteError | DataError))
+        directory.fail(one_line(error), repeats=isinstance(error, NonFiniteError | DataError))
         sys.exit(1)

@@ -107,11 +107,11 @@ def _is_gone(node: Mapping[str, Any]) -> bool:
 
 
 class RayMemory:
-    """Which node has which number, kept in a file: Ray forgets nodes that are gone, and engines may end meanwhile.
+    """Which node has which number, kept in a file: Ray forgets nodes that are gone, and backends may end meanwhile.
 
     Parameters
     ----------
-    file : of the engine; made if it is not there.
+    file : of the backend; made if it is not there.
     """
 
     def __init__(self, file: Path) -> None:

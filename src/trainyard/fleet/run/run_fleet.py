@@ -1,4 +1,4 @@
-"""A whole workload on an engine, from its first arrival to its last end."""
+"""A whole workload on a backend, from its first arrival to its last end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.run.backend import Backend
 from trainyard.fleet.run.drive import POLL_S, Driver
-from trainyard.fleet.run.engine import Engine
 from trainyard.fleet.run.event import Event
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.site import FleetError, Site
@@ -17,7 +17,7 @@ from trainyard.fleet.workload.job import Job
 
 __all__ = ["run_fleet"]
 
-# So long may what an engine needs be away before a run ends; a daemon waits for ever.
+# So long may what a backend needs be away before a run ends; a daemon waits for ever.
 _TROUBLE_S = 600.0
 
 
@@ -25,7 +25,7 @@ def run_fleet(
     jobs: Sequence[Job],
     site: Site,
     policy: Policy,
-    engine: Engine,
+    backend: Backend,
     *,
     name: str = "",
     place: str = "consolidated",
@@ -33,21 +33,21 @@ def run_fleet(
     patience: Patience | None = None,
     tell: Callable[[Event], None] = lambda _: None,
 ) -> FleetRun:
-    """Run a workload to its end on an engine.
+    """Run a workload to its end on a backend.
 
     Parameters
     ----------
     jobs : in the order of arrival, which is waited for.
-    tell : hears what happens to jobs, before the engine does.
+    tell : hears what happens to jobs, before the backend does.
 
     Raises
     ------
     FleetError
-        If a job fails too often, the run takes too long, or what the engine needs is away for ten minutes; the engine
+        If a job fails too often, the run takes too long, or what the backend needs is away for ten minutes; the backend
         is closed in any case.
     """
     patience = patience or Patience()
-    driver = Driver(site, policy, engine, place=place, rounds=rounds, patience=patience, tell=tell)
+    driver = Driver(site, policy, backend, place=place, rounds=rounds, patience=patience, tell=tell)
     coming = list(jobs)[::-1]
     began_s = time.monotonic()
     try:
@@ -68,4 +68,4 @@ def run_fleet(
             time.sleep(POLL_S)
         return driver.notes.result(name, site)
     finally:
-        engine.close()
+        backend.close()

@@ -1,4 +1,4 @@
-"""The jobs that an engine is to run: started when they may be, asked how far they are, and told to leave."""
+"""The jobs that a backend is to run: started when they may be, asked how far they are, and told to leave."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.departures import Departures
-from trainyard.fleet.run.engine import Engine, Progress
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.run.patience import Failures, Patience
@@ -17,11 +17,11 @@ __all__ = ["Running"]
 
 
 class Running:
-    """What an engine has been told to run, or is to be told as soon as that is possible.
+    """What a backend has been told to run, or is to be told as soon as that is possible.
 
     Parameters
     ----------
-    tell : hears that a job is to leave before the engine does.
+    tell : hears that a job is to leave before the backend does.
 
     Attributes
     ----------
@@ -30,11 +30,11 @@ class Running:
     trouble : what all jobs need and is not there now; whoever has read it empties it.
     """
 
-    def __init__(self, engine: Engine, books: Books, tell: Callable[[Event], None]) -> None:
-        self._engine, self._books, self._tell = engine, books, tell
+    def __init__(self, backend: Backend, books: Books, tell: Callable[[Event], None]) -> None:
+        self._engine, self._books, self._tell = backend, books, tell
         self.grants: dict[int, Grant] = {}
         self.waiting: set[int] = set()
-        self.departures = Departures(engine, tell)
+        self.departures = Departures(backend, tell)
         self.trouble = ""
         # By name; what ended or failed for good is not here.
         self._failures: dict[str, Failures] = {}

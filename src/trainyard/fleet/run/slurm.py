@@ -1,9 +1,9 @@
-"""Slurm as an engine: a job is a batch job, and all its devices are had at once or none.
+"""Slurm as a backend: a job is a batch job, and all its devices are had at once or none.
 
 Slurm decides nothing here: the nodes and devices are those of the grant, and a policy that takes them away does so
 through the job's folder or with ``scancel``. Slurm may still do as its administrators want: a job that it preempts and
 requeues starts again with the same script and goes on from its newest checkpoint, as soon as its nodes are free: the
-engine takes away the two minutes for which Slurm puts it off. Which account, partition and time limit jobs have is said
+backend takes away the two minutes for which Slurm puts it off. Which account, partition and time limit jobs have is said
 to Slurm as always, in the variables ``SBATCH_ACCOUNT``, ``SBATCH_PARTITION`` and so on.
 
 A policy that takes devices away does not have Slurm requeue the job. That would end the processes in the middle of a
@@ -13,7 +13,7 @@ a new batch job when it gets others. Nor is it suspended: a suspended job keeps 
 
 Jobs that share devices ask for slots and not for GPUs: one slot for each device, of a resource that Slurm counts on every
 node and that stands for the right of one job to be on one device. Each process is told which GPU of its node is its own.
-All jobs of such an engine do so, those that are alone on their devices too, because a partner may come while they run,
+All jobs of such a backend do so, those that are alone on their devices too, because a partner may come while they run,
 and Slurm changes nothing about a job that runs; how large a share is, it need not know. It sees to it that no node has
 more jobs than slots, and that the slots of a job are had at once.
 
@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.fleet.run.asked import Asked
-from trainyard.fleet.run.engine import Progress
-from trainyard.fleet.run.home import JobHome
-from trainyard.fleet.run.homes import ManagedEngine
+from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.directory_backend import ManagedBackend
+from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
@@ -46,7 +46,7 @@ from trainyard.fleet.site import FleetError, Host, Site
 from trainyard.fleet.workload.job import Grant
 from trainyard.hardware.heap import heap_environment
 
-__all__ = ["SlurmEngine"]
+__all__ = ["SlurmBackend"]
 
 _MIB = 2**20
 _QUEUE_FRESH_S, _NODES_FRESH_S = 0.5, 2.0
@@ -56,7 +56,7 @@ _REFUSED_S = 2.0
 _ENDED = re.compile("Invalid job id specified|already completing or completed")
 
 
-class SlurmEngine(ManagedEngine):
+class SlurmBackend(ManagedBackend):
     """Trains jobs as batch jobs of Slurm.
 
     Parameters
@@ -97,13 +97,13 @@ class SlurmEngine(ManagedEngine):
     def jobs_per_device(self, node: int) -> int:
         return self._nodes[node].slots if self.shares else 1
 
-    def launch(self, name: str, home: JobHome, grant: Grant) -> None:
+    def launch(self, name: str, directory: JobDirectory, grant: Grant) -> None:
         addresses = {number: node.address for number, node in enumerate(self._nodes)}
         parts = [
             (self._nodes[node], ranks, self.own(node, ranks.count, grant))
             for node, ranks in self.ranks(grant, addresses).items()
         ]
-        slurm(*submission(home, parts), given=script(home, parts))
+        slurm(*submission(directory, parts), given=script(directory, parts))
         self._queue.forget()
 
     def is_over(self, name: str) -> bool:
@@ -134,7 +134,7 @@ class SlurmEngine(ManagedEngine):
             self._queue.forget()
 
     def leave(self, name: str, is_lost: bool = False) -> None:
-        """As of all engines; one that Slurm has not started yet leaves at once."""
+        """As of all backends; one that Slurm has not started yet leaves at once."""
         if not is_lost and (numbers := self._batch(name).numbers):
             _cancel(numbers, "--state=PENDING")
             self._queue.forget()
@@ -148,7 +148,7 @@ class SlurmEngine(ManagedEngine):
     def let_go(self, name: str) -> None:
         batch = self._batch(name)
         if numbers := [*batch.numbers, *batch.ending]:
-            # First noted, because a node that is gone never says that the job is over there; kept for the next engine.
+            # First noted, because a node that is gone never says that the job is over there; kept for the next backend.
             self._let_go_file(name).write_text("\n".join({*self._let_go(name), *numbers}))
             _cancel(numbers)
             self._queue.forget()
@@ -159,10 +159,10 @@ class SlurmEngine(ManagedEngine):
         return frozenset(file.read_text().split()) if file.exists() else frozenset()
 
     def _let_go_file(self, name: str) -> Path:
-        return self.home(name).path / "slurm-cancelled"
+        return self.directory(name).path / "slurm-cancelled"
 
     def _batch(self, name: str) -> _Batch:
-        return self._queue.answer().get(str(self.home(name).path), _Batch())
+        return self._queue.answer().get(str(self.directory(name).path), _Batch())
 
 
 @dataclass(frozen=True)
@@ -242,16 +242,16 @@ Part = tuple[SlurmNode, Ranks, Host]
 """A node of a job, its ranks there, and what it has of the node."""
 
 
-def submission(home: JobHome, parts: Sequence[Part]) -> list[str]:
+def submission(directory: JobDirectory, parts: Sequence[Part]) -> list[str]:
     """The command that submits a job: nodes with equally many devices are one component, several start together.
 
     Parameters
     ----------
     parts : the nodes of the job.
     """
-    output = str(home.logs / "slurm.log").replace("%", "%%")
+    output = str(directory.logs / "slurm.log").replace("%", "%%")
     command = [
-        "sbatch", "--parsable", f"--job-name={home.path.name}", f"--comment={home.path}", "--requeue",
+        "sbatch", "--parsable", f"--job-name={directory.path.name}", f"--comment={directory.path}", "--requeue",
         "--open-mode=append", f"--output={output}",
     ]  # fmt: skip
     for number, (needs, nodes) in enumerate(_components(parts).items()):
@@ -260,7 +260,7 @@ def submission(home: JobHome, parts: Sequence[Part]) -> list[str]:
     return command
 
 
-def script(home: JobHome, parts: Sequence[Part]) -> str:
+def script(directory: JobDirectory, parts: Sequence[Part]) -> str:
     """The batch script of a job: a step for each node, and the first that fails ends all.
 
     A failure that is noted from before Slurm requeued the job is no longer one.
@@ -268,7 +268,7 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
     components = _components(parts)
     lines = [
         "#!/bin/bash",
-        shlex.join(["rm", "-f", str(home.failure), str(home.killing), str(home.repeating)]),
+        shlex.join(["rm", "-f", str(directory.failure), str(directory.killing), str(directory.repeating)]),
     ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in heap_environment().items()]
     for node, ranks, own in parts:
@@ -278,7 +278,7 @@ def script(home: JobHome, parts: Sequence[Part]) -> str:
         if len(components) > 1:
             step.append(f"--het-group={list(components).index(needs)}")
         # Slurm gives the same script to a job that it requeues, whose processes meet in another file.
-        step += replace(ranks, meeting="").command(home.path)
+        step += replace(ranks, meeting="").command(directory.path)
         lines.append(f'{shlex.join(step)} --meeting="{ranks.meeting}-${{SLURM_RESTART_COUNT:-0}}" &')
     lines.append(f"for _ in $(seq {len(parts)}); do wait -n || exit 1; done")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.fleet.run.fault import EngineError
+from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.site import FleetError, Host, Site
 
 _MIB = 2**20
@@ -46,7 +46,7 @@ def slurm(*command: str, given: str = "") -> str:
 
     Raises
     ------
-    EngineError
+    BackendError
         If Slurm's controller is not reached.
     FleetError
         If there is no Slurm here, or the command fails.
@@ -59,10 +59,10 @@ def slurm(*command: str, given: str = "") -> str:
             "(on Debian or Ubuntu: apt-get install slurm-client)"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise EngineError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
+        raise BackendError(f"Slurm did not answer {command[0]} in {_PATIENCE_S:g} s") from error
     if done.returncode:
         said = f"{command[0]} failed: {(done.stderr or done.stdout).strip()}"
-        raise EngineError(said) if _AWAY.search(said) else FleetError(said)
+        raise BackendError(said) if _AWAY.search(said) else FleetError(said)
     return done.stdout
 
 

@@ -12,7 +12,7 @@ _INF = float("inf")
 
 
 class Ends:
-    """Rows of the books by when their jobs end, or change their pace; of one moment, the lowest row first.
+    """Rows of the books by when their jobs end, or change their rate; of one moment, the lowest row first.
 
     An end stands as it was when it was last expected; one that is no longer on the books is dropped when it is due.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from trainyard.compiling import compiled, lean
 from trainyard.engine.agenda import drop_first, expect
+from trainyard.fleet.compiled_policy import Seen
 from trainyard.fleet.mechanism.books import Floats, Ints
 from trainyard.fleet.mechanism.columns import (
     ALLOWED,
@@ -41,7 +42,6 @@ from trainyard.fleet.mechanism.exchange import exchanged
 from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
-from trainyard.fleet.quick import Seen
 from trainyard.fleet.simulation.ends import next_end
 
 # Why the loop leaves off: all jobs that it knows of have come; none that is there can end; there is no room for more
@@ -181,7 +181,7 @@ def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last)
 
     Parameters
     ----------
-    decide, rules : of the policy; see `Quick`.
+    decide, rules : of the policy; see `CompiledPolicy`.
     state : of the policy.
     terms, tables : what stays as it is, and what is worked on.
     counts, clock : `Counts` and `Times`, as arrays.

@@ -20,7 +20,7 @@ from scipy.spatial import QhullError
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.between import Tetrahedra, between
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing, divided, gain
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.reading.limits import MOST_ROWS
@@ -132,7 +132,7 @@ class SelfTuned(Adaptive):
             f"application {self.application.name!r} was not measured on {device_type!r}; read it"
         )
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
         app = self._on(spot.device_type)
         known = report if isinstance(report, Report) else self._first
         if grant.batch_size:
@@ -147,13 +147,13 @@ class SelfTuned(Adaptive):
         learnt = known.with_timing(timing, noise)
         if len(learnt.losses) < epoch:
             learnt = replace(learnt, losses=app.losses(size, epoch))
-        return Pace(grant.share * speed, float(app.epoch_ends[epoch]), learnt, size)
+        return Rate(grant.share * speed, float(app.epoch_ends[epoch]), learnt, size)
 
     def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:
         if not self.batch_size:
             return super().rest_s(spot, grant, done, work)
         # At one batch size, a step takes the same time in every epoch.
-        first = self.pace(spot, grant, 0.0, None)
+        first = self.rate(spot, grant, 0.0, None)
         ends, steps = _steps(self._on(spot.device_type), first.batch_size)
         step_s = ends[1] / steps[1] / first.work_per_s
         return float(np.interp(work, ends, steps) - np.interp(done, ends, steps)) * float(step_s)

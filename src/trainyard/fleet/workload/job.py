@@ -66,13 +66,13 @@ class Profile(Protocol):
 
 
 @dataclass(frozen=True)
-class Pace:
+class Rate:
     """How a job runs until it changes that by itself.
 
     Attributes
     ----------
     work_per_s : work done in a second, in the unit of ``Job.work``.
-    until : work, counted from the start of the job, at which it changes its pace.
+    until : work, counted from the start of the job, at which it changes its rate.
     report : what it knows of itself after it has run so; it is shown to policies that need "reports".
     batch_size : samples of a step.
     """
@@ -84,14 +84,14 @@ class Pace:
 
 
 class Adaptive:
-    """A profile of a job that changes its pace by itself: its batch size with what it measures, or its work with time.
+    """A profile of a job that changes its rate by itself: its batch size with what it measures, or its work with time.
 
     Not an abstract base class: every event asks whether a job is of this kind, and for those that takes Python five times
     as long.
     """
 
     @abstractmethod
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
         """How it runs from now on.
 
         Parameters
@@ -99,7 +99,7 @@ class Adaptive:
         done : work done so far.
         report : its last one; None before the first.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say at which pace it runs")
+        raise NotImplementedError(f"{type(self).__name__} does not say at which rate it runs")
 
     @property
     def known(self) -> Any:
@@ -107,18 +107,18 @@ class Adaptive:
         return None
 
     def work_per_s(self, spot: Spot, grant: Grant) -> float:
-        return self.pace(spot, grant, 0.0, None).work_per_s
+        return self.rate(spot, grant, 0.0, None).work_per_s
 
     def stints(self, spot: Spot, grant: Grant, done: float, work: float) -> Iterator[tuple[float, float]]:
-        """How it would do the rest of its work: what is done whenever it changes its pace or ends, and in what time."""
+        """How it would do the rest of its work: what is done whenever it changes its rate or ends, and in what time."""
         report = None
         while done < work:
-            pace = self.pace(spot, grant, done, report)
-            if pace.work_per_s <= 0:
+            rate = self.rate(spot, grant, done, report)
+            if rate.work_per_s <= 0:
                 yield work, float("inf")
                 return
-            until, report = min(pace.until, work), pace.report
-            yield until, (until - done) / pace.work_per_s
+            until, report = min(rate.until, work), rate.report
+            yield until, (until - done) / rate.work_per_s
             done = until
 
     def rest_s(self, spot: Spot, grant: Grant, done: float, work: float) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.divisors import divisors
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.goodput import Limits, Noise, Report, Timing
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.level1 import ask
 from trainyard.reading import shown
 
@@ -187,12 +187,12 @@ class Predicted(Adaptive):
     steps_per_s: Mapping[int, float] = field(default_factory=dict, compare=False)
     core_part: float = 1.0
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
-        """It keeps its pace, and learns how long its steps take."""
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
+        """It keeps its rate, and learns how long its steps take."""
         known = report if isinstance(report, Report) else None
         rate = self.work_per_s(spot, grant)
         learnt = self.training.report(known, spot, grant.share / rate) if rate > 0 else known
-        return Pace(rate, float(self.training.steps), learnt)
+        return Rate(rate, float(self.training.steps), learnt)
 
     @property
     def skew(self) -> float:

@@ -97,7 +97,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class WorkerInput:
     """All that a worker process needs to know."""
 
     model: Model | ModelSource

@@ -32,7 +32,7 @@ from trainyard.job.run.config import (
     StepMetrics,
     TrainConfig,
     TrainResult,
-    Work,
+    WorkerInput,
     combine,
 )
 from trainyard.job.run.processes.logs import Metrics
@@ -84,7 +84,7 @@ def train(
         If the data is not the same whenever it is asked for a step, or no more what a checkpoint was trained on.
     """
     join_slurm_step()
-    work = Work(model, plan, repeatable(data, config.steps), config)
+    work = WorkerInput(model, plan, repeatable(data, config.steps), config)
     if config.checkpoint is not None and config.resume and not started_again():
         newest_complete(config.checkpoint)
     is_launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
@@ -143,7 +143,7 @@ def _launched() -> Launched:
     )
 
 
-def train_prepared(work: Work, launched: Launched, prepared: Prepared | None) -> TrainResult:
+def train_prepared(work: WorkerInput, launched: Launched, prepared: Prepared | None) -> TrainResult:
     """Be one of the ranks that a launcher started, as ``train`` is under ``torchrun``.
 
     With ``resume`` it begins where there is no checkpoint yet: who starts it may not know.
@@ -166,7 +166,7 @@ def _lock(config: TrainConfig, rank: int) -> Iterator[FolderLock | None]:
         yield lock
 
 
-def _check_checkpoint(work: Work) -> None:
+def _check_checkpoint(work: WorkerInput) -> None:
     """Whether the run may begin where its folder's newest checkpoint ends, if there is one."""
     folder = work.config.checkpoint
     if folder is not None and not work.config.resume and not started_again():
@@ -256,7 +256,7 @@ def _print(note: str) -> None:
 
 
 def _train_under_launcher(
-    work: Work, recorder: _Recorder, launched: Launched, prepared: Prepared | None
+    work: WorkerInput, recorder: _Recorder, launched: Launched, prepared: Prepared | None
 ) -> None:
     """Be one of the ranks that a launcher started."""
     rank, num_ranks = launched.rank, launched.num_ranks

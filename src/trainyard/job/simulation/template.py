@@ -128,7 +128,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Work:
+class TemplateInput:
     """What a template is made of.
 
     Attributes
@@ -154,7 +154,7 @@ def op_seconds_of(segment: Segment, devices: Iterable[DeviceSpec], prices: Price
     return found
 
 
-def make_template(work: Work, prices: Prices, is_first: bool, is_last: bool) -> Template:
+def make_template(work: TemplateInput, prices: Prices, is_first: bool, is_last: bool) -> Template:
     """Tasks of an action on the first, a middle or the last microbatch of its stage."""
     return _Writer(work, prices, is_first, is_last).run()
 
@@ -162,7 +162,7 @@ def make_template(work: Work, prices: Prices, is_first: bool, is_last: bool) -> 
 class _Writer:
     """Follows the ops of an action, and closes a task wherever a message leaves or is waited for."""
 
-    def __init__(self, work: Work, prices: Prices, is_first: bool, is_last: bool) -> None:
+    def __init__(self, work: TemplateInput, prices: Prices, is_first: bool, is_last: bool) -> None:
         self.work, self.prices = work, prices
         self.context = replace(work.context, is_first=is_first, is_last=is_last)
         self.template = Template()

@@ -11,7 +11,7 @@ import torch
 
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Traffic
-from trainyard.job.run.config import RankStep, Work
+from trainyard.job.run.config import RankStep, WorkerInput
 from trainyard.job.run.processes.fork_server import WorkerError, run_ranks
 from trainyard.job.run.processes.worker import Ready, prepare, train_rank
 from trainyard.job.run.step.data import FunctionData
@@ -46,7 +46,7 @@ def _with_constant(model: Model, value: float) -> Model:
 
 def _train(rank: int, unlike: str) -> list[float]:
     plan, other = plans.plan(data=2), rank if unlike else 0
-    work = Work(_built(0), plan, plans.DATA_SOURCE, plans.config(2))
+    work = WorkerInput(_built(0), plan, plans.DATA_SOURCE, plans.config(2))
     if unlike == "values":
         work = replace(work, model=_built(other))
     elif unlike == "one number":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.fleet import quick
+from trainyard.fleet import compiled_policy
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.policies.queues.easy import EasyBackfilling
 from trainyard.fleet.policy import Priority
@@ -35,7 +35,7 @@ def fifo(backfill: bool | Literal["easy"] = False, one_queue: bool = False) -> P
         backfill=backfill,
         one_queue=one_queue,
         in_turn=True,
-        quick_key=quick.BY_ARRIVAL,
+        compiled_key=compiled_policy.BY_ARRIVAL,
     )
 
 
@@ -44,7 +44,7 @@ def sjf() -> Priority:
 
     That is time on the devices that it asks for, on the type where it is fastest, whatever it gets.
     """
-    return Priority(lambda s: s.left_s, _TIME_LEFT, quick_key=quick.BY_TIME_LEFT)
+    return Priority(lambda s: s.left_s, _TIME_LEFT, compiled_key=compiled_policy.BY_TIME_LEFT)
 
 
 def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
@@ -54,16 +54,16 @@ def srtf(by_device_time: bool = False, steady: bool = False) -> Priority:
     arrive comes first, or with ``steady`` the one that came first at the last decision: the rule of Tiresias' simulator,
     which sorts one list again and again.
     """
-    key, quick_key = (lambda s: s.left_s), quick.BY_TIME_LEFT
+    key, compiled_key = (lambda s: s.left_s), compiled_policy.BY_TIME_LEFT
     if by_device_time:
-        key, quick_key = (lambda s: s.left_s * s.num_devices), quick.BY_DEVICE_TIME_LEFT
-    return Priority(key, _TIME_LEFT, preempts=True, steady=steady, quick_key=quick_key)
+        key, compiled_key = (lambda s: s.left_s * s.num_devices), compiled_policy.BY_DEVICE_TIME_LEFT
+    return Priority(key, _TIME_LEFT, preempts=True, steady=steady, compiled_key=compiled_key)
 
 
 def las(by_device_time: bool = False, quantum_s: float = 60.0) -> Priority:
     """Least attained service first, preempting, looked at every ``quantum_s``; by devices times time if wanted."""
     check_period("a quantum of las", quantum_s, endless=True)
-    key, quick_key = (lambda s: s.attained_s), quick.BY_TIME_ATTAINED
+    key, compiled_key = (lambda s: s.attained_s), compiled_policy.BY_TIME_ATTAINED
     if by_device_time:
-        key, quick_key = (lambda s: s.attained_device_s), quick.BY_DEVICE_TIME_ATTAINED
-    return Priority(key, preempts=True, quantum_s=quantum_s, quick_key=quick_key)
+        key, compiled_key = (lambda s: s.attained_device_s), compiled_policy.BY_DEVICE_TIME_ATTAINED
+    return Priority(key, preempts=True, quantum_s=quantum_s, compiled_key=compiled_key)

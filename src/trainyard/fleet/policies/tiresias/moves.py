@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.compiling import compiled, lean
+from trainyard.fleet.compiled_policy import all_held, facts, mark_of, serials
 from trainyard.fleet.place.pools import pool_for
 from trainyard.fleet.policies.tiresias.queue_order import carried_over, repaired
-from trainyard.fleet.quick import all_held, facts, mark_of, serials
 from trainyard.fleet.snapshot import (
     ALLOWED,
     ATTAINED_DEVICE_S,
@@ -204,7 +204,9 @@ def _begin_anew(job, now_s, attained_s, attained, knob, as_published):  # type: 
 
 @compiled
 def decide(all_rules, line, seen):  # type: ignore[no-untyped-def]
-    """All of a decision where turns make the order, as `Quick.decide`; the mark of a job says whether to consolidate."""
+    """All of a decision where turns make the order, as `CompiledPolicy.decide`; the mark of a job says whether to
+    consolidate.
+    """
     places, rules = all_rules
     serial, held = serials(seen), all_held(seen)
     jobs, renumbered, numbers, num_known = continued(

@@ -35,6 +35,7 @@ from functools import cached_property
 
 import numpy as np
 
+from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.tiresias.gittins import gittins_index, published_index
 from trainyard.fleet.policies.tiresias.moves import (
@@ -55,7 +56,6 @@ from trainyard.fleet.policies.tiresias.moves import (
 )
 from trainyard.fleet.policies.tiresias.queue_order import repaired
 from trainyard.fleet.policy import Reasons, Targets
-from trainyard.fleet.quick import Quick
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Wish
@@ -124,11 +124,11 @@ class Tiresias:
         return (self._limits, self.promote_knob, self.two_dimensional, self.as_published, self.as_in_pollux)
 
     @property
-    def quick(self) -> Quick | None:
+    def compiled(self) -> CompiledPolicy | None:
         """The same in compiled code, where turns make the order."""
         if self.as_published or self.samples:
             return None
-        return Quick(decide, (self.places_some, self._rules), mark=self._consolidate)
+        return CompiledPolicy(decide, (self.places_some, self._rules), mark=self._consolidate)
 
     @property
     def places_some(self) -> bool:

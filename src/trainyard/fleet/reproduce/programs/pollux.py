@@ -30,7 +30,7 @@ from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.application import Application, SelfTuned, elastic, tuned
 from trainyard.fleet.workload.goodput import Batch, divided
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.readers.pollux import read_applications, read_pollux
 from trainyard.fleet.workload.readers.table import Table
 from trainyard.published import Files, PaperTable, Row
@@ -55,7 +55,7 @@ class Kept(Adaptive):
     batch_size: int
     steps: Floats
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
         batch = divided(self.batch_size, spot.num_devices, self.application.limits)
         size = batch.local * batch.num_passes * spot.num_devices
         return whole_seconds(self.application, size, self._step_s(spot, batch), done, report)

@@ -31,7 +31,7 @@ from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.application import Application, read_application
 from trainyard.fleet.workload.goodput import Batch, divided
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot, by_arrival, spot_of
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot, by_arrival, spot_of
 from trainyard.fleet.workload.readers.pollux import read_pollux
 from trainyard.fleet.workload.readers.step_times import StepTimes, read_step_times
 from trainyard.published import Files, PaperTable, Row
@@ -86,7 +86,7 @@ class Rigid(Adaptive):
     batch_size: int
     on: dict[str, _Measured]
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
         measured = self.on[spot.device_type]
         app, batch = measured.application, measured.batch(self.batch_size, spot.per_node)
         size, step_s = (

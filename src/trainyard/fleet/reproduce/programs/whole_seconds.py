@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trainyard.fleet.workload.application import Application
 from trainyard.fleet.workload.goodput import gain
-from trainyard.fleet.workload.job import Pace
+from trainyard.fleet.workload.job import Rate
 
 _AN_INSTANT_S = 1e-6
 
@@ -43,14 +43,14 @@ class _Stretch(NamedTuple):
         return self.reached + (done - self.done) * self.speed / self.shown, 0.0
 
 
-def whole_seconds(app: Application, size: int, step_s: float, done: float, report: Any) -> Pace:
-    """The pace of a job to the end of its epoch; what it reports is where it is, as the program counts it.
+def whole_seconds(app: Application, size: int, step_s: float, done: float, report: Any) -> Rate:
+    """The rate of a job to the end of its epoch; what it reports is where it is, as the program counts it.
 
     Parameters
     ----------
     size : of its batch.
     step_s : that a step takes.
-    done, report : as of `Adaptive.pace`.
+    done, report : as of `Adaptive.rate`.
     """
     scale, runs = size / app.limits.smallest, isinstance(report, _Stretch)
     reached, late_s = report.after(done) if runs else (done, 0.0)
@@ -64,4 +64,4 @@ def whole_seconds(app: Application, size: int, step_s: float, done: float, repor
     # Through with it before the round that begins then, or not.
     later_s = _AN_INSTANT_S if whole_s < needs_s else -_AN_INSTANT_S
     shown = (until - done) / max(whole_s + later_s - late_s, _AN_INSTANT_S)
-    return Pace(shown, until, _Stretch(done, reached, speed, shown, until, later_s), batch_size=size)
+    return Rate(shown, until, _Stretch(done, reached, speed, shown, until, later_s), batch_size=size)

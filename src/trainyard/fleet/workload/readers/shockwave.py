@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from trainyard.fleet.workload.job import Adaptive, Grant, Job, Pace, Spot
+from trainyard.fleet.workload.job import Adaptive, Grant, Job, Rate, Spot
 from trainyard.fleet.workload.left_out import LeftOut
 from trainyard.fleet.workload.readers.formats import Format, Head
 from trainyard.fleet.workload.readers.gavel import GavelProfile, read_throughputs, split_type
@@ -47,7 +47,7 @@ class ShockwaveProfile(GavelProfile, Adaptive):
     mode: str = "static"
     duration_s: float = 0.0
 
-    def pace(self, spot: Spot, grant: Grant, done: float, report: Any) -> Pace:
+    def rate(self, spot: Spot, grant: Grant, done: float, report: Any) -> Rate:
         """It keeps a batch size until the epoch in which it takes another one.
 
         With a batch size that was not measured it is as fast as with the first one.
@@ -58,11 +58,11 @@ class ShockwaveProfile(GavelProfile, Adaptive):
         at = bisect_right([epoch for epoch, _ in sizes], int(done / own + _ROUNDING)) - 1
         batch_size, until = sizes[at][1], inf if at + 1 == len(sizes) else float(sizes[at + 1][0] * own)
         if batch_size == first:
-            return Pace(self.work_per_s(spot, grant), until, None, first)
+            return Rate(self.work_per_s(spot, grant), until, None, first)
         larger = replace(self, job_type=self.job_type.replace(f" {first})", f" {batch_size})"))
         faster = own / steps_per_epoch(model, batch_size)
         rate = larger.work_per_s(spot, grant) * faster or self.work_per_s(spot, grant)
-        return Pace(rate, until, None, batch_size)
+        return Rate(rate, until, None, batch_size)
 
 
 def read_shockwave(

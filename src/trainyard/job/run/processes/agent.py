@@ -24,7 +24,7 @@ import torch
 
 from trainyard.job.run.checkpoint.lock import FolderLock
 from trainyard.job.run.checkpoint.saved import complete_steps
-from trainyard.job.run.config import Work
+from trainyard.job.run.config import WorkerInput
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.fork_server import WorkerError
 from trainyard.job.run.processes.logs import last_lines, rank_log
@@ -92,7 +92,9 @@ def _sendable(error: BaseException | None) -> BaseException | None:
         return WorkerError(f"{type(error).__name__}: {error}")
 
 
-def _with_restarts(work: Work, prepared: Prepared | None, pipe: Connection, folder: Path, logs: Path) -> None:
+def _with_restarts(
+    work: WorkerInput, prepared: Prepared | None, pipe: Connection, folder: Path, logs: Path
+) -> None:
     resume = work.config.resume
     failed: tuple[str, float] | None = None
     for num_restarts in range(work.config.max_restarts + 1):
@@ -109,7 +111,7 @@ def _with_restarts(work: Work, prepared: Prepared | None, pipe: Connection, fold
         resume = work.config.checkpoint is not None
 
 
-def _message(work: Work, failure: RankError, logs: Path, restarts: int) -> str:
+def _message(work: WorkerInput, failure: RankError, logs: Path, restarts: int) -> str:
     after = f" after {restarts} restarts" if restarts else ""
     folder = work.config.checkpoint
     steps = complete_steps(folder) if folder is not None else []

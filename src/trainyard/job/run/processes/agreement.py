@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainyard.job.plan import PlanError
-from trainyard.job.run.config import Work
+from trainyard.job.run.config import WorkerInput
 from trainyard.job.run.step.data import DataError, checksum
 from trainyard.job.run.step.initial import InitialValueError
 from trainyard.program.model import Model
@@ -22,7 +22,7 @@ def held_values(model: Model) -> dict[str, Tensor]:
     return {name: t.detach() for name, t in entries if t.device.type != "meta"}
 
 
-def check_same_run(work: Work, resumes: bool) -> None:
+def check_same_run(work: WorkerInput, resumes: bool) -> None:
     """Compare what the ranks are to do; all call this together, before they do anything else together.
 
     Parameters
@@ -53,7 +53,7 @@ def check_same_run(work: Work, resumes: bool) -> None:
         )
 
 
-def check_same_start(work: Work, values: Mapping[str, Tensor], step: int) -> None:
+def check_same_start(work: WorkerInput, values: Mapping[str, Tensor], step: int) -> None:
     """Compare the tensors that the ranks begin with, by checksums; all call this together.
 
     Parameters

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.job.run.checkpoint.lock import FolderLock
-from trainyard.job.run.config import Restart, StepMetrics, Work
+from trainyard.job.run.config import Restart, StepMetrics, WorkerInput
 from trainyard.job.run.processes.agent import Ended, agent_main
 from trainyard.job.run.processes.fork_server import WorkerError, context, start
 from trainyard.job.run.processes.heartbeat import Silence
@@ -40,7 +40,7 @@ class Watcher:
     on_restart: Callable[[Restart], None]
 
 
-def supervise(work: Work, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
+def supervise(work: WorkerInput, watcher: Watcher, logs: Path, lock: FolderLock | None) -> None:
     """Train with one process per rank, all of them stopped when this returns or raises.
 
     Parameters
@@ -109,7 +109,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
             return
 
 
-def _pickled(work: Work) -> bytes:
+def _pickled(work: WorkerInput) -> bytes:
     try:
         return pickle.dumps(work)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

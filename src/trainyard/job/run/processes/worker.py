@@ -21,7 +21,7 @@ from trainyard.job.run.checkpoint.folders import Checkpointer, RunFacts
 from trainyard.job.run.checkpoint.quota import check_quota, checkpoint_bytes
 from trainyard.job.run.checkpoint.same_run import ModelIdentity, identity_of, settings_of
 from trainyard.job.run.checkpoint.saved import complete_steps, saved_steps
-from trainyard.job.run.config import RankStep, TrainConfig, Work
+from trainyard.job.run.config import RankStep, TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
 from trainyard.job.run.processes.agreement import check_same_run, check_same_start, held_values
 from trainyard.job.run.step.data import check_batch, num_tokens
@@ -71,7 +71,7 @@ class Prepared:
         return torch.zeros(()).expand(param.whole_shape)
 
 
-def prepare(work: Work, task: Task | None = None) -> Prepared:
+def prepare(work: WorkerInput, task: Task | None = None) -> Prepared:
     """Build, capture and lower the model, look at a first batch, and load what ranks will need at once.
 
     Parameters
@@ -127,7 +127,7 @@ def _load_kernels(program: Program, values: Values) -> None:
 
 
 def train_rank(
-    work: Work, prepared: Prepared, rank: int, device: torch.device, report: Report, resume: bool
+    work: WorkerInput, prepared: Prepared, rank: int, device: torch.device, report: Report, resume: bool
 ) -> None:
     """Train as one rank, in a process group that exists already if there are several ranks.
 
@@ -182,7 +182,7 @@ def train_rank(
         checkpointer.wait()
 
 
-def _stopped(step: RankStep, work: Work, checkpointer: Checkpointer | None) -> NonFiniteError:
+def _stopped(step: RankStep, work: WorkerInput, checkpointer: Checkpointer | None) -> NonFiniteError:
     """What is raised when a step is not finite, once the checkpoint before it is on the disk."""
     config = work.config
     values = {**step.losses, "norm of the gradient": step.grad_norm}
@@ -218,7 +218,7 @@ def _is_paused(config: TrainConfig, executor: Executor) -> bool:
     return bool(found.item())
 
 
-def _step(executor: Executor, work: Work, rank: int, step: int, began_s: float) -> RankStep:
+def _step(executor: Executor, work: WorkerInput, rank: int, step: int, began_s: float) -> RankStep:
     sent = executor.groups.sent_bytes
     batch = work.data.batch(step)
     check_batch(batch, executor.lowered.program, executor.plan.num_rows)

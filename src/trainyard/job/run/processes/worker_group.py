@@ -18,7 +18,7 @@ from typing import Any
 from torch._C._distributed_c10d import FileStore
 
 from trainyard.hardware.interface import use_interface
-from trainyard.job.run.config import RankStep, Restart, Work, combine
+from trainyard.job.run.config import RankStep, Restart, WorkerInput, combine
 from trainyard.job.run.errors import CheckpointError, NonFiniteError
 from trainyard.job.run.processes.heartbeat import Heartbeats
 from trainyard.job.run.processes.logs import cut, rank_log
@@ -81,7 +81,7 @@ class WorkerGroup:
 
     def __init__(
         self,
-        work: Work,
+        work: WorkerInput,
         prepared: Prepared | None,
         pipe: Connection,
         folder: Path,
@@ -219,7 +219,7 @@ class WorkerGroup:
 
 
 def _rank_main(
-    work: Work,
+    work: WorkerInput,
     prepared: Prepared | None,
     pipe: Connection,
     inherited: list[Connection],

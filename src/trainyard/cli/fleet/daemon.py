@@ -1,0 +1,82 @@
+"""`trainyard fleet daemon`: a daemon that takes jobs over HTTP and runs them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from trainyard.cli.bounds import PORT
+from trainyard.cli.fleet.running import RunningOptions
+from trainyard.cli.screen import Outcome, Screen
+
+__all__ = ["Options", "act"]
+
+_LAST_WORDS = "no more is scheduled; jobs that run go on, and the same command finds them again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunningOptions):
+    """Take jobs over HTTP and run them under a policy, until interrupted; jobs that run then go on.
+
+    Started again on the same folder, after a crash too, it finds every job again: those that still run are left to run,
+    the others go on from their checkpoints.
+    """
+
+    state: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Database of the state, such as postgresql://USER@HOST/NAME, by default a file of SQLite in the folder. A password
+    is not for a command line: keep it in ~/.pgpass, or give the address in the variable TRAINYARD_STATE."""
+    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
+    """Address to listen on; one that other machines reach needs --token-file."""
+    port: Annotated[int, tyro.conf.arg(metavar="N"), PORT] = 8470
+    """Port to listen on; 0 takes one that is free."""
+    token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Who may submit jobs: lines 'user:token' or 'user:token:admin'; readable by you alone. Without it, everybody on
+    this machine."""
+
+
+def act(options: Options, screen: Screen) -> Outcome:
+    """Serve."""
+    try:
+        from trainyard.fleet.daemon.daemon import Daemon, only_daemon
+        from trainyard.fleet.daemon.journal import log_to
+        from trainyard.fleet.daemon.server import serve
+        from trainyard.fleet.daemon.store import Store, state_address
+        from trainyard.fleet.daemon.users import Users
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"`trainyard fleet daemon` needs {error.name!r}, which is not installed: pip install 'trainyard[daemon]'"
+        ) from error
+    from trainyard.fleet.run.backends import make_backend
+    from trainyard.fleet.scheduler import scheduler_of
+    from trainyard.fleet.site_file import site_of
+    from trainyard.fleet.workload.level1 import Level1Processes, ask_through
+    from trainyard.private import only_for_user
+
+    site, scheduler = (
+        site_of(options.cluster),
+        scheduler_of(options.policy, options.placement, options.round_s),
+    )
+    users, folder = Users.read(options.token_file), options.folder.resolve()
+    users.check_host(options.host)
+    state = state_address(options.state, folder)
+    ask_through(Level1Processes())
+    with only_for_user(), only_daemon(folder):
+        log_to(folder / "daemon.log")
+        backend = make_backend(
+            options.backend, site, folder / "jobs", shares=scheduler.shares, limits=options.limits
+        )
+        store = Store(state)
+        store.claim(folder=str(folder), cluster=site.name, backend=options.backend)
+        daemon = Daemon(site, scheduler, backend, store, folder / "jobs")
+        with ExitStack() as ending:
+
+            def begin(url: str) -> None:
+                screen.say(f"serving on {url}; it has a page too")
+                ending.callback(screen.say, _LAST_WORDS)
+
+            serve(daemon, users, options.host, options.port, begin)
+    return Outcome({})

@@ -1,0 +1,202 @@
+"""Decisions in compiled code, for simulations of very many jobs: what a policy sees there, and what it says.
+
+A policy may offer its `decide` once more as a compiled function, from the same state to the same decision. The simulator
+then runs through long stretches of events without coming back to Python (`fleet/simulation/compiled_run.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from trainyard.compiling import compiled, lean
+from trainyard.fleet.known import KnownJob
+from trainyard.fleet.mechanism.columns import (
+    ARRIVAL_S,
+    ATTAINED_DEVICE_S,
+    ATTAINED_S,
+    HELD,
+    MARK,
+    NUM_DEVICES,
+    NUM_FACTS,
+    SERIAL,
+    left_s_of,
+    stint_of,
+)
+from trainyard.fleet.mechanism.columns import facts as write_facts
+from trainyard.fleet.snapshot import Floats, Ints
+
+
+class Seen(NamedTuple):
+    """What a compiled policy sees: jobs, numbered from 0 in the order of their arrival, and the cluster at one moment.
+
+    What may be known of a job, functions of this module say; the blocks are the simulator's own.
+
+    Attributes
+    ----------
+    rows : of every job in the blocks.
+    room : devices of every type.
+    """
+
+    real: Floats
+    whole: Ints
+    rows: Ints
+    now_s: float
+    room: Ints
+
+
+class CompiledPolicy(NamedTuple):
+    """A policy in compiled code.
+
+    Attributes
+    ----------
+    decide : from ``rules``, the policy's state and a `Seen` to the numbers of the jobs that may run, most urgent first;
+        ``Targets.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
+        the state then.
+    rules : what is fixed in it.
+    backfill, one_queue, stands, blocks : as in `Targets`, of all its decisions.
+    mark : a number that the policy makes of every job when it comes, which compiled code cannot; see `mark_of`.
+    """
+
+    decide: Callable[..., Any]
+    rules: tuple[Any, ...]
+    backfill: bool = True
+    one_queue: bool = False
+    stands: bool = True
+    blocks: bool = False
+    mark: Callable[[KnownJob], float] | None = None
+
+
+@runtime_checkable
+class OffersCompiled(Protocol):
+    """A policy that may decide in compiled code."""
+
+    @property
+    def compiled(self) -> CompiledPolicy | None:
+        """How it does with its present options; None if it does not."""
+        ...
+
+
+def compiled_policy_of(policy: object) -> CompiledPolicy | None:
+    """A policy in compiled code, as far as there is that."""
+    return policy.compiled if isinstance(policy, OffersCompiled) else None
+
+
+@lean
+def arrival_s(seen, number):  # type: ignore[no-untyped-def]
+    """When a job came."""
+    return seen.real[ARRIVAL_S, seen.rows[number]]
+
+
+@lean
+def num_held(seen, number):  # type: ignore[no-untyped-def]
+    """Devices that a job has."""
+    return seen.whole[HELD, seen.rows[number]]
+
+
+@compiled
+def all_held(seen):  # type: ignore[no-untyped-def]
+    """Devices that every job has."""
+    return seen.whole[HELD][seen.rows]
+
+
+@lean
+def attained_s(seen, number):  # type: ignore[no-untyped-def]
+    """Time for which a job had devices."""
+    row = seen.rows[number]
+    return seen.real[ATTAINED_S, row] + stint_of(seen.real, seen.whole, row, seen.now_s)
+
+
+@lean
+def attained_device_s(seen, number):  # type: ignore[no-untyped-def]
+    """That, times their number."""
+    row = seen.rows[number]
+    stint_s = stint_of(seen.real, seen.whole, row, seen.now_s)
+    return seen.real[ATTAINED_DEVICE_S, row] + stint_s * seen.whole[HELD, row]
+
+
+@lean
+def left_s(seen, number):  # type: ignore[no-untyped-def]
+    """Time that a job would still take on its gang, where it is fastest; for policies that need "length" and "speed"."""
+    return left_s_of(seen.real, seen.rows[number], seen.now_s)
+
+
+@lean
+def left_device_s(seen, number):  # type: ignore[no-untyped-def]
+    """That, times the devices that it asks for."""
+    return left_s(seen, number) * seen.whole[NUM_DEVICES, seen.rows[number]]
+
+
+@compiled
+def serials(seen):  # type: ignore[no-untyped-def]
+    """How many jobs came before each."""
+    return seen.whole[SERIAL][seen.rows]
+
+
+@lean
+def mark_of(seen, number):  # type: ignore[no-untyped-def]
+    """What the policy made of a job when it came."""
+    return seen.real[MARK, seen.rows[number]]
+
+
+@compiled
+def facts(seen, numbers):  # type: ignore[no-untyped-def]
+    """What `Snapshot.facts` says of some jobs."""
+    found = np.empty((NUM_FACTS, len(numbers)))
+    write_facts(seen.real, seen.whole, seen.rows[numbers], seen.now_s, found)
+    return found
+
+
+BY_ARRIVAL, BY_TIME_LEFT, BY_DEVICE_TIME_LEFT, BY_TIME_ATTAINED, BY_DEVICE_TIME_ATTAINED = range(5)
+"""Numbers of a job that `in_known_order` sorts by: for all of them the simulator's loop is compiled once."""
+
+
+@compiled
+def in_known_order(rules, state, seen):  # type: ignore[no-untyped-def]
+    """All jobs by one of the numbers above, smallest first, of equal ones the first to arrive.
+
+    Parameters
+    ----------
+    rules : the time after which to ask again while jobs wait, and which number.
+    """
+    quantum_s, which = rules
+    keys = np.empty(len(seen.rows))
+    for number in range(len(keys)):
+        if which == BY_ARRIVAL:
+            keys[number] = arrival_s(seen, number)
+        elif which == BY_TIME_LEFT:
+            keys[number] = left_s(seen, number)
+        elif which == BY_DEVICE_TIME_LEFT:
+            keys[number] = left_device_s(seen, number)
+        elif which == BY_TIME_ATTAINED:
+            keys[number] = attained_s(seen, number)
+        else:
+            keys[number] = attained_device_s(seen, number)
+    return *_smallest_first(keys, quantum_s, seen), state
+
+
+@compiled
+def in_order(rules, state, seen):  # type: ignore[no-untyped-def]
+    """The same by a number that the policy finds.
+
+    Parameters
+    ----------
+    rules : the time after which to ask again while jobs wait, and the function that finds the number.
+    """
+    quantum_s, key = rules
+    keys = np.empty(len(seen.rows))
+    for number in range(len(keys)):
+        keys[number] = key(seen, number)
+    return *_smallest_first(keys, quantum_s, seen), state
+
+
+@compiled
+def _smallest_first(keys, quantum_s, seen):  # type: ignore[no-untyped-def]
+    waits, is_sorted = False, True
+    for number in range(len(keys)):
+        waits |= num_held(seen, number) == 0
+        is_sorted &= number == 0 or keys[number - 1] <= keys[number]
+    order = np.arange(len(keys)) if is_sorted else np.argsort(keys, kind="mergesort")
+    return order, np.zeros(0), seen.now_s + quantum_s if waits else np.inf

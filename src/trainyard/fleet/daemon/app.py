@@ -1,0 +1,236 @@
+"""The HTTP interface of the daemon.
+
+======================= ===============================================================================================
+POST /jobs              submit one job: a mapping in the own form of workloads, as JSON or YAML
+GET /jobs               the last 1000 jobs, or ``?last=N``, as they were submitted, and all that are not over
+GET /jobs/NAME          one job
+DELETE /jobs/NAME       cancel a job
+GET /jobs/NAME/log      its last steps and what its processes printed, as text; ``?lines=N``
+GET /events             what happened, the newest first; ``?last=N``
+GET /cluster            nodes, devices, and who has them
+GET /metrics            for Prometheus
+GET /, /healthz         a page to watch all this; whether the daemon schedules. These two need no token
+======================= ===============================================================================================
+
+Answers that are no success are ``{"error": "what was asked for, and what is allowed"}``.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+
+from trainyard.fleet.daemon.daemon import Daemon
+from trainyard.fleet.daemon.limits import ConcurrencyLimit, body_of
+from trainyard.fleet.daemon.log import log_text
+from trainyard.fleet.daemon.metrics import metrics_text
+from trainyard.fleet.daemon.refusal import Refusal
+from trainyard.fleet.daemon.store import StateError
+from trainyard.fleet.daemon.tables import Record, State
+from trainyard.fleet.daemon.users import Users
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.level1 import UnansweredError
+from trainyard.hardware.interface import is_loopback
+
+_MOST_BYTES, _MOST_ROWS = 65_536, 100_000
+_SUBMISSIONS_AT_ONCE = 8
+_AGAIN_S = 5  # after which what is not there now may be
+_FORMS = ("application/json", "application/yaml", "application/x-yaml", "text/yaml")
+_PAGE_RULES = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+class Api:
+    """What can be asked of a daemon.
+
+    Parameters
+    ----------
+    users : who may ask.
+    """
+
+    def __init__(self, daemon: Daemon, users: Users) -> None:
+        self.daemon, self.users = daemon, users
+        self._submissions = ConcurrencyLimit(_SUBMISSIONS_AT_ONCE, "jobs are submitted")
+
+    def app(self) -> FastAPI:
+        """The application for a server."""
+        app = FastAPI(title="Trainyard", docs_url=None, redoc_url=None, openapi_url=None)
+        for method, path, act in (
+            ("POST", "/jobs", self.submit),
+            ("GET", "/jobs", self.jobs),
+            ("GET", "/jobs/{name}", self.job),
+            ("DELETE", "/jobs/{name}", self.cancel),
+            ("GET", "/jobs/{name}/log", self.log),
+            ("GET", "/events", self.events),
+            ("GET", "/cluster", self.cluster),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/", self.page),
+            ("GET", "/healthz", self.health),
+        ):
+            app.add_api_route(path, act, methods=[method])
+        for kind, status in (
+            (Refusal, 0),
+            (StateError, 503),
+            (UnansweredError, 503),
+            (FleetError, 422),
+            (HTTPException, 0),
+            (RequestValidationError, 422),
+        ):
+            app.add_exception_handler(kind, _answer(status))
+        return app
+
+    def user(self, request: Request) -> str:
+        """Who asks.
+
+        Raises
+        ------
+        Refusal
+            If that is nobody who may.
+        """
+        named = request.headers.get("host", "")
+        try:
+            host = urlsplit(f"//{named}").hostname or ""
+        except ValueError as error:
+            raise Refusal(400, f"header Host is NAME, ADDRESS or [ADDRESS], not {named!r}") from error
+        if not self.users.by_token and not is_loopback(host):
+            # Somebody else's page, open in a browser here, gets here under a name of its own.
+            raise Refusal(403, f"without tokens this daemon answers as localhost only, not as {host!r}")
+        return self.users.of(request.headers.get("authorization", ""))
+
+    async def submit(self, request: Request) -> Response:
+        """POST /jobs."""
+        user = self.user(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _FORMS:  # also keeps forms of other pages out, which cannot send such types
+            raise Refusal(415, f"a job comes as {', '.join(_FORMS)}, not as {kind or 'nothing'!r}")
+        form = await body_of(request, _MOST_BYTES)
+        try:
+            text = form.decode()
+        except UnicodeDecodeError as error:
+            raise Refusal(422, f"a job is text in UTF-8: {error}") from error
+        with self._submissions.taken():
+            record = await run_in_threadpool(self.daemon.submit, text, user)
+        return JSONResponse(job_document(record), 201)
+
+    def jobs(self, request: Request, last: int = 1000) -> Response:
+        """GET /jobs."""
+        self.user(request)
+        return JSONResponse(
+            {"jobs": [job_document(record) for record in self.daemon.store.recent(_few(last))]}
+        )
+
+    def job(self, request: Request, name: str) -> Response:
+        """GET /jobs/NAME."""
+        self.user(request)
+        return JSONResponse(job_document(self.daemon.job(name)))
+
+    def cancel(self, request: Request, name: str) -> Response:
+        """DELETE /jobs/NAME."""
+        user = self.user(request)
+        return JSONResponse(job_document(self.daemon.cancel(name, user, user in self.users.admins)), 202)
+
+    def log(self, request: Request, name: str, lines: int = 100) -> Response:
+        """GET /jobs/NAME/log."""
+        user = self.user(request)
+        record = self.daemon.own_job(name, user, user in self.users.admins)
+        return PlainTextResponse(log_text(self.daemon.directory(record.name), lines))
+
+    def events(self, request: Request, last: int = 50) -> Response:
+        """GET /events."""
+        self.user(request)
+        return JSONResponse({"events": self.daemon.store.events(_few(last))})
+
+    def cluster(self, request: Request) -> Response:
+        """GET /cluster."""
+        self.user(request)
+        return JSONResponse(cluster_document(self.daemon))
+
+    def metrics(self, request: Request) -> Response:
+        """GET /metrics."""
+        self.user(request)
+        text = metrics_text(self.daemon.store, self.daemon.site)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def page(self) -> Response:
+        """GET /."""
+        text = resources.files("trainyard.fleet.daemon").joinpath("page.html").read_text("utf-8")
+        return HTMLResponse(text, headers={"Content-Security-Policy": _PAGE_RULES})
+
+    async def health(self) -> Response:
+        """GET /healthz; of the loop itself, so that busy threads do not delay it."""
+        problem = self.daemon.problem
+        return PlainTextResponse(f"{problem or 'ok'}\n", 503 if problem else 200)
+
+
+def job_document(record: Record) -> dict[str, Any]:
+    """A job as JSON has it."""
+    return {
+        "name": record.name,
+        "user": record.owner,
+        "state": record.state,
+        "reason": record.reason,
+        "model": record.model,
+        "num_devices": record.num_devices,
+        "devices": list(record.grant.devices) if record.grant else [],
+        "steps": int(record.work),
+        "steps_done": int(record.done),
+        "attained_device_s": record.attained_device_s,
+        "arrival_s": record.arrival_s,
+        "first_start_s": record.first_start_s,
+        "finish_s": record.finish_s,
+    }
+
+
+def cluster_document(daemon: Daemon) -> dict[str, Any]:
+    """The nodes, and which jobs have which devices."""
+    site, tenants = daemon.site, dict[int, list[str]]()
+    for record in daemon.store.jobs(State.RUNNING, State.CANCELLING):
+        for device in record.grant.devices if record.grant else ():
+            tenants.setdefault(device, []).append(record.name)
+    nodes = [
+        {
+            "node": number,
+            "device_type": host.device_type,
+            "is_away": number in site.away,
+            "devices": [
+                {"device": device, "jobs": tenants.get(device, [])}
+                for device in range(int(site.first_device[number]), int(site.first_device[number + 1]))
+            ],
+        }
+        for number, host in enumerate(site.hosts)
+    ]
+    return {
+        "cluster": site.name,
+        "policy": daemon.scheduler.text,
+        "num_devices": site.num_devices,
+        "num_devices_in_use": len(tenants),
+        "problem": daemon.problem,
+        "nodes": nodes,
+    }
+
+
+def _few(last: int) -> int:
+    return max(0, min(last, _MOST_ROWS))
+
+
+def _answer(status: int) -> Any:
+    """What makes an answer of an error; a status of 0 is the error's own."""
+
+    def answer(request: Request, error: Any) -> JSONResponse:
+        code = status or getattr(error, "status", 0) or error.status_code
+        text = str(getattr(error, "detail", "")) or str(error)
+        if isinstance(error, RequestValidationError):
+            text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}
+        retry_s = _AGAIN_S if code == 503 else getattr(error, "retry_s", 0)
+        return JSONResponse(
+            {"error": text}, code, headers | ({"Retry-After": str(retry_s)} if retry_s else {})
+        )
+
+    return answer

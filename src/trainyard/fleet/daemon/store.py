@@ -1,0 +1,363 @@
+"""What the daemon must not forget, in a database: SQLite in a file, or PostgreSQL.
+
+What happens to a job is written here before the backend hears of it. So after a crash the database never knows less than
+what runs: at most a job was not started that it says runs, or not stopped that it says waits. `Driver.restore` sets both
+right. Of a cancelled job the wish is written first, and the deed when it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from trainyard.fleet.daemon.refusal import Refusal
+from trainyard.fleet.daemon.tables import ABOUT, EVENTS, FINAL, JOBS, TABLES, Record, State, record_of
+from trainyard.fleet.run.event import Event, Happening
+from trainyard.fleet.run.past import Done
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.workload.job import Job
+
+_VARIABLE = "TRAINYARD_STATE"
+_NEW = "not looked at yet; its speed is predicted first"
+_LIVES = JOBS.c.finish_s.is_(None)
+# What passes: a database that is locked, full, being restarted or not reached.
+_PASSING = (OperationalError, InterfaceError, PoolTimeoutError)
+_CONNECT = {
+    "sqlite": {"timeout": 5.0},
+    # A host that is gone answers nothing; without these a statement would wait for it for minutes.
+    "postgresql": {
+        "connect_timeout": 5,
+        "keepalives_idle": 5,
+        "keepalives_interval": 5,
+        "tcp_user_timeout": 15_000,
+    },
+}
+
+
+class StateError(FleetError):
+    """The state cannot be read or written now; it may be later."""
+
+
+class Store:
+    """The tables.
+
+    Parameters
+    ----------
+    url : as SQLAlchemy reads it; tables are made where there are none.
+
+    Raises
+    ------
+    FleetError
+        If there is no such database.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            address = sql.make_url(_with_driver(url))
+            connect = _CONNECT.get(address.get_backend_name(), {})
+            self._engine = sql.create_engine(address, pool_pre_ping=True, connect_args=connect)
+            if self._engine.dialect.name == "sqlite":
+                # Readers do not wait for the writer.
+                sql.event.listen(self._engine, "connect", lambda c, _: c.execute("PRAGMA journal_mode=WAL"))
+            TABLES.create_all(self._engine)
+            look = sql.inspect(self._engine)
+            missing = [
+                f"{table.name} have no {column.name}"
+                for table in (JOBS, EVENTS)
+                for column in table.columns
+                if column.name not in {known["name"] for known in look.get_columns(table.name)}
+            ]
+        except (SQLAlchemyError, ModuleNotFoundError, ValueError) as error:
+            shown, reason = _without_password(url), str(error).splitlines()[0]
+            if shown != url and url.count("@") > 1:
+                # What follows the first one is taken for the host, and may be the end of a password.
+                reason = "it has more than one @; inside a password it is written %40"
+            raise FleetError(
+                f"the state cannot be kept in {shown!r}: {reason}; give --state as "
+                "sqlite:////FOLDER/FILE or postgresql://USER@HOST/DATABASE"
+            ) from error
+        is_file = self._engine.dialect.name == "sqlite" and address.database not in (None, "", ":memory:")
+        self._file = Path(str(address.database)) if is_file else None
+        self._inode = self._found_inode()
+        if missing:
+            raise FleetError(
+                f"this state was made by another version of Trainyard: its {', its '.join(missing)}; give another "
+                "--state, or let that version end its jobs"
+            )
+
+    def _begins(self) -> AbstractContextManager[sql.Connection]:
+        self._check_file()
+        return _passing(self._engine.begin)
+
+    def _reads(self) -> AbstractContextManager[sql.Connection]:
+        self._check_file()
+        return _passing(self._engine.connect)
+
+    def _check_file(self) -> None:
+        """Whether the file is still there: SQLite would go on in one that was deleted, and all be lost at the next start.
+
+        Raises
+        ------
+        StateError
+            If not.
+        """
+        if self._found_inode() != self._inode:
+            raise StateError(
+                f"the state cannot be read or written now: {self._file} was deleted or replaced; put it back as it "
+                "was, or start the daemon again, which knows no more than what is there then"
+            )
+
+    def _found_inode(self) -> int | None:
+        try:
+            return None if self._file is None else self._file.stat().st_ino
+        except OSError:
+            return 0
+
+    def claim(self, **facts: str) -> None:
+        """Note what this state is of, such as the folder and the cluster.
+
+        Raises
+        ------
+        FleetError
+            If it is of another one.
+        """
+        with self._begins() as connection:
+            known = {row.name: row.text for row in connection.execute(sql.select(ABOUT))}
+            for name, text in facts.items():
+                if known.get(name, text) != text:
+                    raise FleetError(
+                        f"this state is of the {name} {known[name]}, not {text}; start the daemon as before, or give it "
+                        "another --state"
+                    )
+                if name not in known:
+                    connection.execute(ABOUT.insert().values(name=name, text=text))
+
+    def add(self, job: Job, owner: str, form: str, now_s: float) -> None:
+        """A job is submitted; it waits.
+
+        Raises
+        ------
+        Refusal
+            If there is or was one of its name.
+        """
+        arrival = Event(now_s, job, Happening.ARRIVES)
+        try:
+            with self._begins() as connection:
+                connection.execute(
+                    JOBS.insert().values(
+                        name=job.name,
+                        owner=owner,
+                        form=form,
+                        model=job.model,
+                        num_devices=job.num_devices,
+                        work=job.work,
+                        state=State.WAITING,
+                        reason=_NEW,
+                        arrival_s=now_s,
+                        settled_s=now_s,
+                    )
+                )
+                _write(connection, arrival)
+        except IntegrityError as error:
+            raise Refusal(
+                409, f"there is or was a job {job.name!r} already; give this one another name"
+            ) from error
+
+    def cancel(self, name: str) -> State | None:
+        """Note that a job is to be cancelled; its state until now, None if there is no such job."""
+        with self._begins() as connection:
+            state = connection.execute(sql.select(JOBS.c.state).where(JOBS.c.name == name)).scalar()
+            connection.execute(
+                JOBS.update().where(JOBS.c.name == name, _LIVES).values(state=State.CANCELLING)
+            )
+        return None if state is None else State(state)
+
+    def write_event(self, event: Event, done: Done | None, key: str = "") -> None:
+        """Write down what happens to a job.
+
+        Parameters
+        ----------
+        done : how far it is; None leaves that.
+        key : the event's own, by which it is known if it was written before; "" draws one.
+        """
+        if event.what is Happening.ARRIVES:
+            return  # written when it was submitted
+        values = _consequences(event)
+        if done is not None:
+            values = _columns(done, event.now_s) | values
+        with suppress(IntegrityError), self._begins() as connection:
+            _write(connection, event, key)
+            connection.execute(JOBS.update().where(JOBS.c.name == event.job.name, _LIVES).values(values))
+
+    def fail(self, name: str, why: str, now_s: float) -> None:
+        """Write down that a job has failed of which nothing else can be said, such as one whose form cannot be read."""
+        values = {"granted": None, "reason": why, "finish_s": now_s, "state": State.FAILED}
+        with self._begins() as connection:
+            connection.execute(JOBS.update().where(JOBS.c.name == name, _LIVES).values(values))
+            text = f"is given up: {why}"
+            connection.execute(
+                EVENTS.insert().values(at_s=now_s, job=name, what=Happening.GIVEN_UP, text=text)
+            )
+
+    def note_progress(
+        self,
+        done: Mapping[str, Done],
+        reasons: Mapping[str, str],
+        admitted: Set[str],
+        now_s: float,
+    ) -> None:
+        """Write down how far jobs are, why those wait that do, and which of them the policy has admitted."""
+        rows = [
+            _columns(far, now_s)
+            | {"job": name, "reason": reasons.get(name, ""), "admitted": name in admitted}
+            for name, far in done.items()
+        ]
+        if rows:
+            update = JOBS.update().where(JOBS.c.name == sql.bindparam("job"), _LIVES)
+            with self._begins() as connection:
+                connection.execute(update, rows)
+
+    def job(self, name: str) -> Record | None:
+        """One job; None if there is none of this name."""
+        found = self._records(JOBS.c.name == name)
+        return found[0] if found else None
+
+    def jobs(self, *states: State) -> Sequence[Record]:
+        """Jobs in any of some states, all if none are named, as they were submitted."""
+        return self._records(JOBS.c.state.in_(states) if states else sql.true())
+
+    def recent(self, last: int) -> Sequence[Record]:
+        """The jobs that are not over, and of all jobs the last so many, as they were submitted."""
+        newest = sql.select(JOBS.c.number).order_by(JOBS.c.number.desc()).limit(last)
+        live = JOBS.c.state.in_(
+            [state for state in State if state not in FINAL]
+        )  # of which there is an index
+        return self._records(live | JOBS.c.number.in_(newest))
+
+    def _records(self, where: sql.ColumnElement[bool]) -> Sequence[Record]:
+        query = sql.select(JOBS).where(where).order_by(JOBS.c.number)
+        with self._reads() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [record_of(row) for row in rows]
+
+    def counts(self) -> dict[State, int]:
+        """Number of jobs in every state."""
+        query = sql.select(JOBS.c.state, sql.func.count()).group_by(JOBS.c.state)
+        with self._reads() as connection:
+            found = {State(state): int(count) for state, count in connection.execute(query)}
+        return {state: found.get(state, 0) for state in State}
+
+    def totals(self) -> tuple[float, float, float]:
+        """Sums over the jobs that ended: of completion times, of times before the first devices, and of device times."""
+        c = JOBS.c
+        sums = (c.finish_s - c.arrival_s, c.first_start_s - c.arrival_s, c.attained_device_s)
+        query = sql.select(*(sql.func.coalesce(sql.func.sum(each), 0.0) for each in sums))
+        with self._reads() as connection:
+            jct_s, queueing_s, device_s = connection.execute(query.where(c.state == State.ENDED)).one()
+        return float(jct_s), float(queueing_s), float(device_s)
+
+    def events(self, last: int, job: str | None = None) -> list[dict[str, Any]]:
+        """The last events, the newest first; of one job, if it is named."""
+        shown = [column for column in EVENTS.c if column is not EVENTS.c.key]
+        query = sql.select(*shown).order_by(EVENTS.c.number.desc()).limit(last)
+        if job is not None:
+            query = query.where(EVENTS.c.job == job)
+        with self._reads() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _columns(done: Done, now_s: float) -> dict[str, Any]:
+    """What says how far a job is."""
+    return {
+        "done": done.work,
+        "attained_s": done.attained_s,
+        "attained_device_s": done.attained_device_s,
+        "measured": json.dumps(done.timings),
+        "settled_s": now_s,
+    }
+
+
+def state_address(given: str | None, folder: Path) -> str:
+    """The address of the state: as given, else of the variable ``TRAINYARD_STATE``, else a file of a folder.
+
+    The variable is taken away, so that jobs do not inherit it.
+
+    Raises
+    ------
+    FleetError
+        If a password is given, which everybody on this machine sees in the list of processes.
+    """
+    kept = os.environ.pop(_VARIABLE, None)
+    if given and (shown := _without_password(given)) != given:
+        raise FleetError(
+            f"--state {shown!r} has a password, which everybody on this machine could read in the list of processes: "
+            f"give the address without it and keep the password in ~/.pgpass, or give all of it in the "
+            f"variable {_VARIABLE}"
+        )
+    return given or kept or f"sqlite:///{folder / 'state.sqlite'}"
+
+
+def _with_driver(url: str) -> str:
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def _without_password(url: str) -> str:
+    """An address without all in it that may be a password, also where it cannot be read."""
+    begin = url.find("://") + 3 if "://" in url else 0
+    rest = re.sub("(password=)[^&]*", r"\1***", url[begin:], flags=re.IGNORECASE)
+    return url[:begin] + re.sub(":.+@", ":***@", rest, count=1, flags=re.DOTALL)
+
+
+@contextmanager
+def _passing(connect: Callable[[], AbstractContextManager[sql.Connection]]) -> Iterator[sql.Connection]:
+    """A connection; faults that pass are raised as `StateError`."""
+    try:
+        with connect() as connection:
+            yield connection
+    except _PASSING as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise StateError(f"the state cannot be read or written now: {reason}") from error
+
+
+def _write(connection: sql.Connection, event: Event, key: str = "") -> None:
+    values = {"at_s": event.now_s, "job": event.job.name, "what": str(event.what), "text": event.text}
+    connection.execute(EVENTS.insert().values(values | ({"key": key} if key else {})))
+
+
+def _consequences(event: Event) -> dict[str, Any]:
+    """What an event changes in the row of its job."""
+    now_s, c = event.now_s, JOBS.c
+    over = {"granted": None, "reason": event.why, "finish_s": now_s}
+    match event.what:
+        case Happening.RUNS | Happening.STAYS:
+            assert event.grant is not None
+            granted = json.dumps(event.grant._asdict())
+            first_start_s = sql.func.coalesce(c.first_start_s, now_s)
+            return _unless_cancelling(State.RUNNING) | {
+                "granted": granted,
+                "first_start_s": first_start_s,
+                "reason": "",
+            }
+        case Happening.LEAVES | Happening.FAILS | Happening.LOSES_NODE:
+            return _unless_cancelling(State.WAITING) | {"granted": None, "reason": event.why}
+        case Happening.ENDS:
+            return over | {"state": State.ENDED, "done": event.job.work}
+        case Happening.CANCELLED:
+            return over | {"state": State.CANCELLED}
+        case Happening.REFUSED:
+            return over | {"state": State.REFUSED}
+        case _:
+            return over | {"state": State.FAILED}
+
+
+def _unless_cancelling(state: State) -> dict[str, Any]:
+    return {"state": sql.case((JOBS.c.state == State.CANCELLING, State.CANCELLING), else_=state)}

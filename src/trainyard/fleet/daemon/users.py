@@ -1,0 +1,106 @@
+"""Who may do what: every token names a user, and only they may cancel their jobs and read what these print."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.fleet.daemon.refusal import Refusal
+from trainyard.fleet.site import FleetError
+from trainyard.hardware.interface import is_loopback
+from trainyard.private import require_private
+from trainyard.reading import raised_as, read_text
+
+_FORM = "a token file has lines 'user:token' or 'user:token:admin'; empty lines and such that begin with # say nothing"
+_TOKEN = re.compile(r"[\w.~+/=-]{8,}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Users:
+    """The users of a daemon.
+
+    Attributes
+    ----------
+    by_token : name of each. Without any, everybody who reaches the daemon may do everything, as the user "".
+    admins : who may cancel every job and read its log.
+    """
+
+    by_token: Mapping[str, str] = field(default_factory=dict)
+    admins: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, path: Path | None) -> Users:
+        """Read a file of tokens.
+
+        Raises
+        ------
+        FleetError
+            If the file cannot be read, a line does not read so, or there is none.
+        ValueError
+            If others may read it, too.
+        """
+        if path:
+            require_private(path)
+        found: dict[str, str] = {}
+        admins: set[str] = set()
+        with raised_as(FleetError):
+            lines = read_text(path).splitlines() if path else []
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            user, token, role, *rest = (*map(str.strip, text.split(":")), "", "")
+            if not user or not _TOKEN.fullmatch(token) or role not in ("", "admin") or any(rest):
+                raise FleetError(
+                    f"{path}, line {number}: {_FORM}; a token is at least 8 letters, digits or ._~+/=-"
+                )
+            if token in found:
+                raise FleetError(
+                    f"{path}, line {number}: this token is {found[token]}'s; give {user} another one"
+                )
+            found[token] = user
+            if role:
+                admins.add(user)
+        if path and not found:
+            raise FleetError(f"{path} has no tokens: {_FORM}")
+        return cls(found, frozenset(admins))
+
+    def check_host(self, host: str) -> None:
+        """Whether the daemon may listen there.
+
+        Raises
+        ------
+        FleetError
+            If others than this machine reach it, and it knows no users.
+        """
+        if not self.by_token and not is_loopback(host):
+            raise FleetError(
+                f"without tokens everybody who reaches {host} could run jobs: give --token-file FILE, with lines "
+                "'user:token', or listen on 127.0.0.1"
+            )
+
+    def of(self, authorization: str) -> str:
+        """The user of an ``Authorization`` header.
+
+        Raises
+        ------
+        Refusal
+            If it has no token that is known.
+        """
+        if not self.by_token:
+            return ""
+        scheme, _, given = authorization.partition(" ")
+        # All are compared, and each in the same time, so that the time taken says nothing.
+        same = [
+            user
+            for token, user in self.by_token.items()
+            if hmac.compare_digest(token.encode(), given.strip().encode())
+        ]
+        if scheme.lower() != "bearer" or not same:
+            raise Refusal(
+                401, "a token is needed, as 'Authorization: Bearer TOKEN'; this one is not known here"
+            )
+        return same[0]

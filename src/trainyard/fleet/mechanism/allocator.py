@@ -1,0 +1,395 @@
+"""Who has what: brings about what a policy wants, on the books and on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from trainyard.fleet.mechanism.books import Books, Bools, Ints
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, give_back
+from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
+from trainyard.fleet.mechanism.fair import FairTimes
+from trainyard.fleet.mechanism.feasibility import Feasibility
+from trainyard.fleet.mechanism.leases import Leases
+from trainyard.fleet.mechanism.placed import changes
+from trainyard.fleet.mechanism.rates import Rates
+from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
+from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
+from trainyard.fleet.place.grants import Laid, laid
+from trainyard.fleet.place.nodes import of_workers
+from trainyard.fleet.place.trial import TrialPlacement
+from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.records import Recorder, Span
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.hazards import Fate, Hazards
+from trainyard.fleet.site import Site
+from trainyard.fleet.traits import heeds_of
+from trainyard.fleet.workload.job import Grant, Job
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Allocator:
+    """Jobs and the devices that they hold, of a cluster whose nodes may go away and come back.
+
+    Parameters
+    ----------
+    policy : it says whether devices may be taken from jobs that run, and what it heeds of what they ask for.
+    how : number of the placement of jobs that the policy does not place itself.
+    fate : what goes wrong; by default nothing.
+    crowding : how jobs of a node slow each other; by default not at all.
+    rates : how fast jobs run; by default as their profiles say.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        policy: Policy,
+        how: int,
+        costs: Costs,
+        notes: Recorder,
+        fate: Fate | None = None,
+        crowding: Crowding | None = None,
+        rates: type[Rates] = Rates,
+    ) -> None:
+        self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
+        self.books, self.free = Books(), FreeDevices(site)
+        self.fate = fate or Fate(Hazards())
+        self.rates = rates(site, self.books, self.fate, crowding or Crowding())
+        self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
+        # Rows that the decision changed which is being brought about, some of them twice.
+        self._changed: list[int] = []
+        # Whether every grant is of whole devices and says nothing else.
+        self.whole = True
+        self.num_waiting = 0
+        self._starting: list[int] = []
+        self._feasibility, self._has_gangs, self._has_askers = (
+            Feasibility(site, heeds_of(policy)),
+            False,
+            False,
+        )
+
+    def enter(self, job: Job, now_s: float, bits: int | None = None) -> None:
+        """A job is submitted.
+
+        Parameters
+        ----------
+        bits : what `allowed` says of it, if that was asked.
+
+        Raises
+        ------
+        UnfitJobError
+            If it can never run here as it asks to.
+        """
+        bits = self.allowed(job) if bits is None else bits
+        partition = self.site.partition_index(job.virtual_cluster)
+        self._has_gangs = self._has_gangs or bool(job.gang)
+        self._has_askers = self._has_askers or asks_for_more(job, self.site)
+        before_s = self.fair.count(now_s)
+        row = self.books.add(job, now_s, bits, partition)
+        self.books.job_s[row] = before_s
+        self.num_waiting += 1
+        self._note_use(now_s)
+
+    def trial(self) -> TrialPlacement:
+        """What nobody has, as a policy may play it through."""
+        return TrialPlacement(self.free, self.how)
+
+    def allowed(self, job: Job) -> int:
+        """The types of device that a job can run on, as bits; an error if it can never run here as it asks to."""
+        return self._feasibility.of(job)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether jobs have no shape, run as fast as their profiles say, and what ran where is not noted."""
+        noted = self._has_gangs or self.notes.spans is not None
+        return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
+
+    def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """Refuse and stop what is not to run, then start what is, most urgent first.
+
+        Parameters
+        ----------
+        rows : of the snapshot that the targets are for.
+
+        Returns
+        -------
+        Rows of the jobs that got devices, or others than they had, or another speed.
+
+        Raises
+        ------
+        FleetError
+            If the targets give jobs devices that they cannot have, or more of a device than there is.
+        """
+        for number, reason in targets.refused.items():
+            self._refuse(int(rows[number]), reason, now_s)
+        bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
+        changed = bring_about(rows, targets, now_s)
+        self.leases.note(rows, targets, now_s)
+        self._note_use(now_s)
+        return changed
+
+    def _can_exchange(self, targets: Targets) -> bool:
+        """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
+        by_policy = not self.preempts or targets.devices is not None
+        return not (by_policy or self.notes.spans is not None or self._has_gangs or self.costs.together_s)
+
+    def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """The same as `_step_by_step`, at once."""
+        pauses_s, room = (self.costs.start_s, self.costs.restart_s), self.site.devices_of_type
+        done = exchange(self.books, self.free, rows, targets, self.how, room, now_s, pauses_s)
+        self.rates.left(done.leaving)
+        self.num_waiting += done.num_stopped
+        self._set_going(done.started, done.places, targets, done.known)
+        return done.started
+
+    def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+        """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
+        self._changed = []
+        if targets.devices is not None:
+            self._as_placed(rows, targets, targets.devices, now_s)
+        elif self.preempts:
+            asked, room = self._asked(rows, targets), self.site.devices_of_type
+            done = assignment(self.books, self.free, rows, asked, self.how, room, targets.backfill)
+            self._note_left(done.leaving, now_s)
+            self._wait(done.stopping, now_s)
+            self._begin(rows[targets.order[done.places]], done.places, done.given, targets, now_s)
+        else:
+            self._fill(rows, targets, now_s)
+        return np.array(list(dict.fromkeys(self._changed)), np.int64)
+
+    def _as_placed(
+        self, rows: Ints, targets: Targets, devices: Sequence[tuple[int, ...]], now_s: float
+    ) -> None:
+        """Give jobs the devices that the policy names."""
+        starting, stopping = changes(self.books, self.site, rows, targets, self._taken())
+        wanted = rows[targets.order]
+        if self.preempts:
+            self._pause(stopping, now_s)
+            self._wait(stopping, now_s)
+            self._pause(wanted[starting][self.books.held[wanted[starting]] > 0], now_s)
+        given = laid([devices[place] for place in starting.tolist()])
+        self.free.take_these(given.devices)
+        self._begin(wanted[starting], starting, given, targets, now_s)
+        whole = are_whole(targets)
+        if not (whole and self.whole):
+            self._share(wanted, targets, now_s)
+        self.whole = whole
+
+    def _taken(self) -> Bools:
+        """Devices that the policy cannot give: it takes nothing away, and who has them is not in its snapshots."""
+        taken = self.free.taken()
+        return np.zeros_like(taken) if self.preempts else taken
+
+    def _fill(self, rows: Ints, targets: Targets, now_s: float) -> None:
+        """Give jobs that wait what is free, most urgent first; one that finds no place waits."""
+        count = len(targets.order)
+        if not targets.backfill and targets.num_devices is None and self.site.is_one_pool:
+            # Every job takes a device at least, and who comes after one that finds no place is not tried.
+            count = min(count, self.free.total + 1)
+        own = rows[targets.order[:count]]
+        _, counts, kinds, hows = (each[:count] for each in self._asked(rows, targets))
+        numbers, given = self.free.place(
+            counts if len(counts) else self.books.num_devices[own],
+            kinds,
+            self.books.allowed[own],
+            hows,
+            self.how,
+            targets.backfill,
+            targets.one_queue,
+            self.books.needs[:, own] if self.free.counts_auxiliary else NO_NEEDS,
+            self.books.partition[own],
+        )
+        self._begin(own[numbers], numbers, given, targets, now_s)
+
+    def _asked(self, rows: Ints, targets: Targets) -> Asked:
+        """What the policy wants; jobs of several workers have a placement of their own."""
+        asked = Asked.of(targets)
+        if not self._has_gangs:
+            return asked
+        gangs = [self.books.job(row).gang for row in rows[asked.order].tolist()]
+        return asked._replace(hows=of_workers(gangs, asked.hows, self.how))
+
+    def _begin(self, started: Ints, places: Ints, given: Laid, targets: Targets, now_s: float) -> None:
+        """Jobs, at these places in the order, have got devices, or others than they had."""
+        if len(started):
+            known = self._start(started, given, now_s)
+            self.books.has_auxiliary[started] = targets.devices is None and self.free.counts_auxiliary
+            self._set_going(started, places, targets, known)
+
+    def take_over(self, row: int, grant: Grant, now_s: float) -> None:
+        """Note that a job has devices already."""
+        self.free.take_these(grant.devices, needs_of(self.books.job(row)))
+        started = np.array([row])
+        self._start(started, laid([grant.devices]), now_s)
+        self.books.has_auxiliary[row] = self.free.counts_auxiliary
+        self.books.grants[row] = grant
+        self.rates.started(started, whole=False)
+        self._note_use(now_s)
+
+    def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
+        """Jobs have devices; returns whether it is known how fast they run on these."""
+        costs, rows = self.costs, started.tolist()
+        more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
+        pauses_s = costs.start_s + more_s, costs.restart_s + more_s
+        waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
+        self.num_waiting -= waited
+        self._changed += rows
+        return known
+
+    def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
+        """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
+        extras, asks = extras_of(targets), self._has_askers and targets.devices is None
+        if not (extras or asks or not known or self.rates.are_uneven):
+            return
+        grants = self.books.grants
+        if extras or asks:
+            for row, place in zip(started.tolist(), places.tolist(), strict=True):
+                held = grants[row]
+                assert held is not None
+                grant = granted(held.devices, place, extras)
+                grants[row] = as_asked(self.books.job(row), grant) if asks else grant
+        self.rates.started(started, whole=not (extras or asks))
+
+    def _start_beside_others(self, rows: list[int], now_s: float) -> float:
+        """Those that have not started yet take longer for these; returns how much longer these take."""
+        books, others = self.books, set(self._starting).difference(rows)
+        left = {row: part for row in sorted(others) if (part := books.part_of_start_left(row, now_s)) > 0}
+        for row, part in left.items():
+            books.delay(row, self.costs.together_s * part * len(rows))
+        self._changed += left
+        self._starting = [*left, *rows]
+        return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
+
+    def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
+        """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
+        assert targets.devices is not None
+        tenants = tenants_of(wanted.tolist(), targets.devices)
+        extras = extras_of(targets)
+        for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
+            if not devices:
+                continue
+            others = {other for device in devices for other in tenants[device]} - {row}
+            partners = tuple(sorted(self.books.job(other).name for other in others))
+            grant = granted(devices, place, extras)._replace(partners=partners)
+            if self.books.grants[row] != grant:
+                self.rates.regranted(row, grant, now_s)
+                self._changed.append(row)
+        check_shares(tenants, self.books)
+
+    def _note_use(self, now_s: float) -> None:
+        self.notes.in_use(now_s, self.site.num_devices - self.free.total, self.num_waiting)
+
+    def end_leases(self, now_s: float) -> list[int]:
+        """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
+        ending = self.leases.ending(now_s)
+        if ending and not self.preempts:
+            self.stop(ending, now_s)
+        return ending
+
+    def stop(self, rows: Sequence[int], now_s: float) -> None:
+        """Take jobs' devices away; they wait."""
+        stopped = np.array(rows, np.int64)
+        self._pause(stopped, now_s)
+        self._wait(stopped, now_s)
+        self._note_use(now_s)
+
+    def _wait(self, rows: Ints, now_s: float) -> None:
+        self.books.release(rows, now_s, preempted=True)
+        self.num_waiting += len(rows)
+
+    def _pause(self, rows: Ints, now_s: float) -> None:
+        """Devices are free again; on the books the jobs are as they were until they have others."""
+        if len(rows):
+            self._note_left(rows, now_s)
+            give_back(self.books, self.free, rows)
+
+    def _note_left(self, rows: Ints, now_s: float) -> None:
+        """Jobs leave the devices that they have on the books."""
+        if self.notes.spans is not None:
+            for row in rows.tolist():
+                grant, placed_s = self.books.grants[row], float(self.books.placed_s[row])
+                if grant is not None and now_s > placed_s:
+                    self.notes.spans.append(Span(self.books.job(row).name, placed_s, now_s, grant.devices))
+        self.rates.left(rows)
+
+    def on_lost_nodes(self, away: Iterable[int]) -> list[int]:
+        """Rows of the jobs that have devices of these nodes."""
+        lost, grants = ~self.site.without(away).is_usable, self.books.grants
+        return [
+            row
+            for row in self.books.active.tolist()
+            if (grant := grants[row]) is not None and lost[list(grant.devices)].any()
+        ]
+
+    def change_nodes(self, away: Iterable[int], now_s: float) -> None:
+        """From now on these nodes, and no others, cannot be used; no job is on them any more."""
+        self.site = self.site.without(away)
+        self.free = FreeDevices(self.site)
+        for row in self.books.active.tolist():
+            if (grant := self.books.grants[row]) is not None:
+                needs = needs_of(self.books.job(row)) if self.books.has_auxiliary[row] else None
+                self.free.take_these(grant.devices, needs)
+        self._note_use(now_s)
+
+    def fail(self, row: int, now_s: float) -> None:
+        """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
+        self._set_back(row, now_s, self.costs.restart_s)
+
+    def lose(self, rows: Sequence[int], now_s: float) -> None:
+        """The nodes of jobs fail: these lose as much, and wait."""
+        for row in rows:
+            self._set_back(row, now_s, 0.0)
+        self.stop(rows, now_s)
+
+    def _set_back(self, row: int, now_s: float, restart_s: float) -> None:
+        worked_s = now_s - float(self.books.began_s[row])
+        unsaved_s = worked_s % self.fate.hazards.checkpoint_every_s if worked_s > 0 else 0.0
+        self.books.set_back(row, unsaved_s, now_s, restart_s)
+        self.notes.num_failures += 1
+
+    def finish(self, row: int, now_s: float, ended_s: float | None = None) -> bool:
+        """A job has done its work, or comes to where it changes its rate; whether it has ended.
+
+        Parameters
+        ----------
+        ended_s : the end that counts, if it is another than now.
+        """
+        books, job = self.books, self.books.job(row)
+        if books.turn[row] > 0:
+            self.rates.turn(row, now_s)
+            return False
+        ended = np.array([row])
+        self._pause(ended, now_s)
+        books.release(ended, now_s)
+        self._note_use(now_s)
+        job_s = self.fair.count(now_s) - float(books.job_s[row])
+        self.notes.ended(
+            job,
+            float(books.first_start_s[row]),
+            now_s if ended_s is None else ended_s,
+            float(books.waited_s[row]),
+            float(books.lost_s[row]),
+            float(books.attained_device_s[row]),
+            float(books.lost_device_s[row]),
+            int(books.num_preempted[row]),
+            int(books.num_starts[row]),
+            *self.fair.times_s(job, int(books.allowed[row]), job_s, now_s),
+        )
+        books.remove(row)
+        return True
+
+    def _refuse(self, row: int, reason: str, now_s: float) -> None:
+        job = self.books.job(row)
+        if self.books.held[row]:
+            self.stop([row], now_s)
+        self.fair.count(now_s)
+        self.notes.turned_away(job, reason)
+        self.forget(row)
+
+    def forget(self, row: int) -> None:
+        """A job that waits leaves for good."""
+        self.books.remove(row)
+        self.num_waiting -= 1

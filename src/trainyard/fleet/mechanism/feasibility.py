@@ -1,0 +1,121 @@
+"""Which jobs can run on a cluster at all, under a policy: what they ask for is there, and it is heeded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.fleet.place.auxiliary import asks_for_more, check_there_is, most_together, needs_of
+from trainyard.fleet.site import FleetError, Site, UnfitJobError
+from trainyard.fleet.traits import Wish
+from trainyard.fleet.workload.job import Job
+from trainyard.reading import shown
+
+_NO_TYPE = "it asks for a type of device that there is not"
+
+
+class Feasibility:
+    """What of a cluster jobs can have.
+
+    Parameters
+    ----------
+    heeds : what the policy heeds of what not every policy does.
+
+    Raises
+    ------
+    FleetError
+        If there are partitions, and the policy does not heed them.
+    """
+
+    def __init__(self, site: Site, heeds: frozenset[Wish]) -> None:
+        self.site, self.heeds = site.whole, heeds
+        self._known: dict[tuple[tuple[str, ...], int], tuple[int, int]] = {}
+        self._most: dict[tuple[tuple[float, float], int], list[float]] = {}
+        if site.partitions and "partition" not in heeds:
+            raise FleetError(
+                f"the policy gives jobs devices of any node, and cluster {site.name!r} has partitions; leave these out, "
+                "or take a policy that puts jobs in an order, such as fifo, srtf, las or tiresias"
+            )
+
+    def of(self, job: Job) -> int:
+        """The types of device that a job can run on, as bits by their index.
+
+        Raises
+        ------
+        UnfitJobError
+            If it can never run here as it asks to.
+        """
+        partition = self.site.partition_index(job.virtual_cluster)
+        if self.site.partitions and job.virtual_cluster and not partition:
+            names = ", ".join(name for name, _ in self.site.partitions)
+            raise UnfitJobError(
+                "its partition has no nodes in the cluster",
+                f"job {job.name!r} is of partition {shown(job.virtual_cluster)}; cluster {self.site.name!r} has {names}. "
+                "Write it under partitions, or leave the job out",
+            )
+        asked = job.device_types, partition
+        if asked not in self._known:
+            self._known[asked] = self._allowed(*asked)
+        bits, most = self._known[asked]
+        if job.least_devices > most:
+            kind, there = " or ".join(job.device_types) or "one type", ", ".join(self.site.device_types)
+            raise UnfitJobError(
+                "it asks for more devices of one type than there are" if most else _NO_TYPE,
+                f"job {job.name!r} asks for {job.least_devices} devices of {kind}; cluster {self.site.name!r} has "
+                f"{most}, its types are {there}. Take another cluster, or leave the job out",
+            )
+        if job.pinned_cell and "pinned cell" not in self.heeds:
+            raise UnfitJobError(
+                "it asks for a pinned cell, and the policy knows no cells",
+                f"job {job.name!r} asks for the pinned cell {job.pinned_cell!r}, and the policy knows no cells. Leave "
+                "pinned_cell out, or take a policy of cells",
+            )
+        if job.gang and "gang" not in self.heeds:
+            self._check_workers(job, bits, partition)
+        if asks_for_more(job, self.site):
+            needs = needs_of(job), partition
+            if needs not in self._most:
+                self._most[needs] = most_together(self.site, *needs)
+            check_there_is(job, bits, self._most[needs], self.site)
+        return bits
+
+    def _allowed(self, device_types: tuple[str, ...], partition: int) -> tuple[int, int]:
+        """Types of device as bits, and how many devices there are of the most frequent of them."""
+        site, bits = self.site, self.site.type_bits(device_types)
+        there = np.bincount(site.type_of_node, site.devices_per_node * site.members[partition])
+        return bits, max((int(count) for kind, count in enumerate(there) if bits >> kind & 1), default=0)
+
+    def _check_workers(self, job: Job, bits: int, partition: int) -> None:
+        """Whether the workers of a gang have room, each on one node, and are placed so.
+
+        Raises
+        ------
+        UnfitJobError
+            If not.
+        """
+        workers, size = "+".join(map(str, job.gang)), job.gang[0]
+        asks = f"job {job.name!r} asks for workers of {workers} devices, each on one node"
+        if "equal workers" not in self.heeds:
+            raise UnfitJobError(
+                "it has workers that lie on one node each, which the policy does not heed",
+                f"{asks}, and the policy gives devices without regard to that. Leave gang out, or take another policy",
+            )
+        if len(set(job.gang)) > 1:
+            raise UnfitJobError(
+                "it has workers of several sizes, which the policy cannot place",
+                f"{asks}; the policy places workers of one size only. Make them equal",
+            )
+        if size < 1 or size * len(job.gang) != job.num_devices:
+            raise UnfitJobError(
+                "its workers have not as many devices together as it has",
+                f"{asks}; together these are not its {job.num_devices} devices",
+            )
+        room = [0] * len(self.site.device_types)
+        sizes = self.site.devices_per_node * self.site.members[partition]
+        for kind, there in zip(self.site.type_of_node.tolist(), sizes.tolist(), strict=True):
+            room[kind] += there // size
+        if not any(bits >> kind & 1 and count >= len(job.gang) for kind, count in enumerate(room)):
+            raise UnfitJobError(
+                "it has workers that lie on one node each, and nodes are too small for that",
+                f"{asks}; cluster {self.site.name!r} has no nodes of one type with room for all. Make them smaller, or "
+                "take another cluster",
+            )

@@ -1,0 +1,96 @@
+"""The clock of a run in which jobs end as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.policy import Targets
+from trainyard.fleet.rounds.planned import PlannedEnds
+from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Ints
+
+_INF = float("inf")
+
+
+class PlannedScheduler(RoundScheduler):
+    """Knows when jobs are planned to end, and on which devices some job was."""
+
+    def __init__(self, slots: PlannedEnds, allocator: Allocator) -> None:
+        super().__init__(slots, allocator)
+        self.slots = slots
+        self._last_s, self._num_before = -_INF, -1
+        # By row of the jobs that run: when their slot ends, pauses counted, and when they end by their plan.
+        self._until_s: dict[int, float] = {}
+        self._done_s: dict[int, float] = {}
+        # First device and number of all that some job had since the last renewal.
+        self._known: set[tuple[int, int]] = set()
+        # When the plans let some job's devices change first, if no job's slot ends before.
+        self._change_s = _INF
+
+    def next_s(self, now_s: float, event_s: float, arrival_s: float) -> float:
+        """When something happens, or the slot ends; the last thing of all does not wait for that."""
+        moments = {arrival_s, self._change_s, *self._until_s.values()} - {_INF}
+        if not moments:
+            return _INF
+        if len(moments) == 1 and arrival_s == _INF:
+            return min(moments)
+        return max(min(moments), self._last_s + self.slots.round_s)
+
+    def close(self, now_s: float) -> None:
+        """Write down what jobs did, and end those that are done or were to be."""
+        books = self.books
+        for row, until_s in list(self._until_s.items()):
+            worked_s = max(0.0, min(now_s, self._done_s[row]) - float(books.since_s[row]))
+            left = float(books.left[row]) - worked_s * float(books.rate[row])
+            books.settle(row, now_s)
+            books.left[row] = max(0.0, left)
+            if left <= 0 or until_s <= now_s:
+                del self._until_s[row]
+                books.turn[row] = 0.0  # however it would change its rate before
+                self.allocator.finish(row, now_s, self._done_s.pop(row))
+        self._last_s, self._change_s = now_s, _INF
+        self._num_before += 1
+        if not self.books.num_active and self._renews:
+            self._known.clear()
+
+    @property
+    def _renews(self) -> bool:
+        """Whether this decision is a renewal; those without jobs count, too."""
+        return self._num_before > 0 and self._num_before % self.slots.renewed_every == 0
+
+    def is_due(self, now_s: float, last: bool) -> bool:
+        """Always: it is why the slot begins."""
+        return True
+
+    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+        """Who runs in the slot, and until when."""
+        targets = super().targets(rows, now_s, ask)
+        if targets.until_s is None or targets.done_s is None:
+            raise FleetError(
+                "jobs can end as planned only under a policy that plans their ends, as "
+                "elasticflow(as_published=True) does; give this one no rounds, or Rounds of a length"
+            )
+        running = rows[targets.order].tolist()
+        self._until_s = dict(zip(running, targets.until_s.tolist(), strict=True))
+        self._done_s = dict(zip(running, targets.done_s.tolist(), strict=True))
+        ends_s = min(self._until_s.values(), default=_INF)
+        self._change_s = targets.ask_again_s if targets.ask_again_s < ends_s else _INF
+        return targets._replace(until_s=None)  # these slots end when they do here, later by the pauses
+
+    def open(self, now_s: float) -> list[int]:
+        """All that run lose time."""
+        books, slots, renews = self.books, self.slots, self._renews
+        for row in self._until_s:
+            grant = books.grants[row]
+            assert grant is not None
+            held = grant.devices[0], len(grant.devices)
+            pause_s = slots.pause_s(held[1], self.site.num_devices, held in self._known, renews)
+            self._known.add(held)
+            books.set_back(row, 0.0, now_s, pause_s)
+            self._until_s[row] += pause_s
+            books.finish_s[row] = _INF  # it ends when a slot does
+        if renews:
+            self._known.clear()
+        return []

@@ -1,0 +1,93 @@
+"""What a backend is: it starts and stops trainings on devices, and says how far they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainyard.fleet.run.limits import JobLimits
+from trainyard.fleet.workload.job import Grant, Job
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is.
+
+    Attributes
+    ----------
+    steps : done, as far as that is known.
+    ended : whether it has done all of its work, and that is saved.
+    failure : why it stopped before, in one sentence; None if it did not.
+    killed : whether that was done to it from outside.
+    repeats : whether it would happen again however often the job is started.
+    step_s : what a step takes on the devices that it has; None where that is not known yet.
+    losses : steps done and mean loss at the end of every epoch, as far as that is known.
+    """
+
+    steps: int
+    ended: bool = False
+    failure: str | None = None
+    killed: bool = False
+    repeats: bool = False
+    step_s: float | None = None
+    losses: tuple[tuple[float, float], ...] = ()
+
+
+class Backend(Protocol):
+    """Runs trainings; see `trainyard.fleet.run.directory_backend` for what backends share."""
+
+    @property
+    def core_part(self) -> float:
+        """Of the time of a core that a process takes where devices are places for processes; else 1."""
+        ...
+
+    @property
+    def limits(self) -> JobLimits:
+        """What every job may do at most."""
+        ...
+
+    def start(self, job: Job, grant: Grant) -> None:
+        """Start a job on devices, or continue it from its newest checkpoint.
+
+        Raises
+        ------
+        FleetError
+            If the job is no training, or it runs already.
+        """
+        ...
+
+    def adopt(self, job: Job, grant: Grant) -> bool:
+        """Take over a job that a backend before this one started; False if it does not run any more, or is to leave."""
+        ...
+
+    def away(self) -> frozenset[int]:
+        """Nodes of the site that cannot be used now, as far as that is known."""
+        ...
+
+    def leave(self, name: str, is_lost: bool = False) -> None:
+        """Have a job leave its devices, without waiting for it; its checkpoints stay.
+
+        Parameters
+        ----------
+        is_lost : nodes of it may not answer any more.
+        """
+        ...
+
+    def has_left(self, name: str) -> bool:
+        """Whether nothing is left of a job that was to leave, or nothing that could still do work.
+
+        Asked again and again, it sees to it: who does not leave in time is killed.
+        """
+        ...
+
+    def held(self, name: str) -> frozenset[int] | None:
+        """The devices on which a job was started last; None where that is not known."""
+        ...
+
+    def progress(self, name: str) -> Progress:
+        """How far a job is that was started or adopted; it may have been stopped since."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything."""
+        ...

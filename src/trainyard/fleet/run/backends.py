@@ -1,0 +1,114 @@
+"""The backends by name, and what jobs must be to run on one."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.place.nodes import ANYWHERE
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.records import Recorder
+from trainyard.fleet.run.directory_backend import DirectoryBackend
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.workload.job import Job
+from trainyard.fleet.workload.level1 import ask
+from trainyard.fleet.workload.training import cluster_text, training_of
+from trainyard.private import make_private
+
+BACKENDS = MappingProxyType(
+    {
+        "local": "trainyard.fleet.run.local:LocalBackend",
+        "slurm": "trainyard.fleet.run.slurm:SlurmBackend",
+        "ray": "trainyard.fleet.run.ray_backend:RayBackend",
+    }
+)
+"""Where each backend's factory is, imported only when it is wanted; see `DirectoryBackend` for what it takes."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+
+
+def make_backend(
+    name: str, site: Site, folder: Path, *, shares: bool = False, limits: JobLimits = USUAL_LIMITS
+) -> DirectoryBackend:
+    """A backend by name.
+
+    Parameters
+    ----------
+    folder : of the jobs' folders, made if it is not there.
+    shares : whether the policy lets jobs share devices.
+    limits : of every job.
+
+    Raises
+    ------
+    FleetError
+        If there is none of this name, what it needs is not installed, or it cannot share devices and is to.
+    """
+    if name not in BACKENDS:
+        raise FleetError(f"no backend {name!r}; there are {', '.join(BACKENDS)}")
+    module, _, factory = BACKENDS[name].partition(":")
+    try:
+        make: Callable[..., DirectoryBackend] = getattr(importlib.import_module(module), factory)
+    except ModuleNotFoundError as error:
+        raise FleetError(
+            f"backend {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
+        ) from error
+    make_private(folder)
+    return make(site, folder, shares=shares, limits=limits)
+
+
+def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobLimits = USUAL_LIMITS) -> None:
+    """Whether jobs can run for real on a site, under a policy.
+
+    Raises
+    ------
+    FleetError
+        If one has no training, asks for more than there is or for what its strategies have no plan for, has a name that
+        no folder can have or that another one has, or its checkpoints would be larger than they may.
+    """
+    allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    seen: set[str] = set()
+    for job in jobs:
+        if not _NAME.fullmatch(job.name):
+            raise FleetError(
+                f"a job that runs has a folder of its name: {job.name!r} is not at most 100 letters, digits, and . _ - "
+                "after the first"
+            )
+        if job.name in seen:
+            raise FleetError(f"there are two jobs {job.name!r}; give each a name of its own")
+        seen.add(job.name)
+        # Who could do with fewer may not ask for more than there is, either: policies that do not resize jobs would wait
+        # for ever, and let those behind wait, too.
+        allocator.enter(replace(job, min_devices=0), job.arrival_s)
+        _check_checkpoints(job, limits)
+        _check_plan(job, site)
+
+
+def _check_checkpoints(job: Job, limits: JobLimits) -> None:
+    """Whether the checkpoints of a training are as small as they must be."""
+    if math.isinf(limits.max_checkpoint_bytes):
+        return
+    if problem := ask("checkpoint_problem", training_of(job).model, limits.max_checkpoint_bytes):
+        raise FleetError(f"job {job.name!r}: {problem}")
+
+
+def _check_plan(job: Job, site: Site) -> None:
+    """Whether a training can be spread over the devices that it asks for, on as few nodes of a type as can hold them."""
+    training, problem = training_of(job), ""
+    for kind in job.device_types or site.device_types:
+        size = max((host.num_devices for host in site.hosts if host.device_type == kind), default=0)
+        if not size:
+            continue
+        whole, rest = divmod(job.num_devices, size)
+        cluster = cluster_text([(kind, size)] * whole + [(kind, rest)] * (rest > 0))
+        problem = ask("plan_problem", training.as_fast, cluster)
+        if not problem:
+            return
+    raise FleetError(f"job {job.name!r}: {problem}")

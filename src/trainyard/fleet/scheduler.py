@@ -1,0 +1,156 @@
+"""A policy of the catalog with all that a run needs beside it: where its jobs are placed, and when it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainyard.fleet.catalog import find, parse_policy, split_policies
+from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.periods import check_period
+from trainyard.fleet.place.nodes import placement
+from trainyard.fleet.policy import Policy
+from trainyard.fleet.recorded import AS_RECORDED
+from trainyard.fleet.records import FleetRun
+from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.simulate import simulate_fleet
+from trainyard.fleet.simulation.crowding import Crowding
+from trainyard.fleet.simulation.hazards import Hazards
+from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import PlacingSome, places_jobs, round_length_s, shares_devices
+from trainyard.fleet.workload.job import Job
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A policy, ready to simulate or to run.
+
+    Attributes
+    ----------
+    text : the policy as it was named, with its options.
+    place : name of the placement of jobs that the policy does not place itself.
+    rounds : when decisions are made; None for whenever something happens.
+    """
+
+    text: str
+    policy: Policy
+    place: str
+    rounds: Rounds | None
+
+    @property
+    def shares(self) -> bool:
+        """Whether the policy may give a device to several jobs at once."""
+        return shares_devices(self.policy)
+
+    def simulate(
+        self,
+        jobs: Iterable[Job],
+        site: Site,
+        *,
+        costs: Costs | None = None,
+        hazards: Hazards | None = None,
+        crowding: Crowding | None = None,
+        keep_spans: bool = False,
+        strict: bool = False,
+    ) -> FleetRun:
+        """Run a workload in simulation; see `simulate_fleet`."""
+        return simulate_fleet(
+            jobs,
+            site,
+            self.policy,
+            name=self.text,
+            place=self.place,
+            rounds=self.rounds,
+            costs=costs,
+            hazards=hazards,
+            crowding=crowding,
+            keep_spans=keep_spans,
+            strict=strict,
+        )
+
+
+def scheduler_of(text: str, place: str | None = None, round_s: float | None = None) -> Scheduler:
+    """A policy by its name, placed and timed as its paper or its own options have it where nothing else is said.
+
+    A placement that is given is that of all jobs, also under a policy that would place some of them in its own way.
+
+    Parameters
+    ----------
+    text : as `parse_policy` reads it.
+    round_s : length of its rounds.
+
+    Raises
+    ------
+    FleetError
+        If there is no such policy or placement, the policy places all jobs itself and a placement is given, or it
+        cannot decide in such rounds.
+    """
+    policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
+    if place is not None and places_jobs(policy):
+        raise FleetError(f"{text} chooses the devices of its jobs itself; leave the placement {place!r} out")
+    if place is not None and isinstance(policy, PlacingSome):
+        policy = policy.without_placing()
+    place = place or entry.place
+    placement(place)
+    if round_s is None and (round_s := round_length_s(policy)) is not None:
+        check_period(f"a round of {text}", round_s)
+    rounds = None if round_s is None else Rounds(round_s)
+    if isinstance(policy, RoundBased):
+        rounds = policy.rounds(rounds)
+    return Scheduler(text, policy, place, rounds)
+
+
+@dataclass(frozen=True)
+class CannotRun:
+    """A policy that cannot run on a cluster or a workload, or under the conditions that were given, and why."""
+
+    text: str
+    why: str
+
+
+def schedulers_of(
+    policies: str, place: str | None = None, round_s: float | None = None
+) -> tuple[list[Scheduler], list[CannotRun]]:
+    """Several policies, each as `scheduler_of` makes it, and those that cannot be placed or timed so.
+
+    Raises
+    ------
+    FleetError
+        If a policy or the placement is unknown, or none of the policies can be placed and timed so.
+    """
+    if place is not None:
+        placement(place)
+    schedulers, refused = list[Scheduler](), list[CannotRun]()
+    for name in split_policies(policies):
+        parse_policy(name)
+        try:
+            schedulers.append(scheduler_of(name, place, round_s))
+        except FleetError as error:
+            refused.append(CannotRun(name, str(error)))
+    if not schedulers:
+        raise FleetError(refused[0].why)
+    return schedulers, refused
+
+
+def baseline_of(policies: str, baseline: str | None, ran: Sequence[str] | None = None) -> str:
+    """The policy with which others are compared: the one that is named, or the first that ran; empty if there is none.
+
+    Parameters
+    ----------
+    policies : all that were asked for, as `split_policies` reads them.
+    ran : those that ran, and what else can be compared with; by default all.
+
+    Raises
+    ------
+    FleetError
+        If one is named that was not asked for.
+    """
+    asked = split_policies(policies)
+    if baseline is None:
+        return next((name for name in (asked if ran is None else ran)), "")
+    name = "".join(split_policies(baseline)) if baseline != AS_RECORDED else baseline
+    if name not in (*asked, AS_RECORDED):
+        raise FleetError(
+            f"--baseline {baseline!r} is none of the policies; take one of {', '.join(asked)}, or {AS_RECORDED!r}"
+        )
+    return name if ran is None or name in ran else ""

@@ -1,0 +1,95 @@
+"""The page of the daemon in a browser that stays open: it shows what happens, by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+from browser import CHROMIUM, opened
+from daemons import TRAINING, Running, serving
+
+from trainyard.fleet.daemon.app import Api
+from trainyard.fleet.daemon.store import Store
+from trainyard.fleet.daemon.users import Users
+from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.site import Site
+from trainyard.private import write_private
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
+
+ANN = "ann-has-this-token"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("page")
+    tokens = folder / "tokens"
+    write_private(tokens, f"ann:{ANN}\n")
+    options = ("--cluster", "1x1xlocal", "--policy", "fifo", "--token-file", str(tokens))
+    with serving(folder / "fleet", *options) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_it_shows_jobs_start_and_end(daemon: Running, tmp_path: Path) -> None:
+    """Without being loaded again, and without anybody doing anything in it."""
+    with opened(f"{daemon.url}/#token={ANN}", tmp_path) as page:
+        page.wait("running", "none")
+        page.wait("about", "0 of 1 devices in use")
+        page.value("window.first = true")
+        daemon.ask("POST", "/jobs", {"name": "long", **TRAINING, "steps": 1_000_000}, ANN)
+        daemon.ask("POST", "/jobs", {"name": "brief", **TRAINING, "steps": 3}, ANN)
+        page.wait("running", "long", "gpt-tiny")
+        page.wait("queue", "brief", "0 are free")
+        page.wait("nodes", "0: long")
+        page.wait("about", "1 of 1 devices in use")
+        daemon.ask("DELETE", "/jobs/long", token=ANN)
+        page.wait("over", "long", "cancelled", "brief", "ended")
+        page.wait("running", "none")
+        page.wait("nodes", "0: free")
+        page.wait("history", "brief", "ends")
+        assert page.value("window.first") is True
+        assert page.text("errors") == ""
+
+
+def test_a_token_is_asked_for_and_taken(daemon: Running, tmp_path: Path) -> None:
+    with opened(daemon.url, tmp_path) as page:
+        page.wait("errors", "a token is needed")
+        assert page.is_shown("login")
+        assert "devices in use" not in page.text("about")
+        page.value("document.getElementById('token').focus()")
+        page.ask("Input.insertText", text=ANN)
+        page.value("document.querySelector('#login button').click()")
+        page.wait("about", "1x1xlocal under fifo")
+        assert not page.is_shown("login")
+        assert page.text("errors") == ""
+
+
+def test_a_node_that_is_away_is_shown(tmp_path: Path) -> None:
+    """It goes and comes back while the page is open."""
+    site, store = Site.parse("2x1xlocal"), Store(f"sqlite:///{tmp_path / 'state.sqlite'}")
+    daemon = SimpleNamespace(site=site, store=store, scheduler=scheduler_of("fifo"), problem=None)
+    server = uvicorn.Server(
+        uvicorn.Config(Api(daemon, Users.read(None)).app(), port=0, log_level="error", lifespan="off")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with opened(f"http://127.0.0.1:{port}", tmp_path) as page:
+            assert "away" not in page.wait("nodes", "node 0, local", "node 1, local")
+            daemon.site = site.without({1})
+            assert "node 0, local: away" not in page.wait("nodes", "node 1, local: away")
+            page.wait("about", "0 of 1 devices in use")
+            daemon.site = site
+            page.wait("about", "0 of 2 devices in use")
+            assert "away" not in page.text("nodes")
+    finally:
+        server.should_exit = True
+        thread.join()

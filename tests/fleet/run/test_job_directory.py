@@ -1,0 +1,36 @@
+"""Who lives in the folder of a job, as its locks say."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.fleet.run.job_directory import JobDirectory
+from trainyard.fleet.site import FleetError
+
+
+def test_a_lock_says_which_group_lives_and_nobody_waits_for_one_that_does_not(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path)
+    with (tmp_path / "lock-0").open("a+") as lock:
+        assert directory.groups() == []
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(FleetError, match="lock-0 is locked by a process that does not say which"):
+            directory.groups()
+        lock.write("123")
+        lock.flush()
+        assert directory.groups() == [123]
+
+
+def test_processes_whose_lock_was_deleted_are_not_taken_for_gone(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path)
+    with directory.locked(0), directory.locked(2):
+        assert directory.groups() == [os.getpgid(0)] * 2
+        (tmp_path / "lock-0").unlink()
+        assert directory.groups() == [os.getpgid(0)]
+        (tmp_path / "lock-2").unlink()
+        with pytest.raises(FleetError, match="which was deleted; end them"):
+            directory.groups()
+    assert directory.groups() == []
