@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import math
 import os
 import resource
@@ -27,7 +26,6 @@ from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.training import Training
 from trainyard.job.run.processes.heartbeat import Heartbeats, beating
 from trainyard.job.run.processes.logs import cut, rank_log
 from trainyard.private import OTHERS
@@ -49,8 +47,7 @@ class Ranks(JobLimits):
     ----------
     first, count : the ranks here.
     world : ranks of the job on all nodes.
-    meeting : name of the file of the job's folder in which they meet, new for every start; or ``HOST:PORT``, on the node
-        of rank 0, where nothing tells one start from another.
+    meeting : name of the file of the job's folder in which they meet, new for every start.
     cluster : the job's devices, as ``parse_cluster`` reads them.
     devices : numbers of the GPUs of this node that it may use, joined by commas; "" leaves that as it is.
     threads : of each process; 0 for an even share of the cores that it may use.
@@ -102,22 +99,14 @@ class Ranks(JobLimits):
             "LOCAL_RANK": str(rank - self.first),
             "LOCAL_WORLD_SIZE": str(self.count),
         }
-        if self.host:
-            own |= {"MASTER_ADDR": self.host, "MASTER_PORT": self.meeting.rpartition(":")[2]}
         return own | ({"CUDA_VISIBLE_DEVICES": self.devices} if self.devices else {})
 
     def launched(self, directory: JobDirectory, rank: int) -> Launched:
         """How one process finds the others."""
         from trainyard.job.run.train import Launched
 
-        store = None if self.host else directory.path / self.meeting
-        peer = (self.peer or self.host) if self.count < self.world else ""
+        store, peer = directory.path / self.meeting, self.peer if self.count < self.world else ""
         return Launched(rank, self.world, rank - self.first, self.count, store, peer)
-
-    @property
-    def host(self) -> str:
-        """Where rank 0 listens; "" where they meet in a file."""
-        return self.meeting.rpartition(":")[0]
 
 
 def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int:
@@ -163,7 +152,7 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
             for process in processes.values():
                 process.kill()
             cut(_logs(directory, own))
-            if ranks.first == 0 and not ranks.host:
+            if ranks.first == 0:
                 (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
@@ -227,17 +216,12 @@ def main() -> int:
     for limit in fields(JobLimits):
         parser.add_argument(f"--{limit.name}", type=float, default=limit.default)
     parser.add_argument("--parent", type=int, help="process that started this; without it this ends too")
-    parser.add_argument("--training", help="as JSON, where no backend has set up the folder")
     given = vars(parser.parse_args())
     if parent := given.pop("parent"):
         _die_with(parent)
     os.umask(OTHERS)
-    directory, training = JobDirectory(given.pop("directory")), given.pop("training")
     try:
-        if training:
-            directory.set_up(Training.from_dict(json.loads(training)))
-            directory.allow()
-        return run(directory, Ranks(**given))
+        return run(JobDirectory(given.pop("directory")), Ranks(**given))
     except FleetError as error:
         print(error, file=sys.stderr)
         return 1
