@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,3 +86,39 @@ def test_slow_first_steps_belong_to_the_start(tmp_path: Path, monkeypatch: pytes
     assert trial.start_s == pytest.approx(
         6.0, abs=0.1
     )  # two steps took 7 s, of which one is what two take later
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+
+from trainyard.fleet.run.local import LocalBackend
+from trainyard.fleet.run.measure import measured_alone
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.training import Training, training_job
+
+backend = LocalBackend(Site.uniform(1, 1, "local"), Path(sys.argv[1]))
+measured_alone([training_job("a", 0.0, 1, Training("gpt-tiny", 4, 8))], backend, seconds=3600.0)
+"""
+
+
+def _wait_until(is_so: Callable[[], object]) -> None:
+    limit_s = time.monotonic() + 120.0
+    while not is_so():
+        assert time.monotonic() < limit_s
+        time.sleep(0.05)
+
+
+def test_who_measures_is_killed_and_no_training_runs_on(tmp_path: Path) -> None:
+    directory = JobDirectory(tmp_path / "measured-0-on-1")
+    measuring = subprocess.Popen([sys.executable, "-c", MEASURE, str(tmp_path)])
+    try:
+        _wait_until(lambda: directory.watched.exists() and directory.groups())
+        assert not directory.is_abandoned()
+    finally:
+        measuring.kill()
+        measuring.wait()
+    assert directory.groups(), "it does not end at once: the one that measures might come back"
+    os.utime(directory.watched, (0.0, 0.0))
+    _wait_until(lambda: not directory.groups())
+    assert directory.killing.read_text() == "the process that was to end it is gone"

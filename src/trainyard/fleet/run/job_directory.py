@@ -11,6 +11,7 @@ meeting-*                 in which the processes of the last start found each ot
 heartbeat-N               written again every few seconds as long as the node lives that has rank N as its first
 lock-N                    locked as long as any process of the node that has rank N as its first lives; holds the
                           number of their process group
+watched                   touched every few seconds by whoever will end the job, if it may not run on without
 devices                   numbers of those on which it was started last
 failure.txt               why it stopped, when it should not have
 killed.txt                the same, where it was stopped from outside
@@ -47,6 +48,8 @@ _TRIES, _RETRY_S = 10, 0.02
 _MEASURED_STEPS = 4
 _LAST_BYTES = 16384
 _MEETING, _HEARTBEAT = "meeting-", "heartbeat-"
+WATCH_S = 60.0
+"""So long a watched job runs on when its watcher is gone."""
 
 
 class JobDirectory:
@@ -59,6 +62,7 @@ class JobDirectory:
         self.devices = path / "devices"
         self.failure, self.killing = path / "failure.txt", path / "killed.txt"
         self.repeating = path / "repeats.txt"
+        self.watched = path / "watched"
 
     def set_up(self, training: Training) -> None:
         """Make the folder, or check that it is of the same job.
@@ -126,6 +130,18 @@ class JobDirectory:
         path = self.killing if killed else self.repeating if repeats else self.failure
         with suppress(FileExistsError), open(path, "x", opener=opener) as file:
             file.write(reason)
+
+    def watch(self) -> None:
+        """Say that whoever will end the job is there; a job of which nobody ever said so runs to its end."""
+        with suppress(OSError):  # it is said again soon
+            self.watched.touch()
+
+    def is_abandoned(self) -> bool:
+        """Whether whoever was to end the job is gone."""
+        try:
+            return time.time() - self.watched.stat().st_mtime > WATCH_S
+        except OSError:
+            return False
 
     def beat(self, first_rank: int) -> None:
         """Say that the node lives that has a rank as its first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -13,9 +13,11 @@ from typing import Any
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.run.directory_backend import DirectoryBackend
+from trainyard.fleet.run.job_directory import WATCH_S
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, Training, training_job, training_of
+from trainyard.job.run.processes.heartbeat import beating
 
 _POLL_S = 0.01
 _LIMIT_S = 300.0
@@ -144,11 +146,23 @@ def _running(
         began_s = time.monotonic()
         for name, first in places.items():
             backend.start(replace(job, name=name), _grant(job, first, backend))
-        yield [(steps, seen_s - began_s) for steps, seen_s in _reach(backend, list(places), _WARM)]
+        with _watching(backend, places):
+            yield [(steps, seen_s - began_s) for steps, seen_s in _reach(backend, list(places), _WARM)]
     finally:
         backend.stop(list(places))
         for name in places:
             shutil.rmtree(backend.directory(name).path, ignore_errors=True)
+
+
+def _watching(backend: DirectoryBackend, names: Iterable[str]) -> AbstractContextManager[None]:
+    """Within it, jobs run; if this process dies, they end, too."""
+    directories = [backend.directory(name) for name in names]
+
+    def watch() -> None:
+        for directory in directories:
+            directory.watch()
+
+    return beating(watch, WATCH_S)
 
 
 def _grant(job: Job, first: int, backend: DirectoryBackend) -> Grant:
@@ -178,6 +192,14 @@ def _started(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
     shutil.rmtree(directory, ignore_errors=True)
     began_s = time.monotonic()
     backend.start(job, _grant(job, 0, backend))
+    with _watching(backend, [name]):
+        trial = _tried(name, backend, seconds, began_s)
+    shutil.rmtree(directory)
+    return trial
+
+
+def _tried(name: str, backend: DirectoryBackend, seconds: float, began_s: float) -> Trial:
+    """What a job that was started takes for a step, and for its start and its stop."""
     try:
         ((warm, warm_s),) = _reach(backend, [name], _WARM)
         time.sleep(seconds)
@@ -189,7 +211,6 @@ def _started(job: Job, backend: DirectoryBackend, seconds: float) -> Trial:
         asked_s = time.monotonic()
         backend.stop([name])
         over_s = time.monotonic()
-    shutil.rmtree(directory)
     return Trial(1.0 / step_s, max(0.0, warm_s - began_s - warm * step_s), over_s - asked_s)
 
 

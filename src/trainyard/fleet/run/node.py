@@ -197,6 +197,9 @@ def _wait(directory: JobDirectory, processes: Mapping[int, ForkProcess], heartbe
             if problem := heartbeats.problem(rank for rank, code in codes.items() if code is None):
                 directory.fail(str(problem), killed=problem.stopped)
                 return 1
+            if directory.is_abandoned():
+                directory.fail("the process that was to end it is gone", killed=True)
+                return 1
         time.sleep(_POLL_S)
 
 
