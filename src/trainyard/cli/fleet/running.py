@@ -28,7 +28,7 @@ class RunningOptions(Common):
     """Where jobs live, a folder each; all nodes must see it. Jobs that are there already go on from their checkpoints."""
     policy: Annotated[str, tyro.conf.arg(metavar="P")] = "srtf"
     """Policy, with options in parentheses. FILE.py:NAME is one of your own."""
-    backend: Annotated[str, tyro.conf.arg(metavar="E")] = "local"
+    backend: Annotated[str, tyro.conf.arg(metavar="B")] = "local"
     """What starts the processes: local, slurm or ray."""
     placement: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """How devices are chosen for jobs: anywhere, consolidated, packed, spread or emptiest; by default as the policy's
