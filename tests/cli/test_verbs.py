@@ -98,6 +98,21 @@ def test_simulate_on_a_slower_cluster_takes_longer(saved, capsys):
     assert capsys.readouterr().out.startswith("Simulated on 1x2xK80, not on the cluster of the plan.")
 
 
+def test_what_ranks_of_a_saved_plan_run_is_shown(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    document(
+        "plan", "gpt-tiny", *CLUSTER, "--strategies", "data_parallel", "--save", str(path), capsys=capsys
+    )
+    text = path.read_text()
+    assert "{data: 2}" in text
+    path.write_text(text.replace("{data: 2}", "{data: [3, 1]}"))
+    found = document("simulate", str(path), "--show", "routines", capsys=capsys)["routines"]
+    shown = [line for line in found.splitlines() if line.startswith("pipeline rank")]
+    assert shown == [f"pipeline rank 0: 2 data (3:1), with {n} of 4 parts along data" for n in (3, 1)]
+    assert cli.main(("simulate", str(path), "--show", "choices")) == 0
+    assert "\nchoices:\n" in capsys.readouterr().out
+
+
 def test_auto_is_not_worse_and_names_runners_up(saved, capsys):
     _, printed = saved
     found = document("plan", "gpt-tiny", *CLUSTER, capsys=capsys)

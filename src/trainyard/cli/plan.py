@@ -80,14 +80,9 @@ def act(options: Options, screen: Screen) -> Outcome:
         body += ["", runners_up_table(found.runners_up, found.simulation)]
     document = dict(planned_document(found))
     if options.show != "plan":
-        from trainyard.job.lower.lower import all_choices, lower
-        from trainyard.report.routines import choices_text, routines_text
+        from trainyard.report.routines import show
 
-        program = found.task.program(found.plan.rows_per_microbatch)
-        if options.show == "choices":
-            text = choices_text(all_choices(program, found.plan))
-        else:
-            text = routines_text(lower(program, found.plan, found.task.optimizer))
+        text = show(options.show, found.plan, found.task)
         document |= {options.show: text}
         body += ["", text]
     return Outcome(document, body, does_not_fit(found.plan, found.simulation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -25,11 +25,13 @@ class Options(OptimizerOptions, Common):
     """Predict what one step of a saved plan takes, on its cluster or on another of at least as many devices."""
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
-    """File that `trainyard plan --save` wrote."""
+    """File that `trainyard plan --save` wrote, or one in its form."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
     """The model, if it is not the one that the plan names, or is a Python file: a plan runs none by itself."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="C")] = None
     """Another cluster."""
+    show: Literal["plan", "choices", "routines"] = "plan"
+    """choices: also how every op is cut, as a plan can say it. routines: also every op that each rank runs, in order."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with the timeline, memory over time and where the time goes."""
     trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
@@ -42,26 +44,33 @@ def act(options: Options, screen: Screen) -> Outcome:
 
     plan = load_plan(options.plan)  # before PyTorch is loaded, which takes seconds
     model_for(plan, options.model)
-    from trainyard.job.planning import load_model, simulate
+    from trainyard.job.planning import load_model, simulate_task, task_of
     from trainyard.report.prediction import simulation_document, simulation_facts
     from trainyard.report.tables import facts_table
 
     with screen.waiting("simulating"):
         model = None if options.model is None else load_model(options.model)
-        simulation = simulate(plan, model, options.cluster, options.optimizer_config())
+        task = task_of(plan, model, options.optimizer_config())
+        simulation = simulate_task(plan, task, options.cluster)
     if options.html is not None:
         screen.keep(_page(plan, simulation), options.html)
     if options.trace is not None:
         from trainyard.report.trace import chrome_trace
 
         screen.keep(json.dumps(chrome_trace(simulation.timeline)), options.trace, "trace")
-    on = (
-        ""
+    where = (
+        ()
         if options.cluster is None
-        else f"Simulated on {options.cluster}, not on the cluster of the plan.\n"
+        else (f"Simulated on {options.cluster}, not on the cluster of the plan.",)
     )
-    body = (on + plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
-    return Outcome({"plan": plan.to_text(), **simulation_document(simulation)}, body)
+    body = (*where, plan.explain(), "", facts_table("predicted", simulation_facts(simulation)))
+    document = {"plan": plan.to_text(), **simulation_document(simulation)}
+    if options.show == "plan":
+        return Outcome(document, body)
+    from trainyard.report.routines import show
+
+    text = show(options.show, plan, task)
+    return Outcome(document | {options.show: text}, (*body, "", text))
 
 
 def _page(plan: Plan, simulation: Simulation) -> str:

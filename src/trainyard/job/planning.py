@@ -199,9 +199,13 @@ def simulate(
     PlanError
         If the plan was made for another model, or for one in a Python file and none is given, or needs more devices.
     """
+    return simulate_task(plan, task_of(plan, model, optimizer), cluster)
+
+
+def task_of(plan: Plan, model: Model | None = None, optimizer: OptimizerConfig | None = None) -> Task:
+    """What a plan trains; arguments and errors as of `simulate`."""
     whole = model or load_model(model_for(plan, None), plan.num_rows)
-    updates = optimizer or OptimizerConfig()
-    return simulate_task(plan, Task(whole, plan.dtype, plan.statistics, plan.num_rows, updates), cluster)
+    return Task(whole, plan.dtype, plan.statistics, plan.num_rows, optimizer or OptimizerConfig())
 
 
 def simulate_task(plan: Plan, task: Task, cluster: Cluster | str | None = None) -> Simulation:

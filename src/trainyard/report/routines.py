@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 from torch import fx
 
 from trainyard.job.lower.calls import Call
-from trainyard.job.lower.lower import Lowered
+from trainyard.job.lower.lower import Lowered, all_choices, lower
 from trainyard.job.lower.segment import Segment
 from trainyard.job.lower.signatures import RankContext, rank_context, signature
-from trainyard.job.plan import microbatches_text
+from trainyard.job.plan import Plan, microbatches_text
+from trainyard.job.task import Task
 from trainyard.program.addresses import address
 from trainyard.program.nodes import op_name
 from trainyard.program.placement import OpChoice
 from trainyard.program.program import tensors_of
+from trainyard.reading import listed
 
 _CALLS_PER_LINE = 8
 
@@ -31,16 +34,37 @@ def choices_text(choices: Mapping[str, Mapping[str, OpChoice]]) -> str:
     return "\n".join(("choices:", *lines)) if lines else "choices: {}"
 
 
+def show(what: Literal["choices", "routines"], plan: Plan, task: Task) -> str:
+    """How every op of a plan runs, or what its ranks run."""
+    program = task.program(plan.rows_per_microbatch)
+    if what == "choices":
+        return choices_text(all_choices(program, plan))
+    return routines_text(lower(program, plan, task.optimizer))
+
+
 def routines_text(lowered: Lowered) -> str:
-    """All routines of a lowered plan; ranks that differ along the axes of data and tensors only run the same."""
-    return "\n".join(_lines(lowered))
+    """All routines of a lowered plan; ranks of one mesh run the same, unless they hold unequal shares."""
+    meshes = range(lowered.plan.pipeline)
+    lines = [_lines(lowered, meshes)]
+    for variant in lowered.variants[1:]:
+        others = [p for p in meshes if _share(variant, p) != _share(lowered, p)]
+        lines.append(_lines(variant, others))
+    return "\n".join(chain(*lines))
 
 
-def _lines(lowered: Lowered) -> Iterator[str]:
+def _share(lowered: Lowered, pipeline: int) -> str:
+    """What the ranks hold for which is written, where others hold another share."""
+    mesh = lowered.plan.meshes[pipeline]
+    shares = mesh.shares(lowered.ranks[mesh])
+    held = (f"{shares[axis].held} of {shares[axis].of} parts along {axis}" for axis, _ in mesh.unequal)
+    return f", with {listed(held)}" if mesh.unequal else ""
+
+
+def _lines(lowered: Lowered, pipeline_ranks: Iterable[int]) -> Iterator[str]:
     plan = lowered.plan
-    for rank, calls in enumerate(lowered.calls):
-        context = rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {plan.meshes[rank]}"
+    for rank in pipeline_ranks:
+        calls, context = lowered.calls[rank], rank_context(lowered, rank)
+        yield f"pipeline rank {rank}: {plan.meshes[rank]}{_share(lowered, rank)}"
         totals = lowered.totals[rank]
         if totals is not None:
             yield "before the first microbatch"
