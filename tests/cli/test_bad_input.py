@@ -200,7 +200,7 @@ OUTPUTS = {
     "page to a full device": (compared("--html", "/dev/full"), ("--html /dev/full", "it is a device")),
     "page that is a folder": (("compare", *TINY, "--strategies", "zero", "--html", "."), ("--html .", "a folder; give")),
     "page where no file can be": (("simulate", "x.yaml", "--html", "/proc/x"), ("/proc/x", "nothing can be written")),
-    "timeline in no folder": (("simulate", "nowhere.yaml", "--trace", "nowhere/x"), ("--trace nowhere/x", "no folder")),
+    "timeline in no folder": (("simulate", "x.yaml", "--perfetto", "nowhere/x"), ("--perfetto nowhere/x", "no folder")),
     "plan in no folder": (plan_to("nowhere/x"), ("--save nowhere/x", "there is no folder nowhere; give another file")),
     "plan in a file": (plan_to("jobs.csv/x"), ("--save jobs.csv/x", "there is no folder jobs.csv")),
     "job in no folder": (

@@ -83,7 +83,7 @@ def test_compare_says_what_is_short_in_a_row(small_cluster, capsys):
 def test_simulate_agrees_with_plan_and_writes_files(saved, tmp_path, capsys):
     path, printed = saved
     page, trace = tmp_path / "step.html", tmp_path / "step.json"
-    files = ("--html", str(page), "--trace", str(trace))
+    files = ("--html", str(page), "--perfetto", str(trace))
     found = document("simulate", str(path), *files, capsys=capsys)
     assert found["step_s"] == printed["prediction"]["step_s"]
     assert "2 tensor" in page.read_text()

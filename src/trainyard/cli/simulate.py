@@ -34,8 +34,8 @@ class Options(OptimizerOptions, Common):
     """choices: also how every op is cut, as a plan can say it. routines: also every op that each rank runs, in order."""
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
     """Write a page with the timeline, memory over time and where the time goes."""
-    trace: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
-    """Write the timeline in the trace format that Perfetto and chrome://tracing open."""
+    perfetto: Annotated[Path | None, tyro.conf.arg(metavar="FILE"), Output.FILE] = None
+    """Write the timeline in the form that Perfetto and chrome://tracing open."""
 
 
 def act(options: Options, screen: Screen) -> Outcome:
@@ -54,10 +54,10 @@ def act(options: Options, screen: Screen) -> Outcome:
         simulation = simulate_task(plan, task, options.cluster)
     if options.html is not None:
         screen.keep(_page(plan, simulation), options.html)
-    if options.trace is not None:
+    if options.perfetto is not None:
         from trainyard.report.trace import chrome_trace
 
-        screen.keep(json.dumps(chrome_trace(simulation.timeline)), options.trace, "trace")
+        screen.keep(json.dumps(chrome_trace(simulation.timeline)), options.perfetto, "timeline")
     where = (
         ()
         if options.cluster is None
