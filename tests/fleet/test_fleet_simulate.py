@@ -193,6 +193,13 @@ def test_a_device_that_jobs_share_is_in_use_once() -> None:
     assert run.busy_device_s == pytest.approx(run.makespan_s)
 
 
+def test_whole_numbers_of_seconds_are_compiled_for_as_others_are() -> None:
+    job, costs = declared_job("a", 3, 1, 100, weight=2), Costs(60, 30, 1)
+    found = (job.arrival_s, job.work, job.weight, costs.restart_s, costs.start_s, costs.together_s)
+    assert found == (3.0, 100.0, 2.0, 60.0, 30.0, 1.0)
+    assert {type(value) for value in found} == {float}
+
+
 @pytest.mark.parametrize("round_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_rounds_that_are_none(round_s: float) -> None:
     with pytest.raises(FleetError, match=r"a round lasts from 0\.001 s to 1e\+09 s; got"):

@@ -29,3 +29,6 @@ class Costs:
         for field in fields(self):
             if not 0 <= (value := getattr(self, field.name)) <= LONGEST_S:
                 raise FleetError(f"{field.name} is a time from 0 to {LONGEST_S:g} seconds, got {value:g}")
+            object.__setattr__(
+                self, field.name, float(value)
+            )  # whole numbers would be compiled for once more

@@ -48,6 +48,6 @@ class Arrivals:
         if last is not None and self.next_s < before_s:
             assert self.job is not None
             raise FleetError(
-                f"job {self.job.name!r} arrives at {self.next_s} s, before {last.name!r}; give the jobs in the order of "
-                "their arrival"
+                f"job {self.job.name!r} arrives at {self.next_s:g} s, before {last.name!r}; give the jobs in the order "
+                "of their arrival"
             )

@@ -214,6 +214,12 @@ class Job:
     limit_s: float | None = None
     account: str = ""
 
+    def __post_init__(self) -> None:
+        # What is compiled for numbers would be compiled for whole numbers once more.
+        for name in ("arrival_s", "work", "weight"):
+            if type(value := getattr(self, name)) is not float:
+                object.__setattr__(self, name, float(value))
+
     @property
     def least_devices(self) -> int:
         """The fewest devices that it can run on."""
