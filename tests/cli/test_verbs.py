@@ -106,11 +106,14 @@ def test_what_ranks_of_a_saved_plan_run_is_shown(tmp_path, capsys):
     text = path.read_text()
     assert "{data: 2}" in text
     path.write_text(text.replace("{data: 2}", "{data: [3, 1]}"))
-    found = document("simulate", str(path), "--show", "routines", capsys=capsys)["routines"]
-    shown = [line for line in found.splitlines() if line.startswith("pipeline rank")]
+    found = document("simulate", str(path), "--show", "routines", capsys=capsys)
+    assert [share["parts"] for share in found["shares"]] == [f"{n} of 4 parts along data" for n in (3, 1)]
+    shown = [line for line in found["routines"].splitlines() if line.startswith("pipeline rank")]
     assert shown == [f"pipeline rank 0: 2 data (3:1), with {n} of 4 parts along data" for n in (3, 1)]
     assert cli.main(("simulate", str(path), "--show", "choices")) == 0
-    assert "\nchoices:\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "with 1 of 4 parts along data" in out
+    assert "\nchoices:\n" in out
 
 
 def test_auto_is_not_worse_and_names_runners_up(saved, capsys):

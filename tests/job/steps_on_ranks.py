@@ -1,22 +1,25 @@
-"""One step of some plans on processes, beside that of one device and the bytes that the simulator says are sent."""
+"""Steps of plans on processes: beside that of one device and the bytes that are predicted, and what they allocate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from one_step import check_equal, own_part, plain, stepped
+from allocated import most_allocated, profiled
+from one_step import SEED, check_equal, own_part, plain, stepped
 
 from trainyard.hardware.parse import parse_cluster
-from trainyard.job.lower.lower import lower
+from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import PIPELINE, Plan, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
 from trainyard.job.run.step.data import by_path
+from trainyard.job.run.step.executor import Executor
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
+from trainyard.program.model import Model
 
 TaskOf = Callable[[], Task]
 
@@ -41,6 +44,17 @@ def check_steps(num_ranks: int, plans: Sequence[tuple[TaskOf, Plan]]) -> None:
         predicted = simulate_plan(lowered, parse_cluster(f"1x{num_ranks}xA100-80G")).sent_bytes
         # Numbers that all ranks agree on at the end of a step (losses) are not counted by the runtime.
         assert sent == pytest.approx(list(predicted), rel=1e-3, abs=64)
+
+
+def allocated(rank: int, lowered: Lowered, model: Model, batches: Sequence[Mapping[str, Any]]) -> int:
+    """Most bytes that tensors of a rank have while it trains on some batches."""
+    values = {path: value.detach() for path, value in model.module.named_parameters()}
+    by_paths = [by_path(batch) for batch in batches]
+    with profiled() as profiler:
+        executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
+        for step, batch in enumerate(by_paths):
+            executor.step(batch, step)
+    return most_allocated(profiler)
 
 
 def _rank(rank: int, texts: Sequence[tuple[TaskOf, str]]) -> list[Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from allocated import most_allocated, profiled
 from asynchronous import (
     ONE_RANK,
     OPTIMIZERS,
@@ -23,6 +22,7 @@ from asynchronous import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps_on_ranks import allocated
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
@@ -173,10 +173,5 @@ def test_older_weights_are_counted_in_memory() -> None:
     lowered = lower(task.program(plan.rows_per_microbatch), plan, OPTIMIZERS["adamw"])
     simulation = simulate_plan(lowered, parse_cluster("1x1xA100-80G"))
     assert simulation.memory[0][OLDER_WEIGHTS] == simulation.memory[0]["parameters"]
-    values = {path: value.detach() for path, value in task.model.module.named_parameters()}
-    batches = [by_path(batch_of(step, width)) for step in range(STEPS)]
-    with profiled() as profiler:
-        executor = Executor(lowered, 0, values.__getitem__, torch.device("cpu"), SEED)
-        for step, batch in enumerate(batches):
-            executor.step(batch, step)
-    assert most_allocated(profiler) == pytest.approx(simulation.tensor_bytes[0], rel=1e-3)
+    batches = [batch_of(step, width) for step in range(STEPS)]
+    assert allocated(0, lowered, task.model, batches) == pytest.approx(simulation.tensor_bytes[0], rel=1e-3)

@@ -4,21 +4,17 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
-import torch
-from allocated import most_allocated, over_gloo, profiled
+from allocated import over_gloo
 from asynchronous import batch_of, model
 from one_block import MEGATRON
 from one_block import task as llama
-from one_step import SEED
-from steps_on_ranks import check_steps
+from steps_on_ranks import allocated, check_steps
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.step.data import by_path
-from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
@@ -72,15 +68,8 @@ def test_processes_compute_what_one_device_does(num_ranks: int) -> None:
 
 
 def _allocated(rank: int) -> int:
-    trained = task("layers")
-    values = {path: value.detach() for path, value in trained.model.module.named_parameters()}
-    lowered = lowered_of("2 + 1")
-    batches = [by_path(batch_of(step, WIDTH)) for step in range(2)]
-    with profiled() as profiler:
-        executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
-        for step, batch in enumerate(batches):
-            executor.step(batch, step)
-    return most_allocated(profiler)
+    batches = [batch_of(step, WIDTH) for step in range(2)]
+    return allocated(rank, lowered_of("2 + 1"), task("layers").model, batches)
 
 
 def test_memory_is_what_each_share_allocates() -> None:
@@ -118,6 +107,10 @@ def test_a_plan_fits_if_it_fits_every_share() -> None:
         found = simulate_plan(lowered, replace(cluster, nodes=(replace(node, devices=tuple(devices)),)))
         assert found.fits == (short is None)
         assert max(found.shortage_bytes) == (short is not None)
+        assert [(share.parts, share.peak_bytes) for share in found.shares] == [
+            (f"{count} of 4 parts along data", of_share[rank].peak_bytes[0])
+            for rank, count in ((0, 3), (1, 1))
+        ]
 
 
 @pytest.mark.parametrize(

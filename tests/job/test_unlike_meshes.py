@@ -6,22 +6,18 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
-import torch
-from allocated import most_allocated, over_gloo, profiled
+from allocated import over_gloo
 from asynchronous import batch_of, model
 from captured import tiny
 from one_block import MEGATRON
 from one_block import task as llama
-from one_step import SEED
-from steps_on_ranks import check_steps
+from steps_on_ranks import allocated, check_steps
 
 from trainyard.hardware.parse import parse_cluster
 from trainyard.job.lower.lower import Lowered, lower
 from trainyard.job.lower.verify import verify
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage, State, parse_plan
 from trainyard.job.run.processes.fork_server import run_ranks
-from trainyard.job.run.step.data import by_path
-from trainyard.job.run.step.executor import Executor
 from trainyard.job.schedules import make_schedule
 from trainyard.job.simulate import simulate_plan
 from trainyard.job.task import Task
@@ -88,16 +84,8 @@ def memory_plan() -> Plan:
 
 
 def _allocated(rank: int) -> int:
-    plan = memory_plan()
-    trained = task("layers")
-    values = {path: value.detach() for path, value in trained.model.module.named_parameters()}
-    lowered = lowered_of("layers", plan)
-    batches = [by_path(batch_of(step, WIDTH)) for step in range(2)]
-    with profiled() as profiler:
-        executor = Executor(lowered, rank, values.__getitem__, torch.device("cpu"), SEED)
-        for step, batch in enumerate(batches):
-            executor.step(batch, step)
-    return most_allocated(profiler)
+    batches = [batch_of(step, WIDTH) for step in range(2)]
+    return allocated(rank, lowered_of("layers", memory_plan()), task("layers").model, batches)
 
 
 def test_memory_is_what_three_processes_allocate() -> None:

@@ -33,7 +33,7 @@ from trainyard.job.simulation.memory import (
 )
 from trainyard.job.simulation.overhead import overhead_by_kind, smallest_device
 from trainyard.job.simulation.prices import Prices, Ranks
-from trainyard.job.simulation.result import Simulation
+from trainyard.job.simulation.result import ShareMemory, Simulation
 from trainyard.job.simulation.template import Template, TemplateInput, make_template, op_seconds_of
 from trainyard.job.simulation.transfers import add_transfers
 from trainyard.job.simulation.update import update_template
@@ -74,7 +74,20 @@ def simulate_plan(
         assembly = assemble(variant, cluster, op_seconds)
         found.append(_result(assembly, simulate(assembly.builder.build()), flops))
     shortest = max(found, key=lambda result: max(result.shortage_bytes))
-    return replace(shortest, sources=op_seconds.sources())
+    return replace(shortest, sources=op_seconds.sources(), shares=_shares(lowered, found))
+
+
+def _shares(lowered: Lowered, found: Sequence[Simulation]) -> tuple[ShareMemory, ...]:
+    """What each share of every pipeline rank needs, the largest first."""
+    shares = {
+        (pipeline, text): ShareMemory(
+            pipeline, text, result.peak_bytes[pipeline], result.memory_limit_bytes[pipeline]
+        )
+        for variant, result in zip(lowered.variants, found, strict=True)
+        for pipeline in range(lowered.plan.pipeline)
+        if (text := variant.share_text(pipeline))
+    }
+    return tuple(sorted(shares.values(), key=lambda share: (share.pipeline, -share.peak_bytes)))
 
 
 def assemble(lowered: Lowered, cluster: Cluster, op_seconds: OpSeconds) -> Assembly:

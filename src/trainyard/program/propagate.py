@@ -102,7 +102,7 @@ class Assignment:
     expand: set[fx.Node] = field(default_factory=set)
     expanded: tuple[frozenset[str], ...] = ()
 
-    def of(self, program: Program, axis: Axis) -> Assignment:
+    def applied_to(self, program: Program, axis: Axis) -> Assignment:
         """The same decisions for a program of the same ops, whose shapes are others."""
         same = dict(zip(self.program.graph.nodes, program.graph.nodes, strict=True))
         return Assignment(

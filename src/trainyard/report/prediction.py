@@ -96,6 +96,10 @@ def _memory_facts(simulation: Simulation) -> list[tuple[str, str]]:
         short = simulation.shortage_bytes[rank]
         missing = f" DOES NOT FIT: {bytes_text(short)} are missing" if short else ""
         facts.append((f"memory {where}", f"{used}: {made_of}{missing}"))
+    for share in simulation.shares:
+        where = "" if len(order) == 1 else f" on pipeline rank {share.pipeline}"
+        used = f"{bytes_text(share.peak_bytes)} of {bytes_text(share.limit_bytes)}"
+        facts.append((f"with {share.parts}{where}", used))
     if len(order) > _SHOWN_RANKS:
         facts.append(("", f"and {len(order) - _SHOWN_RANKS} pipeline ranks that use less"))
     return facts
@@ -144,6 +148,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "memory_bytes": simulation.memory,
         "peak_bytes": simulation.peak_bytes,
         "memory_limit_bytes": simulation.memory_limit_bytes,
+        "shares": [share._asdict() for share in simulation.shares],
         "num_bytes": simulation.num_bytes,
         "model_flops": simulation.model_flops,
         "ops": None if simulation.sources is None else asdict(simulation.sources),

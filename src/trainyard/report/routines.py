@@ -20,7 +20,6 @@ from trainyard.program.addresses import address
 from trainyard.program.nodes import op_name
 from trainyard.program.placement import OpChoice
 from trainyard.program.program import tensors_of
-from trainyard.reading import listed
 
 _CALLS_PER_LINE = 8
 
@@ -47,24 +46,17 @@ def routines_text(lowered: Lowered) -> str:
     meshes = range(lowered.plan.pipeline)
     lines = [_lines(lowered, meshes)]
     for variant in lowered.variants[1:]:
-        others = [p for p in meshes if _share(variant, p) != _share(lowered, p)]
+        others = [p for p in meshes if variant.share_text(p) != lowered.share_text(p)]
         lines.append(_lines(variant, others))
     return "\n".join(chain(*lines))
-
-
-def _share(lowered: Lowered, pipeline: int) -> str:
-    """What the ranks hold for which is written, where others hold another share."""
-    mesh = lowered.plan.meshes[pipeline]
-    shares = mesh.shares(lowered.ranks[mesh])
-    held = (f"{shares[axis].held} of {shares[axis].of} parts along {axis}" for axis, _ in mesh.unequal)
-    return f", with {listed(held)}" if mesh.unequal else ""
 
 
 def _lines(lowered: Lowered, pipeline_ranks: Iterable[int]) -> Iterator[str]:
     plan = lowered.plan
     for rank in pipeline_ranks:
         calls, context = lowered.calls[rank], rank_context(lowered, rank)
-        yield f"pipeline rank {rank}: {plan.meshes[rank]}{_share(lowered, rank)}"
+        share = lowered.share_text(rank)
+        yield f"pipeline rank {rank}: {plan.meshes[rank]}{f', with {share}' if share else ''}"
         totals = lowered.totals[rank]
         if totals is not None:
             yield "before the first microbatch"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from torch import fx
 
-from trainyard.job.lower.shard import emit, follow, shard
+from trainyard.job.lower.shard import applied_to, emit, shard
 from trainyard.job.plan import Mesh, Plan, PlanError, Stage
 from trainyard.program.addresses import AddressError
 from trainyard.program.choices import ChoiceError, named_in
@@ -90,7 +90,7 @@ def meshes_of(
     """
     kinds = {(stage.mesh, stage.rows): stage for stage in plan.stages}
     known = {
-        kind: _mesh_of(program, plan, stage, ranks.get(stage.mesh, stage.mesh.fullest))
+        kind: _mesh_of(program, plan, stage, ranks.get(stage.mesh, stage.mesh.fullest_rank))
         for kind, stage in kinds.items()
     }
     return [known[stage.mesh, stage.rows] for stage in plan.stages]
@@ -147,7 +147,7 @@ def shard_stage(program: Program, mesh: StageMesh, arriving: Placements | None =
             raise PlanError(f"placements on axis {axis.name!r}: {error.args[0]}") from error
         program, assignments[axis.name] = sharded.program, sharded.assignment
         if mesh.mesh.unequal:
-            decided = follow(own, sharded.assignment, choices, held[axis.name].held)
+            decided = applied_to(own, sharded.assignment, choices, held[axis.name].held)
             own = emit(decided, wanted, mesh.sums_before_sending).program
         for known, placement in zip(outputs, sharded.outputs, strict=True):
             known[axis.name] = placement

@@ -41,7 +41,7 @@ class Transfer:
     have: Layout
     need: Layout
 
-    @property
+    @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """What ranks of the one stage send to ranks of the other."""
         return pieces(self.shape, self.have, self.need)

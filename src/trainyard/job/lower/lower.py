@@ -35,6 +35,7 @@ from trainyard.job.schedule import Kind, Schedule
 from trainyard.program import spmd
 from trainyard.program.placement import REPLICATE, OpChoice, Placement, local_shape
 from trainyard.program.program import Input, Program, output_args, tensor_of
+from trainyard.reading import listed
 
 _ByShare = dict[tuple[Mesh, tuple[int, ...]], "Lowered"]
 
@@ -77,12 +78,19 @@ class Lowered:
         """The plan applied for the share that a rank holds."""
         pipeline = self.plan.coordinate(rank)[PIPELINE]
         mesh, place = self.plan.meshes[pipeline], rank - self.plan.ranks(pipeline).start
-        held = mesh.held(place)
-        if held == mesh.held(self.ranks[mesh]):
+        if not mesh.unequal or (held := mesh.parts_held(place)) == mesh.parts_held(self.ranks[mesh]):
             return self
         if (mesh, held) not in self.by_share:
             _lower(self.program, self.plan, self.optimizer, {mesh: place}, self.by_share)
         return self.by_share[mesh, held]
+
+    def share_text(self, pipeline: int) -> str:
+        """What the ranks of a pipeline rank hold for which is written, where others hold another share; else empty."""
+        mesh = self.plan.meshes[pipeline]
+        shares = mesh.shares(self.ranks[mesh])
+        return listed(
+            f"{shares[axis].held} of {shares[axis].of} parts along {axis}" for axis, _ in mesh.unequal
+        )
 
     @property
     def variants(self) -> tuple[Lowered, ...]:
@@ -174,7 +182,7 @@ def _lower(
         by_share,
     )
     for mesh, rank in lowered.ranks.items():
-        by_share.setdefault((mesh, mesh.held(rank)), lowered)
+        by_share.setdefault((mesh, mesh.parts_held(rank)), lowered)
     return lowered
 
 

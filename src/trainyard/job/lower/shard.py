@@ -88,8 +88,8 @@ def complete(
     return replace(assignment, expanded=tuple(expanded))
 
 
-def follow(program: Program, decided: Assignment, choices: Iterable[str], held: int) -> Assignment:
-    """What was decided of another program, for one of the same ops of which a rank holds other shares.
+def applied_to(program: Program, decided: Assignment, choices: Iterable[str], held: int) -> Assignment:
+    """The same decisions for a program of the same ops, of which a rank holds another share.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def follow(program: Program, decided: Assignment, choices: Iterable[str], held: 
     program = written_out(program, choices)
     for names in decided.expanded:
         program = expand(program, {node for node in program.graph.nodes if node.name in names})
-    return decided.of(program, replace(decided.axis, held=held))
+    return decided.applied_to(program, replace(decided.axis, held=held))
 
 
 def emit(

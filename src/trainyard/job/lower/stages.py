@@ -147,7 +147,7 @@ def _structure(program: Program, mesh: StageMesh) -> tuple[Hashable, ...]:
         tuple((i.kind, i.whole) for i in program.inputs),
         tuple((o.kind, *grad(o.path)) if o.kind == "grad" else o.kind for o in program.outputs),
         tuple((a, known[n], p) for a, wanted in mesh.wanted.items() for n, p in wanted.items() if n in known),
-        (mesh.axes, mesh.mesh.held(mesh.rank), mesh.summed_over, mesh.sums_before_sending),
+        (mesh.axes, mesh.mesh.parts_held(mesh.rank), mesh.summed_over, mesh.sums_before_sending),
         # A choice may be of what sharding makes, which has no number here.
         None if mesh.choices is None else next(iter(program.addresses.nodes), ""),
     )

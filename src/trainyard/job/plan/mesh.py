@@ -77,29 +77,32 @@ class Mesh:
                 unequal.append((name, tuple(count // least for count in counts)))
         return cls(tuple(sizes), tuple(unequal))
 
-    def share(self, axis: str, index: int) -> Share:
-        """What a rank holds along an axis."""
+    def shares(self, rank: int) -> dict[str, Share]:
+        """What a rank holds along every axis, in the order in which these cut."""
+        return {axis: self._share(axis, index) for axis, index in self.coordinate(rank).items()}
+
+    def _share(self, axis: str, index: int) -> Share:
         counts = self._unequal.get(axis)
         if counts is None:
             return Share(index, 1, self.size(axis))
         return Share(sum(counts[:index]), counts[index], sum(counts))
 
-    def shares(self, rank: int) -> dict[str, Share]:
-        """What a rank holds along every axis, in the order in which these cut."""
-        return {axis: self.share(axis, index) for axis, index in self.coordinate(rank).items()}
-
-    def held(self, rank: int) -> tuple[int, ...]:
+    def parts_held(self, rank: int) -> tuple[int, ...]:
         """How many parts a rank holds along each axis."""
         return tuple(share.held for share in self.shares(rank).values())
 
     def num_parts(self, *axes: str) -> int:
         """Parts into which some axes together divide; the number of ranks, unless they hold unequal shares."""
-        return math.prod(self.share(axis, 0).of for axis in axes if axis in self._size)
+        return math.prod(sum(self._unequal.get(axis, ())) or self.size(axis) for axis in axes)
+
+    def parts_of_ranks(self, *axes: str) -> set[int]:
+        """Of ``num_parts(*axes)`` those that a rank holds: the numbers that there are."""
+        return {math.prod(held) for held in product(*(set(self._unequal.get(axis, (1,))) for axis in axes))}
 
     @cached_property
-    def fullest(self) -> int:
-        """The first rank that holds most."""
-        return max(range(self.num_ranks), key=lambda r: math.prod(self.held(r))) if self.unequal else 0
+    def fullest_rank(self) -> int:
+        """The first that holds most."""
+        return max(range(self.num_ranks), key=lambda r: math.prod(self.parts_held(r))) if self.unequal else 0
 
     def to_dict(self) -> dict[str, int | list[int]]:
         """The text form: the ranks of each axis, or the parts that each rank holds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
@@ -44,10 +43,8 @@ class Stage:
         return self.mesh.num_parts(*self.rows)
 
     def own_rows(self, num_rows: int) -> set[int]:
-        """Of so many rows those that a rank has."""
-        shares = (self.mesh.shares(rank) for rank in range(self.mesh.num_ranks))
-        held = {math.prod(own[axis].held for axis in self.rows) for own in shares}
-        return {num_rows * count // self.num_parts for count in held}
+        """Of so many rows how many a rank has: the numbers that there are."""
+        return {num_rows * held // self.num_parts for held in self.mesh.parts_of_ranks(*self.rows)}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trainyard.cost.ops import Sources
 from trainyard.engine.timeline import Timeline
@@ -14,10 +15,26 @@ from trainyard.job.sizes import size_text
 _GIB = 2**30
 
 
+class ShareMemory(NamedTuple):
+    """Memory of ranks that hold one of the unequal shares of a mesh.
+
+    Attributes
+    ----------
+    pipeline : the pipeline rank.
+    parts : that they hold, as in ``3 of 4 parts along data``.
+    peak_bytes, limit_bytes : most that one of them uses, and what it may use of its smallest device.
+    """
+
+    pipeline: int
+    parts: str
+    peak_bytes: int
+    limit_bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """One step of a plan in time and memory. Tuples have one entry per pipeline rank; all ranks of its mesh are
-    alike.
+    alike, or, if they hold unequal shares, the entry is of those that are short of most memory, else of the fullest.
 
     Attributes
     ----------
@@ -35,6 +52,7 @@ class Simulation:
     model_flops : of a step, without recomputation, on all ranks together.
     mfu : ``model_flops`` over what all devices could have done at their peak in ``step_s``.
     sources : where the seconds of ops come from; None where none are measured.
+    shares : of ranks of unequal shares, what each share needs.
     """
 
     plan: Plan
@@ -50,6 +68,7 @@ class Simulation:
     model_flops: float
     mfu: float
     sources: Sources | None = None
+    shares: tuple[ShareMemory, ...] = ()
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
