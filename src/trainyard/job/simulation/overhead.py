@@ -40,7 +40,10 @@ def communicators(lowered: Lowered, rank: int) -> tuple[Communicator, ...]:
         for group, names in kinds.items()
     ]
     peers = {
-        p for t in lowered.transfers for pair in rank_pairs(plan.schedule, t) for p in t.peers(plan, *pair)
+        p
+        for t in lowered.transfers
+        for pair in set(rank_pairs(plan.schedule, t))
+        for p in t.peers(plan, *pair)
     }
     found += [Communicator(p, frozenset({"send"})) for p in sorted(peers) if rank in p and p[0] != p[1]]
     return tuple(c for c in found if len(c.ranks) > 1)
