@@ -13,35 +13,25 @@ import numpy as np
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.mechanism.columns import (
-    ARRIVAL_S,
-    ATTAINED_DEVICE_S,
-    ATTAINED_S,
-    HELD,
-    MARK,
-    NUM_DEVICES,
-    NUM_FACTS,
-    SERIAL,
-    left_s_of,
-    stint_of,
-)
-from trainyard.fleet.mechanism.columns import facts as write_facts
-from trainyard.fleet.snapshot import Floats, Ints
+from trainyard.fleet.mechanism.job_table import Table
+from trainyard.fleet.mechanism.transitions import NUM_FACTS, left_s_of, stint_of
+from trainyard.fleet.mechanism.transitions import facts as write_facts
+from trainyard.fleet.snapshot import Ints
 
 
 class Seen(NamedTuple):
     """What a compiled policy sees: jobs, numbered from 0 in the order of their arrival, and the cluster at one moment.
 
-    What may be known of a job, functions of this module say; the blocks are the simulator's own.
+    What may be known of a job, functions of this module say; the table is the simulator's own.
 
     Attributes
     ----------
-    rows : of every job in the blocks.
+    table : of all jobs; `JobTable.data`.
+    rows : of every job in it.
     room : devices of every type.
     """
 
-    real: Floats
-    whole: Ints
+    table: Table
     rows: Ints
     now_s: float
     room: Ints
@@ -87,65 +77,65 @@ def compiled_policy_of(policy: object) -> CompiledPolicy | None:
 @lean
 def arrival_s(seen, number):  # type: ignore[no-untyped-def]
     """When a job came."""
-    return seen.real[ARRIVAL_S, seen.rows[number]]
+    return seen.table.arrival_s[seen.rows[number]]
 
 
 @lean
 def num_held(seen, number):  # type: ignore[no-untyped-def]
     """Devices that a job has."""
-    return seen.whole[HELD, seen.rows[number]]
+    return seen.table.held[seen.rows[number]]
 
 
 @compiled
 def all_held(seen):  # type: ignore[no-untyped-def]
     """Devices that every job has."""
-    return seen.whole[HELD][seen.rows]
+    return seen.table.held[seen.rows]
 
 
 @lean
 def attained_s(seen, number):  # type: ignore[no-untyped-def]
     """Time for which a job had devices."""
     row = seen.rows[number]
-    return seen.real[ATTAINED_S, row] + stint_of(seen.real, seen.whole, row, seen.now_s)
+    return seen.table.attained_s[row] + stint_of(seen.table, row, seen.now_s)
 
 
 @lean
 def attained_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times their number."""
     row = seen.rows[number]
-    stint_s = stint_of(seen.real, seen.whole, row, seen.now_s)
-    return seen.real[ATTAINED_DEVICE_S, row] + stint_s * seen.whole[HELD, row]
+    stint_s = stint_of(seen.table, row, seen.now_s)
+    return seen.table.attained_device_s[row] + stint_s * seen.table.held[row]
 
 
 @lean
 def left_s(seen, number):  # type: ignore[no-untyped-def]
     """Time that a job would still take on its gang, where it is fastest; for policies that need "length" and "speed"."""
-    return left_s_of(seen.real, seen.rows[number], seen.now_s)
+    return left_s_of(seen.table, seen.rows[number], seen.now_s)
 
 
 @lean
 def left_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times the devices that it asks for."""
-    return left_s(seen, number) * seen.whole[NUM_DEVICES, seen.rows[number]]
+    return left_s(seen, number) * seen.table.num_devices[seen.rows[number]]
 
 
 @compiled
 def serials(seen):  # type: ignore[no-untyped-def]
     """How many jobs came before each."""
-    return seen.whole[SERIAL][seen.rows]
+    return seen.table.serial[seen.rows]
 
 
 @lean
 def mark_of(seen, number):  # type: ignore[no-untyped-def]
     """What the policy made of a job when it came."""
-    return seen.real[MARK, seen.rows[number]]
+    return seen.table.mark[seen.rows[number]]
 
 
 @compiled
 def facts(seen, numbers):  # type: ignore[no-untyped-def]
     """What `Snapshot.facts` says of some jobs."""
     found = np.empty((NUM_FACTS, len(numbers)))
-    write_facts(seen.real, seen.whole, seen.rows[numbers], seen.now_s, found)
+    write_facts(seen.table, seen.rows[numbers], seen.now_s, found)
     return found
 
 

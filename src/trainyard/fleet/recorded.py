@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
@@ -59,7 +59,7 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     arrivals_s = np.array([job.arrival_s for _, _, job, _ in ran])
     starts_s, ends_s = (np.array([each[i] for each in ran]) for i in (1, 0))
     sizes = np.array([float(job.num_devices) for _, _, job, _ in ran])
-    fair = FairTimes(site, Books())
+    fair = FairTimes(site, JobTable())
     job_s = _area(arrivals_s, ends_s, np.ones(len(ran)))
     for (end_s, start_s, job, bits), own_job_s in zip(ran, job_s.tolist(), strict=True):
         wait_s, device_s = start_s - job.arrival_s, (end_s - start_s) * job.num_devices

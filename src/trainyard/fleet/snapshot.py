@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.known import KnownJob, require
-from trainyard.fleet.mechanism import columns
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism import transitions
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
@@ -26,9 +26,9 @@ Need = Literal["length", "speed", "deadline", "reports", "limit"]
 they should end; what adaptive jobs measured of themselves; for how long their users let them run."""
 
 
-HELD, NUM_DEVICES, ALLOWED = columns.FACT_HELD, columns.FACT_NUM_DEVICES, columns.FACT_ALLOWED
-ATTAINED_S, ATTAINED_DEVICE_S = columns.FACT_ATTAINED_S, columns.FACT_ATTAINED_DEVICE_S
-FIRST_START_S = columns.FACT_FIRST_START_S
+HELD, NUM_DEVICES, ALLOWED = transitions.FACT_HELD, transitions.FACT_NUM_DEVICES, transitions.FACT_ALLOWED
+ATTAINED_S, ATTAINED_DEVICE_S = transitions.FACT_ATTAINED_S, transitions.FACT_ATTAINED_DEVICE_S
+FIRST_START_S = transitions.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
 
 
@@ -52,7 +52,7 @@ class Snapshot:
     free: Ints
     needs: frozenset[Need]
     rows: Ints
-    _books: Books
+    _books: JobTable
     _trial: Callable[[], TrialPlacement] | None = None
 
     def trial(self) -> TrialPlacement:

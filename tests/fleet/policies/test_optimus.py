@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.policies.optimus import (
     Optimus,
     evenly,
@@ -82,7 +82,7 @@ CURVES = [(60.0, 0.0, 0.4), (30.0, 5.0, 0.1), (90.0, 1.0, 2.0)]
 
 
 def snapshot(works: list[float], optimus: Optimus, site: Site, reports: list[Report | None]) -> Snapshot:
-    books = Books()
+    books = JobTable()
     for i, (work, report) in enumerate(zip(works, reports, strict=True)):
         job = Job(f"job{i}", float(i), 1, work, Curved(CURVES[i]), min_devices=1, max_devices=12)
         books.reports[books.add(job, float(i), -1)] = report

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
@@ -177,7 +177,7 @@ def decided(
     most: int = 24,
 ) -> Targets:
     """A decision about elastic jobs that came at time 0 and have what they have since."""
-    books = Books()
+    books = JobTable()
     for i, (report, devices) in enumerate(zip(reports, grants, strict=True)):
         row = books.add(Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most), 0.0, -1)
         books.reports[row] = report

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Policy
@@ -47,7 +47,7 @@ class Failing(Policy):
 
 
 def snapshot(*names: str) -> Snapshot:
-    books, training = Books(), Training("gpt-tiny", 4, 10)
+    books, training = JobTable(), Training("gpt-tiny", 4, 10)
     for name in names:
         books.add(training_job(name, 0.0, 1, training, Predicted(training, {1: 1.0})), 0.0, 1)
     return Snapshot(0.0, SITE, np.array([4]), frozenset(), books.active.copy(), books)

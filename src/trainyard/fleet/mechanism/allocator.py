@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from trainyard.fleet.mechanism.books import Books, Bools, Ints
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, give_back
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
+from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.rates import Rates
+from trainyard.fleet.mechanism.transitions import needs_of_rows
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
@@ -55,7 +56,7 @@ class Allocator:
         rates: type[Rates] = Rates,
     ) -> None:
         self.site, self.preempts, self.how, self.costs, self.notes = site, policy.preempts, how, costs, notes
-        self.books, self.free = Books(), FreeDevices(site)
+        self.books, self.free = JobTable(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(site, self.books, self.fate, crowding or Crowding())
         self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
@@ -199,7 +200,7 @@ class Allocator:
             self.how,
             targets.backfill,
             targets.one_queue,
-            self.books.needs[:, own] if self.free.counts_auxiliary else NO_NEEDS,
+            needs_of_rows(self.books.data, own) if self.free.counts_auxiliary else NO_NEEDS,
             self.books.partition[own],
         )
         self._begin(own[numbers], numbers, given, targets, now_s)

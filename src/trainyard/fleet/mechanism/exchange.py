@@ -9,9 +9,9 @@ from numpy import empty, int64
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.books import Books
-from trainyard.fleet.mechanism.columns import HAS_AUXILIARY, HELD, release_jobs, start_jobs
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign, change_holding
+from trainyard.fleet.mechanism.transitions import release_jobs, start_jobs
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
@@ -84,7 +84,7 @@ class Assignment(NamedTuple):
 
 
 def assignment(
-    books: Books, free: FreeDevices, rows: Ints, asked: Asked, how: int, room: Ints, backfill: bool
+    books: JobTable, free: FreeDevices, rows: Ints, asked: Asked, how: int, room: Ints, backfill: bool
 ) -> Assignment:
     """Give devices back and take others; on the books jobs have what they had.
 
@@ -96,7 +96,7 @@ def assignment(
     backfill : whether a job may run before one that is more urgent and does not fit.
     """
     places, devices, sizes, outcome = assign(
-        *asked, rows, *books.blocks, books.grants.devices, free.tables, room, how, backfill
+        *asked, rows, books.data, books.grants.devices, free.tables, room, how, backfill
     )
     free.total = int(free.by_type.sum())
     had = books.held[rows] > 0
@@ -105,7 +105,7 @@ def assignment(
 
 
 def exchange(
-    books: Books,
+    books: JobTable,
     free: FreeDevices,
     rows: Ints,
     targets: Targets,
@@ -122,14 +122,14 @@ def exchange(
     Parameters
     ----------
     rows, how, room : as for `assignment`.
-    pauses_s : as for `Books.start`.
+    pauses_s : as for `JobTable.start`.
     """
     asked = Asked.of(targets)
     written, used = books.grants.room(len(free.kind_of), books.active)
     # To return an array takes far longer than to write to one.
     found = np.empty((3, max(len(asked.order), len(rows))), np.int64)
     num_started, num_leaving, num_given, num_freed, num_stopped, known = _exchange(
-        *asked, rows, *books.blocks, written, free.kind_of, free.tables, room, how, targets.backfill, used, now_s,
+        *asked, rows, books.data, written, free.kind_of, free.tables, room, how, targets.backfill, used, now_s,
         pauses_s, found,
     )  # fmt: skip
     started, places, leaving = found[0, :num_started], found[1, :num_started], found[2, :num_leaving]
@@ -139,26 +139,26 @@ def exchange(
     return Exchanged(started, places, leaving, num_stopped, known)
 
 
-def give_back(books: Books, free: FreeDevices, rows: Ints) -> None:
+def give_back(books: JobTable, free: FreeDevices, rows: Ints) -> None:
     """Devices of jobs are free again; on the books they still have them."""
-    free.total += _give_back(rows, *books.blocks, books.grants.devices, free.tables)
+    free.total += _give_back(rows, books.data, books.grants.devices, free.tables)
 
 
 @compiled
-def _give_back(rows, real, whole, written, tables):  # type: ignore[no-untyped-def]
+def _give_back(rows, table, written, tables):  # type: ignore[no-untyped-def]
     num_freed = 0
     for row in rows:
-        num_freed += change_holding(row, -1, real, whole, written, tables)
+        num_freed += change_holding(row, -1, table, written, tables)
     return num_freed
 
 
 @compiled
 def _exchange(  # type: ignore[no-untyped-def]
-    order, counts, kinds, hows, rows, real, whole, written, kind_of, tables, room, how, backfill, used, now_s, pauses_s,
+    order, counts, kinds, hows, rows, table, written, kind_of, tables, room, how, backfill, used, now_s, pauses_s,
     found,
 ):  # fmt: skip
     started, places, leaving, num_given, num_freed, num_stopped, known = exchanged(
-        order, counts, kinds, hows, rows, real, whole, written, kind_of, tables, room, how, backfill, used, now_s,
+        order, counts, kinds, hows, rows, table, written, kind_of, tables, room, how, backfill, used, now_s,
         pauses_s,
     )  # fmt: skip
     found[0, : len(started)], found[1, : len(started)], found[2, : len(leaving)] = started, places, leaving
@@ -172,8 +172,7 @@ def exchanged(  # type: ignore[no-untyped-def]
     kinds,
     hows,
     rows,
-    real,
-    whole,
+    table,
     written,
     kind_of,
     tables,
@@ -190,9 +189,9 @@ def exchanged(  # type: ignore[no-untyped-def]
     -------
     What `Exchanged` has first; then how many devices were given, and are free that were not; then the rest of it.
     """
-    held, total = whole[HELD], tables[2].sum()
+    held, total = table.held, tables[2].sum()
     places, given, sizes, outcome = assign(
-        order, counts, kinds, hows, rows, real, whole, written, tables, room, how, backfill
+        order, counts, kinds, hows, rows, table, written, tables, room, how, backfill
     )
     started, leaving, stopped = rows[order[places]], empty(len(rows), int64), empty(len(rows), int64)
     num_leaving = num_stopped = 0
@@ -203,8 +202,8 @@ def exchanged(  # type: ignore[no-untyped-def]
             if outcome[number] != GETS:
                 stopped[num_stopped] = rows[number]
                 num_stopped += 1
-    release_jobs(real, whole, stopped[:num_stopped], now_s, True)
-    waited, known = start_jobs(real, whole, started, given, sizes, kind_of, written, used, now_s, pauses_s)
-    whole[HAS_AUXILIARY][started] = tables[3].shape[1] > 0
+    release_jobs(table, stopped[:num_stopped], now_s, True)
+    waited, known = start_jobs(table, started, given, sizes, kind_of, written, used, now_s, pauses_s)
+    table.has_auxiliary[started] = tables[3].shape[1] > 0
     num_freed = tables[2].sum() - total
     return started, places, leaving[:num_leaving], len(given), num_freed, num_stopped - waited, known

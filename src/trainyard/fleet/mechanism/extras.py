@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainyard.fleet.mechanism.books import Books, Floats, Ints
+from trainyard.fleet.mechanism.job_table import Floats, Ints, JobTable
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant
@@ -39,7 +39,7 @@ def tenants_of(rows: Iterable[int], devices: Iterable[Sequence[int]]) -> dict[in
     return tenants
 
 
-def check_shares(tenants: Mapping[int, Sequence[int]], books: Books) -> None:
+def check_shares(tenants: Mapping[int, Sequence[int]], books: JobTable) -> None:
     """Whether nobody gets a part of a device that others have.
 
     Raises

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
@@ -20,7 +20,7 @@ class FairTimes:
     job_s, counted_s : jobs times time, and until when that is counted.
     """
 
-    def __init__(self, site: Site, books: Books) -> None:
+    def __init__(self, site: Site, books: JobTable) -> None:
         self.site, self.books = site, books
         self.job_s = self.counted_s = 0.0
         self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}

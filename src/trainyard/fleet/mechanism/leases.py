@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
@@ -13,7 +13,7 @@ _INF = float("inf")
 class Leases:
     """When jobs are to give their devices back. A lease is over when its job has lost them or ended, too."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: JobTable) -> None:
         self._books = books
         # Serial number of the job and end of its lease, by row.
         self._ends: dict[int, tuple[int, float]] = {}

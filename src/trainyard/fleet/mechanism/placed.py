@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainyard.fleet.mechanism.books import Books, Bools, Ints
+from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 
 
-def changes(books: Books, site: Site, rows: Ints, targets: Targets, taken: Bools) -> tuple[Ints, Ints]:
+def changes(books: JobTable, site: Site, rows: Ints, targets: Targets, taken: Bools) -> tuple[Ints, Ints]:
     """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
@@ -51,7 +51,7 @@ def changes(books: Books, site: Site, rows: Ints, targets: Targets, taken: Bools
     return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
 
 
-def _check_order(books: Books, rows: Ints, order: Ints, num_given: int) -> None:
+def _check_order(books: JobTable, rows: Ints, order: Ints, num_given: int) -> None:
     """Whether every job that is named is there, and is there once."""
     if num_given != len(order):
         raise FleetError(f"the policy names {len(order)} jobs, and devices of {num_given}; give each its own")

@@ -11,16 +11,7 @@ from __future__ import annotations
 from numpy import empty, int64, minimum, zeros
 
 from trainyard.compiling import compiled, lean
-from trainyard.fleet.mechanism.columns import (
-    ALLOWED,
-    FIRST_DEVICE,
-    HAS_AUXILIARY,
-    HELD,
-    HELD_TYPE,
-    NEEDS,
-    NUM_DEVICES,
-    PARTITION,
-)
+from trainyard.fleet.mechanism.transitions import needs_of_rows
 from trainyard.fleet.place.find import (
     FREE,
     NODE,
@@ -51,7 +42,7 @@ WAITS, KEEPS, LOSES, GETS = range(4)
 
 @compiled
 def assign(  # type: ignore[no-untyped-def]
-    order, counts, kinds, hows, rows, real, whole, written, tables, room, how, backfill
+    order, counts, kinds, hows, rows, table, written, tables, room, how, backfill
 ):
     """Find out who gets which devices; these are taken and given back, but nothing is written down of the jobs.
 
@@ -59,7 +50,7 @@ def assign(  # type: ignore[no-untyped-def]
     ----------
     order, counts, kinds, hows : columns of `Asked`.
     rows : of the snapshot that the order is of.
-    real, whole, written : of the books, and the devices of all jobs.
+    table, written : of the books, and the devices of all jobs.
     tables : of `FreeDevices`.
     room : devices of every pool that can be given out.
     how : placement of jobs for which ``hows`` names none, or -1.
@@ -70,18 +61,18 @@ def assign(  # type: ignore[no-untyped-def]
     Places in the order of the jobs that get devices, most urgent first; their devices, and how many each gets; and what
     becomes of every job.
     """
-    starting, outcome = _walk(order, counts, kinds, rows, whole, room, backfill)
+    starting, outcome = _walk(order, counts, kinds, rows, table, room, backfill)
     for number in range(len(rows)):
         if outcome[number] == LOSES:
-            change_holding(rows[number], -1, real, whole, written, tables)
+            change_holding(rows[number], -1, table, written, tables)
     wanted, has_partitions = rows[order[starting]], tables[4].shape[0] > 1
-    sizes = counts[starting] if len(counts) else whole[NUM_DEVICES][wanted]
+    sizes = counts[starting] if len(counts) else table.num_devices[wanted]
     own_kinds = kinds[starting] if len(kinds) else kinds
     own_hows = hows[starting] if len(hows) else hows
-    needs = real[NEEDS][:, wanted] if tables[3].shape[1] else empty((2, 0))
-    partitions = whole[PARTITION][wanted] if has_partitions else empty(0, int64)
+    needs = needs_of_rows(table, wanted) if tables[3].shape[1] else empty((2, 0))
+    partitions = table.partition[wanted] if has_partitions else empty(0, int64)
     numbers, devices, sizes = place_jobs(
-        sizes, own_kinds, whole[ALLOWED][wanted], partitions, own_hows, how, True, True, needs, tables
+        sizes, own_kinds, table.allowed[wanted], partitions, own_hows, how, True, True, needs, tables
     )
     for number in numbers:
         outcome[order[starting[number]]] = GETS
@@ -92,32 +83,32 @@ def assign(  # type: ignore[no-untyped-def]
         if num_placed == len(starting):
             return starting, devices, sizes, outcome
         first = starting[num_placed] if len(room) == 1 and not has_partitions else 0
-    asked, books = (order, counts, kinds, hows), (real, whole, written)
+    asked, books = (order, counts, kinds, hows), (table, written)
     found = starting[:num_placed], devices, sizes
     return _assign_one_by_one(first, found, outcome, asked, rows, books, tables, room, how, backfill)
 
 
 @lean
-def change_holding(row, change, real, whole, written, tables):  # type: ignore[no-untyped-def]
+def change_holding(row, change, table, written, tables):  # type: ignore[no-untyped-def]
     """A job takes the devices that it has (1), and what comes with them, or gives them back (-1)."""
     per_device, per_node, by_type, aux, _ = tables
-    first = whole[FIRST_DEVICE, row]
-    devices = written[first : first + whole[HELD, row]]
-    if whole[HAS_AUXILIARY, row]:
-        change_auxiliary_with(devices, real[NEEDS, row], -change, per_device, aux)
+    first = table.first_device[row]
+    devices = written[first : first + table.held[row]]
+    if table.has_auxiliary[row]:
+        change_auxiliary_with(devices, table.needs[row], -change, per_device, aux)
     return change_tenants(devices, change, per_device, per_node, by_type)
 
 
 @compiled
-def devices_held(row, whole, written):  # type: ignore[no-untyped-def]
+def devices_held(row, table, written):  # type: ignore[no-untyped-def]
     """The devices of a job."""
-    return written[whole[FIRST_DEVICE, row] : whole[FIRST_DEVICE, row] + whole[HELD, row]]
+    return written[table.first_device[row] : table.first_device[row] + table.held[row]]
 
 
 @compiled
-def _walk(order, counts, kinds, rows, whole, room, backfill):  # type: ignore[no-untyped-def]
+def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no-untyped-def]
     """By number alone: places of the jobs that are to get devices or others, and what becomes of each."""
-    asked, held, held_type, allowed = whole[NUM_DEVICES], whole[HELD], whole[HELD_TYPE], whole[ALLOWED]
+    asked, held, held_type, allowed = table.num_devices, table.held, table.held_type, table.allowed
     left, blocked = room.copy(), 0
     total = left.sum()
     starting, outcome = empty(len(order), int64), zeros(len(rows), int64)
@@ -170,7 +161,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     asked, books : as `assign` has them.
     """
     order, counts, kinds, hows = asked
-    real, whole, written = books
+    table, written = books
     per_device, per_node, by_type, aux, members = tables
     places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
@@ -183,19 +174,19 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             break
         number = order[i]
         row = rows[number]
-        n = counts[i] if len(counts) else whole[NUM_DEVICES, row]
+        n = counts[i] if len(counts) else table.num_devices[row]
         if outcome[number] == KEEPS:
-            num_left -= whole[HELD, row]
+            num_left -= table.held[row]
         if n == 0 or outcome[number] in (KEEPS, GETS):
             continue
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
-        bits = 1 << kind if kind >= 0 else whole[ALLOWED, row]
-        key = bits, whole[PARTITION, row], own_how
+        bits = 1 << kind if kind >= 0 else table.allowed[row]
+        key = bits, table.partition[row], own_how
         if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
             continue
-        usable, need = usable_nodes(whole[PARTITION, row], members, unblocked), real[NEEDS, row]
+        usable, need = usable_nodes(table.partition[row], members, unblocked), table.needs[row]
         if outcome[number] == LOSES and _may_stay(row, n, bits, usable, books, tables):
-            change_holding(row, 1, real, whole, written, tables)
+            change_holding(row, 1, table, written, tables)
             outcome[number], num_left = KEEPS, num_left - n
             continue
         taken = empty(0, int64)
@@ -216,7 +207,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
         elif not backfill:
-            unblocked = without_nodes_of(bits, members[whole[PARTITION, row]], unblocked, per_node)
+            unblocked = without_nodes_of(bits, members[table.partition[row]], unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
 
 
@@ -248,9 +239,9 @@ def _count_kept(numbers, sign, outcome, rows, books, per_device, available):  # 
 
     Nearly all jobs are looked at in most decisions, and to call a function for each would take longer than what it does.
     """
-    real, whole, written = books
+    table, written = books
     nodes, types, more = available
-    held, first_device, node_of = whole[HELD], whole[FIRST_DEVICE], per_device[NODE]
+    held, first_device, node_of = table.held, table.first_device, per_device[NODE]
     free, type_of = nodes[FREE], nodes[TYPE]
     for number in numbers:
         if outcome[number] != KEEPS:
@@ -261,33 +252,33 @@ def _count_kept(numbers, sign, outcome, rows, books, per_device, available):  # 
             node = node_of[written[place]]
             free[node] += sign
             types[type_of[node]] += sign
-        if more.shape[1] and whole[HAS_AUXILIARY, row]:
+        if more.shape[1] and table.has_auxiliary[row]:
             devices = written[first : first + held[row]]
-            change_auxiliary_with(devices, real[NEEDS, row], sign, per_device, more)
+            change_auxiliary_with(devices, table.needs[row], sign, per_device, more)
 
 
 @lean
-def _has_all_free(row, n, bits, whole, written, per_device):  # type: ignore[no-untyped-def]
+def _has_all_free(row, n, bits, table, written, per_device):  # type: ignore[no-untyped-def]
     """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
-    if whole[HELD, row] != n or (bits >> whole[HELD_TYPE, row]) & 1 == 0:
+    if table.held[row] != n or (bits >> table.held_type[row]) & 1 == 0:
         return False
-    first = whole[FIRST_DEVICE, row]
+    first = table.first_device[row]
     return not are_held(written[first : first + n], per_device)
 
 
 @compiled
 def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-def]
     """The same, and may have them, with what comes with them."""
-    real, whole, written = books
+    table, written = books
     per_device, per_node, _, aux, _ = tables
-    if not _has_all_free(row, n, bits, whole, written, per_device):
+    if not _has_all_free(row, n, bits, table, written, per_device):
         return False
     if aux.shape[1] == 0 and len(usable) == 0:
         return True
-    taken = nodes_of(devices_held(row, whole, written), per_device, per_node.shape[1])
+    taken = nodes_of(devices_held(row, table, written), per_device, per_node.shape[1])
     if len(usable) and (taken * (1 - usable)).any():
         return False
-    return fits_on(taken, real[NEEDS, row], per_node, aux)
+    return fits_on(taken, table.needs[row], per_node, aux)
 
 
 @compiled
@@ -352,20 +343,20 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
 @compiled
 def _preempt(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
-    real, whole, written = books
+    table, written = books
     per_device, per_node, _, aux, _ = tables
     losers, num = empty(len(others), int64), 0
     for number in others[::-1]:
-        if are_any_on(devices_held(rows[number], whole, written), taken, per_device):
-            change_holding(rows[number], -1, real, whole, written, tables)
+        if are_any_on(devices_held(rows[number], table, written), taken, per_device):
+            change_holding(rows[number], -1, table, written, tables)
             outcome[number] = LOSES
             losers[num] = number
             num += 1
             if fits_on(taken, need, per_node, aux):
                 break
     for number in losers[:num][::-1]:  # without those that need not
-        change_holding(rows[number], 1, real, whole, written, tables)
+        change_holding(rows[number], 1, table, written, tables)
         outcome[number] = KEEPS
         if not fits_on(taken, need, per_node, aux):
-            change_holding(rows[number], -1, real, whole, written, tables)
+            change_holding(rows[number], -1, table, written, tables)
             outcome[number] = LOSES

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.job_table import Ints, JobTable
 from trainyard.fleet.mechanism.seen_rates import SeenRates
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate
@@ -25,7 +25,7 @@ class Rates:
     adaptive : rows of the running jobs that adapt themselves.
     """
 
-    def __init__(self, site: Site, books: Books, fate: Fate, crowding: Crowding) -> None:
+    def __init__(self, site: Site, books: JobTable, fate: Fate, crowding: Crowding) -> None:
         self.site, self.books, self.fate, self.crowding = site, books, fate, crowding
         self._node_of: list[int] = site.node_of.tolist()
         self.are_uneven = fate.hazards.straggler_share > 0 or crowding.is_there

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.books import Books, Ints
-from trainyard.fleet.mechanism.columns import FIRST_DEVICE, HELD, HELD_TYPE, RATE, SERIAL, run
+from trainyard.fleet.mechanism.job_table import Ints, JobTable
+from trainyard.fleet.mechanism.transitions import run
 from trainyard.fleet.site import Site
 
 _UNEVEN = -1
@@ -19,7 +19,7 @@ _NODES = 1 << 32
 class SeenRates:
     """The last rate of every job on every type of device, and how these lay; whole devices and nothing else."""
 
-    def __init__(self, site: Site, books: Books) -> None:
+    def __init__(self, site: Site, books: JobTable) -> None:
         self.books = books
         self._node_of, self._kind_of = site.node_of, site.type_of_node[site.node_of]
         # Whose they are, by row: another job may have it by now.
@@ -44,18 +44,16 @@ class SeenRates:
             self._lay = np.pad(self._lay, ((0, 0), (0, more)))
             self._rate = np.pad(self._rate, ((0, 0), (0, more)))
         places = books.grants.devices, self._node_of, self._kind_of
-        return *books.blocks, *places, self._serial, self._lay, self._rate
+        return books.data, *places, self._serial, self._lay, self._rate
 
 
 @compiled
-def _run(rows, found, real, whole, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
+def _run(rows, found, table, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
     num = 0
     for row in rows:
-        kind = whole[HELD_TYPE, row]
-        if serial[row] == whole[SERIAL, row] and lay[kind, row] == _lie(
-            row, whole, written, node_of, kind_of
-        ):
-            run(real, row, rate[kind, row])
+        kind = table.held_type[row]
+        if serial[row] == table.serial[row] and lay[kind, row] == _lie(row, table, written, node_of, kind_of):
+            run(table, row, rate[kind, row])
         else:
             found[num] = row
             num += 1
@@ -63,19 +61,19 @@ def _run(rows, found, real, whole, written, node_of, kind_of, serial, lay, rate)
 
 
 @compiled
-def _note(rows, real, whole, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
+def _note(rows, table, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
     for row in rows:
-        if serial[row] != whole[SERIAL, row]:
-            serial[row], lay[:, row] = whole[SERIAL, row], 0
-        how = _lie(row, whole, written, node_of, kind_of)
+        if serial[row] != table.serial[row]:
+            serial[row], lay[:, row] = table.serial[row], 0
+        how = _lie(row, table, written, node_of, kind_of)
         if how != _UNEVEN:
-            lay[whole[HELD_TYPE, row], row], rate[whole[HELD_TYPE, row], row] = how, real[RATE, row]
+            lay[table.held_type[row], row], rate[table.held_type[row], row] = how, table.rate[row]
 
 
 @compiled
-def _lie(row, whole, written, node_of, kind_of):  # type: ignore[no-untyped-def]
+def _lie(row, table, written, node_of, kind_of):  # type: ignore[no-untyped-def]
     """How a job's devices lie, if they are of one type, and as many on each of its nodes, in the order of these."""
-    first, count = whole[FIRST_DEVICE, row], whole[HELD, row]
+    first, count = table.first_device[row], table.held[row]
     nodes = 1
     for i in range(first + 1, first + count):
         if kind_of[written[i]] != kind_of[written[first]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.partners import Partners
 from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.rounds.rounds import (
@@ -284,21 +284,21 @@ class _Steps:
         return cls(nobody, nobody, nobody, nothing, nothing)
 
     @classmethod
-    def of(cls, books: Books, now_s: float, round_s: float) -> _Steps:
+    def of(cls, books: JobTable, now_s: float, round_s: float) -> _Steps:
         """As many whole steps as fit in a round after a restart."""
         rows = books.active[books.held[books.active] > 0]
         waits_s, rate = np.maximum(0.0, books.since_s[rows] - now_s), books.rate[rows]
         done = np.minimum(np.floor(rate * np.maximum(0.0, round_s - waits_s)), books.left[rows])
         return cls(rows, books.serial[rows], books.held_type[rows], done, now_s + (waits_s + done / rate))
 
-    def ending(self, books: Books) -> list[int]:
+    def ending(self, books: JobTable) -> list[int]:
         """Expect the ends of those that come to theirs in this round, and of nobody else."""
         ends = self.done >= books.left[self.rows]
         books.turn[self.rows[ends]] = 0.0  # however it would change its rate before
         books.finish_s[self.rows] = np.where(ends, self.end_s, _INF)
         return [int(row) for row in self.rows[ends]]
 
-    def settle(self, books: Books, now_s: float) -> frozenset[int]:
+    def settle(self, books: JobTable, now_s: float) -> frozenset[int]:
         """Write down the steps of those that have not ended; returns their rows."""
         stays = (books.serial[self.rows] == self.serial) & (books.held[self.rows] > 0)
         rows = self.rows[stays]

@@ -34,8 +34,7 @@ from numpy import (
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.books import Books
-from trainyard.fleet.mechanism.columns import HELD, HELD_TYPE, SERIAL
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.periods import check_period
 from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
@@ -223,18 +222,18 @@ def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Fl
     return accounts._replace(received_s=received, total_s=total_s)
 
 
-def credited_alone(accounts: Accounts, books: Books, gave_s: float) -> Accounts:
+def credited_alone(accounts: Accounts, books: JobTable, gave_s: float) -> Accounts:
     """The same of all jobs that run now, each alone, and all for as long."""
     known = accounts.serial, accounts.received_s, accounts.total_s
-    received, total_s = _credited_alone(*known, books.active, books.blocks[1], gave_s)
+    received, total_s = _credited_alone(*known, books.active, books.data, gave_s)
     return accounts._replace(received_s=received, total_s=total_s)
 
 
 @compiled
-def _credited_alone(known, received_s, total_s, active, whole, gave_s):  # type: ignore[no-untyped-def]
-    rows = active[whole[HELD][active] > 0]
+def _credited_alone(known, received_s, total_s, active, table, gave_s):  # type: ignore[no-untyped-def]
+    rows = active[table.held[active] > 0]
     gave = full(len(rows), gave_s)
-    return _credited(known, received_s, total_s, whole[SERIAL][rows], whole[HELD_TYPE][rows], gave)
+    return _credited(known, received_s, total_s, table.serial[rows], table.held_type[rows], gave)
 
 
 @compiled

@@ -11,8 +11,8 @@ import numpy as np
 
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.books import Books
 from trainyard.fleet.mechanism.costs import Costs
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
@@ -102,7 +102,7 @@ class _Search:
 
 def _ordinary(snapshot: Snapshot) -> Snapshot:
     """The same moment with one job that nothing is wrong with."""
-    training, books = Training("gpt-tiny", 1, 100), Books()
+    training, books = Training("gpt-tiny", 1, 100), JobTable()
     speed, late_s = Predicted(training, {1: 1.0}), snapshot.now_s + _LATE_S
     job = training_job("ordinary", snapshot.now_s, 1, training, speed, deadline_s=late_s)
     row = books.add(job, snapshot.now_s, (1 << len(snapshot.site.device_types)) - 1)

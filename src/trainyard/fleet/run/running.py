@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainyard.fleet.errors import one_line
-from trainyard.fleet.mechanism.books import Books
+from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.departures import Departures
 from trainyard.fleet.run.event import Event, Happening
@@ -30,7 +30,7 @@ class Running:
     trouble : what all jobs need and is not there now; whoever has read it empties it.
     """
 
-    def __init__(self, backend: Backend, books: Books, tell: Callable[[Event], None]) -> None:
+    def __init__(self, backend: Backend, books: JobTable, tell: Callable[[Event], None]) -> None:
         self._engine, self._books, self._tell = backend, books, tell
         self.grants: dict[int, Grant] = {}
         self.waiting: set[int] = set()

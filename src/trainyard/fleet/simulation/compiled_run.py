@@ -14,7 +14,7 @@ import numpy as np
 from trainyard.fleet.compiled_policy import CompiledPolicy, compiled_policy_of
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.place.auxiliary import needs_of
+from trainyard.fleet.mechanism.job_table import note_arrival, rows_for
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
@@ -77,8 +77,7 @@ class CompiledRun:
         self._jobs = {int(self.books.serial[row]): self.books.job(row) for row in rows}
         for row in rows:
             self.books.mark[row] = self._mark(self.books.job(row))
-        self._reals = np.zeros((loop.NUM_REALS + 1, 0))
-        self._wholes = np.zeros((loop.NUM_WHOLES, 0), np.int64)
+        self._coming = rows_for(0)
         self._num_let_in = 0
         self._ended = np.zeros((loop.NUM_NOTED, _NUM_NOTES))
         self._used = np.zeros((3, 2 * _NUM_NOTES))
@@ -112,23 +111,19 @@ class CompiledRun:
 
     def _read_ahead(self) -> bool:
         """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
-        if self._num_let_in < self._reals.shape[1]:
+        if self._num_let_in < len(self._coming):
             return True
-        reals: list[tuple[float, ...]] = []
-        wholes: list[tuple[int, ...]] = []
-        while len(reals) < _NUM_COMING and (job := self.arrivals.job) is not None:
-            bits, rate = self.arrivals.bits, rate_anywhere(job)
-            if np.isnan(rate) or job.gang:
+        self._coming, num = rows_for(_NUM_COMING), 0
+        while num < _NUM_COMING and (job := self.arrivals.job) is not None:
+            if np.isnan(rate_anywhere(job)) or job.gang:
                 break
-            self._jobs[self.books.num_entered + len(reals)] = job
-            reals.append((job.arrival_s, job.weight, job.work, rate, *needs_of(job), self._mark(job)))
+            self._jobs[self.books.num_entered + num] = job
             partition = self.allocator.site.partition_index(job.virtual_cluster)
-            wholes.append((bits, job.num_devices, partition))
+            note_arrival(self._coming[num], job, self.arrivals.bits, partition, self._mark(job))
+            num += 1
             self.arrivals.read_on()
-        self._num_let_in = 0
-        self._reals = np.array(reals).reshape(-1, loop.NUM_REALS + 1).T.copy()
-        self._wholes = np.array(wholes, np.int64).reshape(-1, loop.NUM_WHOLES).T.copy()
-        return bool(reals)
+        self._num_let_in, self._coming = 0, self._coming[:num]
+        return num > 0
 
     def _run(self, clock: Clock, look_every: int) -> int:
         """Enter the loop once."""
@@ -138,8 +133,8 @@ class CompiledRun:
         unused = np.zeros(len(books.jobs), np.int64)
         unused[: len(books.unused)] = books.unused
         tables = loop.Tables(
-            *books.blocks, books.rows, unused, books.grants.devices, free.kind_of, free.tables,
-            ends.when_s, ends.heap, ends.place, self._reals, self._wholes, self._ended, *self._used,
+            books.data, books.rows, unused, books.grants.devices, free.kind_of, free.tables,
+            ends.when_s, ends.heap, ends.place, self._coming, self._ended, *self._used,
         )  # fmt: skip
         compiled, costs = self.compiled, allocator.costs
         terms = loop.Terms(
@@ -148,7 +143,7 @@ class CompiledRun:
         )  # fmt: skip
         counts, fair = np.array(self._counts(clock), np.int64), allocator.fair
         times = np.array(loop.Times(clock.now_s, self._moment_s, clock.wake_s, fair.counted_s, fair.job_s))
-        num_coming, is_last = self._reals.shape[1], self.arrivals.job is None
+        num_coming, is_last = len(self._coming), self.arrivals.job is None
         why, clock.state = loop.run(
             compiled.decide, compiled.rules, clock.state, terms, tables, counts, times, num_coming, is_last
         )

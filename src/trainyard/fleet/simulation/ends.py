@@ -6,7 +6,7 @@ import numpy as np
 
 from trainyard.compiling import lean
 from trainyard.engine.agenda import drop_first, expect
-from trainyard.fleet.mechanism.books import Books, Ints
+from trainyard.fleet.mechanism.job_table import Ints, JobTable
 
 _INF = float("inf")
 
@@ -21,7 +21,7 @@ class Ends:
     when_s, heap, place, size : the agenda; see `engine/agenda.py`.
     """
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: JobTable) -> None:
         self._books = books
         self.when_s = np.zeros(0)
         self.heap = np.zeros(0, np.int64)

@@ -13,33 +13,17 @@ import numpy as np
 from trainyard.compiling import compiled, lean
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.compiled_policy import Seen
-from trainyard.fleet.mechanism.books import Floats, Ints
-from trainyard.fleet.mechanism.columns import (
-    ALLOWED,
-    ATTAINED_DEVICE_S,
-    FINISH_S,
-    FIRST_START_S,
-    HAS_AUXILIARY,
-    HELD,
-    JOB_S,
-    LOST_DEVICE_S,
-    LOST_S,
-    MARK,
-    NEEDS,
-    NUM_DEVICES,
-    NUM_PREEMPTED,
-    NUM_STARTS,
-    PARTITION,
-    SERIAL,
-    WAITED_S,
-    enter,
+from trainyard.fleet.mechanism.exchange import exchanged
+from trainyard.fleet.mechanism.job_table import Floats, Ints, Table
+from trainyard.fleet.mechanism.preempt import change_holding
+from trainyard.fleet.mechanism.transitions import (
+    arrive,
+    needs_of_rows,
     release_job,
     remove_row,
     start_jobs,
     waiting_rows,
 )
-from trainyard.fleet.mechanism.exchange import exchanged
-from trainyard.fleet.mechanism.preempt import change_holding
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.simulation.ends import next_end
@@ -49,9 +33,6 @@ from trainyard.fleet.simulation.ends import next_end
 # again at once.
 COMING, STUCK, NOTES, ROWS, DEVICES, LOOK, EARLY = range(7)
 
-# Rows of the jobs that come: as `columns.enter` takes them, and the mark.
-NUM_REALS, NUM_WHOLES = 6, 3
-ARRIVES_S = 0
 # Rows of the notes of ends.
 (
     END_SERIAL, END_ALLOWED, END_FIRST_START_S, END_S, END_WAITED_S, END_LOST_S, END_DEVICE_S, END_LOST_DEVICE_S,
@@ -65,17 +46,16 @@ class Tables(NamedTuple):
 
     Attributes
     ----------
-    real, whole : the columns of the books.
+    table : the columns of the books.
     rows, unused : rows of the jobs that are there, in the order of their arrival; rows that nobody has, the last is next.
     written : devices of all jobs, and some that jobs had before.
     kind_of, free : of devices; ``free`` are the tables of `FreeDevices`.
     when_s, heap, place : the agenda of ends.
-    reals, wholes : jobs that come, a column each.
+    coming : jobs that come, a row each, as in that table.
     ended, used_s, used, queued : notes of jobs that ended, a column each, and of devices in use and jobs that wait.
     """
 
-    real: Floats
-    whole: Ints
+    table: Table
     rows: Ints
     unused: Ints
     written: Ints
@@ -84,8 +64,7 @@ class Tables(NamedTuple):
     when_s: Floats
     heap: Ints
     place: Ints
-    reals: Floats
-    wholes: Ints
+    coming: Table
     ended: Floats
     used_s: Floats
     used: Floats
@@ -219,14 +198,14 @@ def run(decide, rules, state, terms, tables, counts, clock, num_coming, is_last)
 @lean
 def _next_s(tables, counts, clock, num_coming):  # type: ignore[no-untyped-def]
     """The next moment at which the policy is asked, or the one that is not over."""
-    arrival_s = tables.reals[ARRIVES_S, counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
+    arrival_s = tables.coming.arrival_s[counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
     return min(clock[MOMENT_S], arrival_s, _end_s(tables, counts), clock[WAKE_S])
 
 
 @lean
 def _end_s(tables, counts):  # type: ignore[no-untyped-def]
     counts[ENDS], end_s = next_end(
-        tables.real[FINISH_S], tables.when_s, tables.heap, tables.place, counts[ENDS]
+        tables.table.finish_s, tables.when_s, tables.heap, tables.place, counts[ENDS]
     )
     return end_s
 
@@ -240,7 +219,7 @@ def _pass_until(next_s, tables, counts, clock, num_coming, is_last):  # type: ig
             return NOTES
         if counts[LET_IN] == num_coming and not is_last:
             return COMING
-        arrival_s = tables.reals[ARRIVES_S, counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
+        arrival_s = tables.coming.arrival_s[counts[LET_IN]] if counts[LET_IN] < num_coming else np.inf
         if end_s <= next_s and end_s <= arrival_s:
             row = tables.heap[0]
             counts[ENDS] = drop_first(tables.when_s, tables.heap, tables.place, counts[ENDS])
@@ -267,13 +246,9 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     """The next job comes."""
     number, counts[UNUSED] = counts[LET_IN], counts[UNUSED] - 1
     row = tables.unused[counts[UNUSED]]
-    reals, wholes = tables.reals[:, number], tables.wholes[:, number]
     job_s = _count(now_s, counts, clock)
-    enter(
-        tables.real, tables.whole, row, now_s,
-        (reals[0], reals[1], reals[2], reals[3], reals[4], reals[5]), (counts[ENTERED], wholes[0], wholes[1], wholes[2]),
-    )  # fmt: skip
-    tables.real[JOB_S, row], tables.real[MARK, row] = job_s, reals[NUM_REALS]
+    arrive(tables.table, row, counts[ENTERED], tables.coming, number, now_s)
+    tables.table.job_s[row] = job_s
     tables.rows[counts[ACTIVE]] = row
     counts[ACTIVE] += 1
     counts[ENTERED] += 1
@@ -285,18 +260,18 @@ def _let_in(now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
 @lean
 def _end(row, now_s, tables, counts, clock):  # type: ignore[no-untyped-def]
     """A job has done its work."""
-    real, whole = tables.real, tables.whole
-    counts[FREE] += change_holding(row, -1, real, whole, tables.written, tables.free)
-    release_job(real, whole, row, now_s, False)
+    table = tables.table
+    counts[FREE] += change_holding(row, -1, table, tables.written, tables.free)
+    release_job(table, row, now_s, False)
     _note_use(now_s, tables, counts)
     note = tables.ended[:, counts[ENDED]]
-    note[END_SERIAL], note[END_ALLOWED] = whole[SERIAL, row], whole[ALLOWED, row]
-    note[END_FIRST_START_S], note[END_S] = real[FIRST_START_S, row], now_s
-    note[END_DEVICE_S], note[END_JOB_S] = real[ATTAINED_DEVICE_S, row], _count(now_s, counts, clock)
-    note[END_JOB_S] -= real[JOB_S, row]
-    note[END_WAITED_S], note[END_LOST_S] = real[WAITED_S, row], real[LOST_S, row]
-    note[END_LOST_DEVICE_S] = real[LOST_DEVICE_S, row]
-    note[END_PREEMPTED], note[END_STARTS] = whole[NUM_PREEMPTED, row], whole[NUM_STARTS, row]
+    note[END_SERIAL], note[END_ALLOWED] = table.serial[row], table.allowed[row]
+    note[END_FIRST_START_S], note[END_S] = table.first_start_s[row], now_s
+    note[END_DEVICE_S], note[END_JOB_S] = table.attained_device_s[row], _count(now_s, counts, clock)
+    note[END_JOB_S] -= table.job_s[row]
+    note[END_WAITED_S], note[END_LOST_S] = table.waited_s[row], table.lost_s[row]
+    note[END_LOST_DEVICE_S] = table.lost_device_s[row]
+    note[END_PREEMPTED], note[END_STARTS] = table.num_preempted[row], table.num_starts[row]
     counts[ENDED] += 1
     remove_row(tables.rows, counts[ACTIVE], row)
     counts[ACTIVE] -= 1
@@ -330,8 +305,8 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
     now_s, rows = clock[NOW_S], tables.rows[: counts[ACTIVE]]
     if not terms.preempts:
         rows = np.empty(counts[ACTIVE], np.int64)
-        rows = rows[: waiting_rows(tables.rows, counts[ACTIVE], tables.whole[HELD], rows)]
-    seen = Seen(tables.real, tables.whole, rows, now_s, terms.room)
+        rows = rows[: waiting_rows(tables.rows, counts[ACTIVE], tables.table.held, rows)]
+    seen = Seen(tables.table, rows, now_s, terms.room)
     order, consolidate, clock[WAKE_S], state = decide(rules, state, seen)
     counts[DECIDED], counts[STANDS] = counts[ENTERED], terms.stands
     counts[DECISIONS] += 1
@@ -344,7 +319,7 @@ def _decided(decide, rules, state, terms, tables, counts, clock):  # type: ignor
         started = _begin(order, hows, rows, terms, tables, counts, now_s)
     for row in started:
         counts[ENDS] = expect(
-            tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.real[FINISH_S, row]
+            tables.when_s, tables.heap, tables.place, counts[ENDS], row, tables.table.finish_s[row]
         )
     _note_use(now_s, tables, counts)
     is_one_pool = len(terms.room) == 1 and tables.free[4].shape[0] == 1
@@ -358,7 +333,7 @@ def _exchange(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[
     """Devices are taken away and given to others; returns the rows of those that got some."""
     none = np.zeros(0, np.int64)
     started, _, _, num_given, num_freed, num_stopped, _ = exchanged(
-        order, none, none, hows, rows, tables.real, tables.whole, tables.written, tables.kind_of, tables.free, terms.room,
+        order, none, none, hows, rows, tables.table, tables.written, tables.kind_of, tables.free, terms.room,
         terms.how, terms.backfill, counts[WRITTEN], now_s, terms.pauses_s,
     )  # fmt: skip
     counts[WRITTEN] += num_given
@@ -376,16 +351,16 @@ def _begin(order, hows, rows, terms, tables, counts, now_s):  # type: ignore[no-
         # Every job takes a device at least, and who comes after one that finds no place is not tried.
         most = min(most, counts[FREE] + 1)
     wanted, none, has_auxiliary = rows[order[:most]], np.zeros(0, np.int64), tables.free[3].shape[1] > 0
-    needs = tables.real[NEEDS][:, wanted] if has_auxiliary else np.empty((2, 0))
-    partitions = tables.whole[PARTITION][wanted] if has_partitions else none
+    needs = needs_of_rows(tables.table, wanted) if has_auxiliary else np.empty((2, 0))
+    partitions = tables.table.partition[wanted] if has_partitions else none
     numbers, given, sizes = place_jobs(
-        tables.whole[NUM_DEVICES][wanted], none, tables.whole[ALLOWED][wanted], partitions, hows, terms.how,
+        tables.table.num_devices[wanted], none, tables.table.allowed[wanted], partitions, hows, terms.how,
         terms.backfill, terms.one_queue and not terms.backfill, needs, tables.free,
     )  # fmt: skip
     started = wanted[numbers]
-    tables.whole[HAS_AUXILIARY][started] = has_auxiliary
+    tables.table.has_auxiliary[started] = has_auxiliary
     waited, _ = start_jobs(
-        tables.real, tables.whole, started, given, sizes, tables.kind_of, tables.written, counts[WRITTEN], now_s,
+        tables.table, started, given, sizes, tables.kind_of, tables.written, counts[WRITTEN], now_s,
         terms.pauses_s,
     )  # fmt: skip
     counts[WRITTEN] += len(given)

@@ -1,4 +1,4 @@
-"""The books of a run: one row of numbers for every job that is there, in arrays that are used again."""
+"""The job table: one row of numbers for every job that is there, in one array that is used again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.mechanism import columns
-from trainyard.fleet.mechanism.columns import REAL, WHOLE
+from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants, Laid
 from trainyard.fleet.workload.job import Job, Rate, rate_anywhere
@@ -16,11 +15,12 @@ from trainyard.fleet.workload.job import Job, Rate, rate_anywhere
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Table = NDArray[np.void]
 
 _INF = float("inf")
 
 
-class Books:
+class JobTable:
     """Jobs that were submitted and have not ended. A job keeps its row until it ends; then another takes it.
 
     Columns are by row; ``active`` lists the rows in the order of arrival. What a running job has done is written
@@ -31,6 +31,7 @@ class Books:
     num_active, num_entered, num_decided : jobs that are there; that were entered; and of those, from the first, that were
         in a decision.
     rows, unused : rows of all that are there, in the order of arrival, and room for more; rows that nobody has.
+    data : all columns; an array of records, as compiled functions take it.
     jobs, grants : of every row; a job without grant waits.
     adaptive_rates : how running jobs run that adapt themselves.
     reports : what any such job last reported, by row.
@@ -56,46 +57,15 @@ class Books:
     num_preempted, num_starts : how often it lost its devices, and got some or others.
     taken_over : 1 for a job that a scheduler before this one had admitted.
     first_device : where in the array of ``grants`` its devices begin.
-    cpus_each, memory_each : processors and bytes that it needs with each device; 0 for a share of its node.
+    needs : processors and bytes that it needs with each device; 0 for a share of its node.
     has_auxiliary : 1 if what it has of these is counted.
     partition : index of the partition in whose nodes it must lie; 0 for any.
     mark : what the policy made of the job when it came, where it decides in compiled code; see `CompiledPolicy`.
     """
 
-    def __init__(self) -> None:
-        self.jobs: list[Job | None] = []
-        self.adaptive_rates: dict[int, Rate] = {}
-        self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
-        self.reports: list[Any] = []
-        self.num_active = 0
-        self.num_entered = self.num_decided = 0
-        self.unused: list[int] = []
-        self.rows = np.zeros(0, np.int64)
-        self._grow(16)
-        self.grants = Grants(self.held, self.first_device)
-
-    def _grow(self, size: int) -> None:
-        # One block for all columns of a kind, so that a row is cleared at once.
-        for names, block, kind in ((REAL, "_real", np.float64), (WHOLE, "_whole", np.int64)):
-            before = getattr(self, block, np.zeros((len(names), 0), kind))
-            grown = np.concatenate((before, np.zeros((len(names), size), kind)), axis=1)
-            setattr(self, block, grown)
-            for name, column in zip(names, grown, strict=True):
-                setattr(self, name, column)
-        self.rows = np.concatenate((self.active, np.zeros(len(self.jobs) + size - self.num_active, np.int64)))
-        self.unused += range(len(self.jobs) + size - 1, len(self.jobs) - 1, -1)
-        self.jobs += [None] * size
-        self.reports += [None] * size
-
-    def grow(self) -> None:
-        """Make room for twice as many jobs."""
-        self._grow(len(self.jobs))
-        self.grants.held, self.grants.first = self.held, self.first_device
-
-    _real: Floats
-    _whole: Ints
     arrival_s: Floats
     weight: Floats
+    needs: Floats
     left: Floats
     rate: Floats
     turn: Floats
@@ -112,38 +82,54 @@ class Books:
     lost_device_s: Floats
     first_start_s: Floats
     job_s: Floats
-    serial: Ints
-    num_devices: Ints
-    held: Ints
-    held_type: Ints
-    allowed: Ints
-    num_preempted: Ints
-    num_starts: Ints
-    taken_over: Ints
     gang_rate: Floats
     best_rate: Floats
     mark: Floats
-    cpus_each: Floats
-    memory_each: Floats
-    has_auxiliary: Ints
+    serial: Ints
+    num_devices: Ints
+    allowed: Ints
     partition: Ints
+    held: Ints
+    held_type: Ints
     first_device: Ints
+    num_preempted: Ints
+    num_starts: Ints
+    taken_over: Ints
+    has_auxiliary: Ints
+
+    def __init__(self) -> None:
+        self.jobs: list[Job | None] = []
+        self.adaptive_rates: dict[int, Rate] = {}
+        self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
+        self.reports: list[Any] = []
+        self.num_active = 0
+        self.num_entered = self.num_decided = 0
+        self.unused: list[int] = []
+        self.rows = np.zeros(0, np.int64)
+        self.data = rows_for(0)
+        self._coming = rows_for(1)
+        self._grow(16)
+        self.grants = Grants(self.held, self.first_device)
+
+    def _grow(self, more: int) -> None:
+        self.data = np.concatenate((self.data, rows_for(more)))
+        for name in _RECORD.names or ():
+            setattr(self, name, self.data[name])
+        self.rows = np.concatenate((self.active, np.zeros(len(self.data) - self.num_active, np.int64)))
+        self.unused += range(len(self.data) - 1, len(self.jobs) - 1, -1)
+        self.jobs += [None] * more
+        self.reports += [None] * more
+
+    def grow(self) -> None:
+        """Make room for twice as many jobs."""
+        self._grow(len(self.jobs))
+        self.grants.held, self.grants.first = self.held, self.first_device
 
     def job(self, row: int) -> Job:
         """The job of a row."""
         job = self.jobs[row]
         assert job is not None
         return job
-
-    @property
-    def blocks(self) -> tuple[Floats, Ints]:
-        """All columns, of real and of whole numbers, as compiled functions take them."""
-        return self._real, self._whole
-
-    @property
-    def needs(self) -> Floats:
-        """Processors and bytes that every job needs with each device; two rows."""
-        return self._real[columns.NEEDS]
 
     @property
     def active(self) -> Ints:
@@ -161,7 +147,7 @@ class Books:
     def waiting(self) -> Ints:
         """Rows of the jobs that have no devices, in the order of arrival."""
         found = np.empty(self.num_active, np.int64)
-        return found[: columns.waiting_rows(self.rows, self.num_active, self.held, found)]
+        return found[: transitions.waiting_rows(self.rows, self.num_active, self.held, found)]
 
     def add(self, job: Job, now_s: float, allowed: int, partition: int = 0) -> int:
         """Enter a job that may run on the device types ``allowed``, as bits, of a partition; return its row."""
@@ -169,9 +155,8 @@ class Books:
             self.grow()
         row = self.unused.pop()
         self.jobs[row] = job
-        whole = (self.num_entered, allowed, job.num_devices, partition)
-        reals = (job.arrival_s, job.weight, job.work, rate_anywhere(job), *needs_of(job))
-        columns.enter(self._real, self._whole, row, now_s, reals, whole)
+        note_arrival(self._coming[0], job, allowed, partition)
+        transitions.arrive(self.data, row, self.num_entered, self._coming, 0, now_s)
         self.num_entered += 1
         self.rows[self.num_active] = row
         self.num_active += 1
@@ -179,7 +164,7 @@ class Books:
 
     def remove(self, row: int) -> None:
         """A job ended or was refused."""
-        columns.remove_row(self.rows, self.num_active, row)
+        transitions.remove_row(self.rows, self.num_active, row)
         self.num_active -= 1
         self.jobs[row] = self.reports[row] = None
         self.courses.pop(row, None)
@@ -188,29 +173,29 @@ class Books:
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
         """Time for which jobs had devices until now, and that times their number."""
         found = np.empty((2, len(rows)))
-        columns.attained(self._real, self._whole, rows, now_s, found)
+        transitions.attained(self.data, rows, now_s, found)
         return found[0], found[1]
 
     def facts(self, rows: Ints, now_s: float) -> Floats:
         """Devices held, asked for and allowed, time and device time attained, and when jobs first started: a row each."""
-        found = np.empty((columns.NUM_FACTS, len(rows)))
-        columns.facts(self._real, self._whole, rows, now_s, found)
+        found = np.empty((transitions.NUM_FACTS, len(rows)))
+        transitions.facts(self.data, rows, now_s, found)
         return found
 
     def left_at(self, rows: Ints, now_s: float) -> Floats:
         """Work that is left now."""
         found = np.empty(len(rows))
-        columns.left_at(self._real, rows, now_s, found)
+        transitions.left_at(self.data, rows, now_s, found)
         return found
 
     def left_s_at(self, rows: Ints, now_s: float) -> tuple[Floats, bool]:
         """Time that jobs would still take on their gangs, NaN where that is to be asked; and whether it is of any."""
         found = np.empty(len(rows))
-        return found, columns.left_s_at(self._real, rows, now_s, found)
+        return found, transitions.left_s_at(self.data, rows, now_s, found)
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
-        columns.settle(self._real, self._whole, row, now_s)
+        transitions.settle(self.data, row, now_s)
 
     def start(
         self, rows: Ints, given: Laid, kind_of: Ints, now_s: float, pauses_s: tuple[float, float]
@@ -229,13 +214,13 @@ class Books:
         """
         self.grants.forget(rows)
         room = self.grants.room(len(given.devices), self.active)
-        waited, known = columns.start_jobs(*self.blocks, rows, *given, kind_of, *room, now_s, pauses_s)
+        waited, known = transitions.start_jobs(self.data, rows, *given, kind_of, *room, now_s, pauses_s)
         self.grants.fill(len(given.devices))
         return waited, known
 
     def run(self, row: int, rate: float) -> None:
         """A job, settled until now, works at this rate from here on."""
-        columns.run(self._real, row, rate)
+        transitions.run(self.data, row, rate)
 
     def adapt(self, row: int, rate: Rate) -> None:
         """A running job changes its rate by itself."""
@@ -276,7 +261,7 @@ class Books:
     def release(self, rows: Ints, now_s: float, preempted: bool = False) -> None:
         """Take jobs' devices away; of those that are ``preempted`` that is counted."""
         self.forget(rows)
-        columns.release_jobs(*self.blocks, rows, now_s, preempted)
+        transitions.release_jobs(self.data, rows, now_s, preempted)
 
     def forget(self, rows: Ints) -> None:
         """Forget how jobs ran that wait now, and values of what they had."""
@@ -284,3 +269,30 @@ class Books:
         if self.adaptive_rates:
             for row in rows.tolist():
                 self.adaptive_rates.pop(row, None)
+
+
+_RECORD = np.dtype(
+    [
+        ("needs", np.float64, (2,)) if name == "needs" else (name, np.float64 if of == "Floats" else np.int64)
+        for name, of in JobTable.__annotations__.items()
+    ],
+    align=True,
+)
+
+
+def rows_for(num_jobs: int) -> Table:
+    """Empty rows."""
+    return np.zeros(num_jobs, _RECORD)
+
+
+def note_arrival(row: Any, job: Job, allowed: int, partition: int, mark: float = 0.0) -> None:
+    """Write down in an empty row, or one of another job that came, what is known of one that comes.
+
+    Parameters
+    ----------
+    allowed : device types that it can run on, as bits.
+    partition, mark : as in `JobTable`.
+    """
+    row["arrival_s"], row["weight"], row["left"] = job.arrival_s, job.weight, job.work
+    row["gang_rate"], row["needs"], row["mark"] = rate_anywhere(job), needs_of(job), mark
+    row["num_devices"], row["allowed"], row["partition"] = job.num_devices, allowed, partition
