@@ -81,7 +81,7 @@ def has_place(allocator: Allocator, row: int, unblocked: Ints = ALL) -> bool:
     books = allocator.books
     _, nodes, by_type, auxiliary, members = allocator.free.tables
     usable = usable_nodes(books.partition[row], members, unblocked)
-    asked = books.num_devices[row], books.allowed[row], usable, allocator.how, books.needs[:, row]
+    asked = books.num_devices[row], books.allowed[row], usable, allocator.how, books.needs[row]
     return len(find_place(*asked, nodes, by_type, auxiliary, are_in_racks(nodes))) > 0
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.known import KnownJob
+from trainyard.fleet.mechanism.job_facts import NUM_FACTS, left_s_of, stint_of
+from trainyard.fleet.mechanism.job_facts import facts as write_facts
 from trainyard.fleet.mechanism.job_table import Table
-from trainyard.fleet.mechanism.transitions import NUM_FACTS, left_s_of, stint_of
-from trainyard.fleet.mechanism.transitions import facts as write_facts
 from trainyard.fleet.snapshot import Ints
 
 

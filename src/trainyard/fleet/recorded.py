@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.site import Site, UnfitJobError
 from trainyard.fleet.traits import Wish
@@ -59,7 +58,7 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
     arrivals_s = np.array([job.arrival_s for _, _, job, _ in ran])
     starts_s, ends_s = (np.array([each[i] for each in ran]) for i in (1, 0))
     sizes = np.array([float(job.num_devices) for _, _, job, _ in ran])
-    fair = FairTimes(site, JobTable())
+    fair = FairTimes(site)
     job_s = _area(arrivals_s, ends_s, np.ones(len(ran)))
     for (end_s, start_s, job, bits), own_job_s in zip(ran, job_s.tolist(), strict=True):
         wait_s, device_s = start_s - job.arrival_s, (end_s - start_s) * job.num_devices
@@ -67,8 +66,10 @@ def recorded_run(jobs: Sequence[Job], site: Site) -> FleetRun | None:
         notes.ended(job, start_s, end_s, wait_s, 0.0, device_s, 0.0, 0, 1, *times_s)
     moments_s, in_use = _over_time(starts_s, ends_s, sizes)
     waiting_s, waiting = _over_time(arrivals_s, starts_s, np.ones(len(ran)))
-    for now_s in np.union1d(moments_s, waiting_s).tolist():
-        notes.in_use(now_s, *(int(_at(now_s, *each)) for each in ((moments_s, in_use), (waiting_s, waiting))))
+    every_s = np.union1d(moments_s, waiting_s)
+    found = np.array([every_s, _at(every_s, moments_s, in_use), _at(every_s, waiting_s, waiting)])
+    changes = (found[1:, 1:] != found[1:, :-1]).any(axis=0)
+    notes.uses(found[:, np.append(np.ones(min(1, len(every_s)), np.bool_), changes)])
     return notes.result(AS_RECORDED, site, "")
 
 
@@ -79,9 +80,10 @@ def _over_time(from_s: Floats, until_s: Floats, weights: Floats) -> tuple[Floats
     return moments_s, np.cumsum(changes)
 
 
-def _at(now_s: float, moments_s: Floats, values: Floats) -> float:
-    place = int(np.searchsorted(moments_s, now_s, side="right")) - 1
-    return float(values[place]) if place >= 0 else 0.0
+def _at(every_s: Floats, moments_s: Floats, values: Floats) -> Floats:
+    """How large a sum is at some moments, in whole numbers."""
+    found: Floats = np.append(0.0, values)[np.searchsorted(moments_s, every_s, side="right")].astype(np.int64)
+    return found
 
 
 def _area(from_s: Floats, until_s: Floats, weights: Floats) -> Floats:

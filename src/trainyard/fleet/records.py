@@ -285,36 +285,8 @@ class Recorder:
         self.refused.append((job.name, why))
         self.refused_jobs.append(Submitted.of(job))
 
-    def in_use(self, now_s: float, num_devices: int, num_waiting: int) -> None:
-        """Devices in use and jobs that wait from now on."""
-        times, counts, waiting = self.series
-        if times and (counts[-1], waiting[-1]) == (num_devices, num_waiting):
-            return
-        if times and times[-1] == now_s:
-            counts[-1], waiting[-1] = num_devices, num_waiting
-        else:
-            times.append(now_s)
-            counts.append(num_devices)
-            waiting.append(num_waiting)
-
-    def last_use(self, found: Floats) -> int:
-        """Take the last note of devices in use back, for others to go on from there.
-
-        Parameters
-        ----------
-        found : rows of `Series`, of which the first column is written.
-
-        Returns
-        -------
-        How many notes were taken back: 1, or 0 if there are none.
-        """
-        if not self.series[0]:
-            return 0
-        found[:, 0] = [notes.pop() for notes in self.series]
-        return 1
-
     def uses(self, found: Floats) -> None:
-        """Notes of devices in use, in rows as above."""
+        """Notes of devices in use and jobs that wait; rows as in `Series`."""
         for notes, more in zip(self.series, found.tolist(), strict=True):
             notes.extend(more)
 

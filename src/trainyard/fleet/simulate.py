@@ -156,7 +156,7 @@ class _Simulator:
                 self._refuse_to_restart_for_ever()
             if self.clock.num_moments == _COMPILED_AFTER:
                 self._run_compiled()
-        return self.notes.result(name, self.allocator.site.whole, placement, queues)
+        return self.allocator.result(name, placement, queues)
 
     def _run_compiled(self) -> None:
         """Go on in compiled code for as long as that can."""
@@ -234,7 +234,7 @@ class _Simulator:
             self._expect([p for row in lost for p in self.round_scheduler.partners.parted(row, now_s)])
         allocator.lose(lost, now_s)
         allocator.change_nodes(away, now_s)
-        if lost or 0 < allocator.num_waiting == self.books.num_active:
+        if lost or 0 < self.books.num_waiting == self.books.num_active:
             self._note_loss(now_s)
         self._crowd(now_s)
         self.clock.stands, self.clock.free_when_blocked = False, -1
@@ -332,9 +332,9 @@ class _Simulator:
         if not self.allocator.site.num_devices:
             return False
         if self.policy.preempts:
-            return self.books.num_active > 0 and (self.allocator.num_waiting > 0 or not self.clock.stands)
+            return self.books.num_active > 0 and (self.books.num_waiting > 0 or not self.clock.stands)
         free = self.allocator.free.total
-        return self.allocator.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
+        return self.books.num_waiting > 0 and free > 0 and free != self.clock.free_when_blocked
 
     def _decide(self) -> None:
         books = self.books
@@ -361,7 +361,7 @@ class _Simulator:
         if self.round_scheduler is not None:
             self._expect(self.round_scheduler.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
-        blocked = targets.blocks and self.allocator.num_waiting and not self.allocator.rates.adaptive
+        blocked = targets.blocks and self.books.num_waiting and not self.allocator.rates.adaptive
         # Of several pools others may have room still, for jobs that come.
         blocked = blocked and self.allocator.site.is_one_pool
         self.clock.free_when_blocked = (

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.known import KnownJob, require
-from trainyard.fleet.mechanism import transitions
+from trainyard.fleet.mechanism import job_facts
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.site import Site
@@ -26,9 +26,9 @@ Need = Literal["length", "speed", "deadline", "reports", "limit"]
 they should end; what adaptive jobs measured of themselves; for how long their users let them run."""
 
 
-HELD, NUM_DEVICES, ALLOWED = transitions.FACT_HELD, transitions.FACT_NUM_DEVICES, transitions.FACT_ALLOWED
-ATTAINED_S, ATTAINED_DEVICE_S = transitions.FACT_ATTAINED_S, transitions.FACT_ATTAINED_DEVICE_S
-FIRST_START_S = transitions.FACT_FIRST_START_S
+HELD, NUM_DEVICES, ALLOWED = job_facts.FACT_HELD, job_facts.FACT_NUM_DEVICES, job_facts.FACT_ALLOWED
+ATTAINED_S, ATTAINED_DEVICE_S = job_facts.FACT_ATTAINED_S, job_facts.FACT_ATTAINED_DEVICE_S
+FIRST_START_S = job_facts.FACT_FIRST_START_S
 """Rows of what `Snapshot.facts` returns, for compiled functions; each is what the column of that name is."""
 
 

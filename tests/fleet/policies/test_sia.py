@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.blocks import blocks
+from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
 from trainyard.fleet.policy import Targets
-from trainyard.fleet.records import FleetRun
+from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.reproduce.programs.sia import gavel_run
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -177,9 +178,12 @@ def decided(
     most: int = 24,
 ) -> Targets:
     """A decision about elastic jobs that came at time 0 and have what they have since."""
-    books = JobTable()
+    allocator = Allocator(SITE, sia, ANYWHERE, Costs(), Recorder(keep_spans=False))
+    books = allocator.books
     for i, (report, devices) in enumerate(zip(reports, grants, strict=True)):
-        row = books.add(Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most), 0.0, -1)
+        job = Job(f"job{i}", 0.0, 1, 1e6, Declared(1), min_devices=1, max_devices=most)
+        allocator.enter(job, 0.0, -1)
+        row = int(books.active[-1])
         books.reports[row] = report
         if devices:
             books.grants[row], books.held[row], books.num_starts[row] = Grant(devices), len(devices), 1

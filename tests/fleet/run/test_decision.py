@@ -9,7 +9,6 @@ import pytest
 
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Policy
@@ -47,9 +46,11 @@ class Failing(Policy):
 
 
 def snapshot(*names: str) -> Snapshot:
-    books, training = JobTable(), Training("gpt-tiny", 4, 10)
+    allocator = Allocator(SITE, fifo(), ANYWHERE, Costs(), Recorder(keep_spans=False))
+    training = Training("gpt-tiny", 4, 10)
     for name in names:
-        books.add(training_job(name, 0.0, 1, training, Predicted(training, {1: 1.0})), 0.0, 1)
+        allocator.enter(training_job(name, 0.0, 1, training, Predicted(training, {1: 1.0})), 0.0)
+    books = allocator.books
     return Snapshot(0.0, SITE, np.array([4]), frozenset(), books.active.copy(), books)
 
 

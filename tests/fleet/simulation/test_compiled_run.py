@@ -11,6 +11,7 @@ import pytest
 from trainyard.fleet import simulate
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.compiled_policy import CompiledPolicy, compiled_policy_of
+from trainyard.fleet.mechanism import allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy, Targets
@@ -39,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulate, "_COMPILED_AFTER", 20)
     monkeypatch.setattr(simulate, "_LOOK_EVERY", 50)
     monkeypatch.setattr(compiled_run, "_NUM_COMING", 7)
-    monkeypatch.setattr(compiled_run, "_NUM_NOTES", 9)
+    monkeypatch.setattr(allocator, "_NUM_NOTES", 9)
 
 
 def crowded(num_jobs: int = 300) -> list[Job]:

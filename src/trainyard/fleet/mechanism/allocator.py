@@ -6,30 +6,32 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, give_back
+from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, fill
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
 from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
-from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
+from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable, note_arrival, rows_for
 from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.rates import Rates
-from trainyard.fleet.mechanism.transitions import needs_of_rows
+from trainyard.fleet.mechanism.transitions import ENDED, EndNote, State
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
-from trainyard.fleet.place.free import NO_NEEDS, FreeDevices
+from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.policy import Policy, Targets
-from trainyard.fleet.records import Recorder, Span
+from trainyard.fleet.records import FleetRun, Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import Site
 from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Grant, Job
 
-_NONE = np.zeros(0, np.int64)
+# Ends of jobs that are noted before they are written down.
+_NUM_NOTES = 4096
 
 
 class Allocator:
@@ -59,12 +61,13 @@ class Allocator:
         self.books, self.free = JobTable(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(site, self.books, self.fate, crowding or Crowding())
-        self.fair, self.leases = FairTimes(site, self.books), Leases(self.books)
+        self.fair, self.leases = FairTimes(site), Leases(self.books)
+        self._ended, self._used = np.zeros(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
+        self._coming = rows_for(1)
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
         self.whole = True
-        self.num_waiting = 0
         self._starting: list[int] = []
         self._feasibility, self._has_gangs, self._has_askers = (
             Feasibility(site, heeds_of(policy)),
@@ -88,11 +91,48 @@ class Allocator:
         partition = self.site.partition_index(job.virtual_cluster)
         self._has_gangs = self._has_gangs or bool(job.gang)
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
-        before_s = self.fair.count(now_s)
-        row = self.books.add(job, now_s, bits, partition)
-        self.books.job_s[row] = before_s
-        self.num_waiting += 1
-        self._note_use(now_s)
+        if self.books.num_active == len(self.books.data):
+            self.books.grow()
+        note_arrival(self._coming[0], job, bits, partition)
+        self.books.jobs[int(transitions.arrive(self.state(), self._coming, 0, now_s))] = job
+
+    def state(self, num_given: int = 0) -> State:
+        """The jobs and devices as they are, for one change of them.
+
+        Parameters
+        ----------
+        num_given : how many devices it may write down.
+        """
+        books, free = self.books, self.free
+        (counts,) = books.counts
+        if counts["used"] + 2 > self._used.shape[1]:
+            self._hand_over_uses(kept=1)
+        if num_given:
+            counts["written"] = books.grants.room(num_given, int(counts["written"]), books.active)
+        return State(
+            books.data,
+            books.rows,
+            books.unused,
+            books.grants.devices,
+            free.kind_of,
+            free.tables,
+            self.site.devices_of_type,
+            books.counts,
+            self._ended,
+            self._used,
+        )
+
+    def _hand_over_uses(self, kept: int) -> None:
+        """Write notes of devices in use down, but for so many of the last ones, which may change."""
+        (counts,), used = self.books.counts, self._used
+        num = int(counts["used"]) - kept
+        self.notes.uses(used[:, :num])
+        used[:, :kept], counts["used"] = used[:, num : num + kept], kept
+
+    def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
+        """What the run left, after its end."""
+        self._hand_over_uses(kept=0)
+        return self.notes.result(policy, self.site.whole, placement, queues)
 
     def trial(self) -> TrialPlacement:
         """What nobody has, as a policy may play it through."""
@@ -129,7 +169,7 @@ class Allocator:
         bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
         changed = bring_about(rows, targets, now_s)
         self.leases.note(rows, targets, now_s)
-        self._note_use(now_s)
+        transitions.note_use(self.state(), now_s)
         return changed
 
     def _can_exchange(self, targets: Targets) -> bool:
@@ -139,10 +179,11 @@ class Allocator:
 
     def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
         """The same as `_step_by_step`, at once."""
-        pauses_s, room = (self.costs.start_s, self.costs.restart_s), self.site.devices_of_type
-        done = exchange(self.books, self.free, rows, targets, self.how, room, now_s, pauses_s)
+        pauses_s = self.costs.start_s, self.costs.restart_s
+        state = self.state(num_given=self.site.num_devices)
+        done = exchange(state, rows, Asked.of(targets), self.how, targets.backfill, now_s, pauses_s)
+        self.books.forget(done.leaving)
         self.rates.left(done.leaving)
-        self.num_waiting += done.num_stopped
         self._set_going(done.started, done.places, targets, done.known)
         return done.started
 
@@ -152,8 +193,7 @@ class Allocator:
         if targets.devices is not None:
             self._as_placed(rows, targets, targets.devices, now_s)
         elif self.preempts:
-            asked, room = self._asked(rows, targets), self.site.devices_of_type
-            done = assignment(self.books, self.free, rows, asked, self.how, room, targets.backfill)
+            done = assignment(self.state(), rows, self._asked(rows, targets), self.how, targets.backfill)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
             self._begin(rows[targets.order[done.places]], done.places, done.given, targets, now_s)
@@ -186,24 +226,10 @@ class Allocator:
 
     def _fill(self, rows: Ints, targets: Targets, now_s: float) -> None:
         """Give jobs that wait what is free, most urgent first; one that finds no place waits."""
-        count = len(targets.order)
-        if not targets.backfill and targets.num_devices is None and self.site.is_one_pool:
-            # Every job takes a device at least, and who comes after one that finds no place is not tried.
-            count = min(count, self.free.total + 1)
-        own = rows[targets.order[:count]]
-        _, counts, kinds, hows = (each[:count] for each in self._asked(rows, targets))
-        numbers, given = self.free.place(
-            counts if len(counts) else self.books.num_devices[own],
-            kinds,
-            self.books.allowed[own],
-            hows,
-            self.how,
-            targets.backfill,
-            targets.one_queue,
-            needs_of_rows(self.books.data, own) if self.free.counts_auxiliary else NO_NEEDS,
-            self.books.partition[own],
+        numbers, *given = fill(
+            self.state(), rows, self._asked(rows, targets), self.how, targets.backfill, targets.one_queue
         )
-        self._begin(own[numbers], numbers, given, targets, now_s)
+        self._begin(rows[targets.order[numbers]], numbers, Laid(*given), targets, now_s)
 
     def _asked(self, rows: Ints, targets: Targets) -> Asked:
         """What the policy wants; jobs of several workers have a placement of their own."""
@@ -228,17 +254,17 @@ class Allocator:
         self.books.has_auxiliary[row] = self.free.counts_auxiliary
         self.books.grants[row] = grant
         self.rates.started(started, whole=False)
-        self._note_use(now_s)
+        transitions.note_use(self.state(), now_s)
 
     def _start(self, started: Ints, given: Laid, now_s: float) -> bool:
         """Jobs have devices; returns whether it is known how fast they run on these."""
         costs, rows = self.costs, started.tolist()
         more_s = self._start_beside_others(rows, now_s) if costs.together_s else 0.0
         pauses_s = costs.start_s + more_s, costs.restart_s + more_s
-        waited, known = self.books.start(started, given, self.free.kind_of, now_s, pauses_s)
-        self.num_waiting -= waited
+        self.books.grants.forget(started)
+        state = self.state(num_given=len(given.devices))
         self._changed += rows
-        return known
+        return bool(transitions.start(state, started, *given, now_s, pauses_s))
 
     def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
         """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
@@ -280,9 +306,6 @@ class Allocator:
                 self._changed.append(row)
         check_shares(tenants, self.books)
 
-    def _note_use(self, now_s: float) -> None:
-        self.notes.in_use(now_s, self.site.num_devices - self.free.total, self.num_waiting)
-
     def end_leases(self, now_s: float) -> list[int]:
         """Take devices back whose leases end, unless the policy does that itself; returns the rows of their jobs."""
         ending = self.leases.ending(now_s)
@@ -295,17 +318,17 @@ class Allocator:
         stopped = np.array(rows, np.int64)
         self._pause(stopped, now_s)
         self._wait(stopped, now_s)
-        self._note_use(now_s)
+        transitions.note_use(self.state(), now_s)
 
     def _wait(self, rows: Ints, now_s: float) -> None:
-        self.books.release(rows, now_s, preempted=True)
-        self.num_waiting += len(rows)
+        self.books.forget(rows)
+        transitions.wait(self.state(), rows, now_s)
 
     def _pause(self, rows: Ints, now_s: float) -> None:
         """Devices are free again; on the books the jobs are as they were until they have others."""
         if len(rows):
             self._note_left(rows, now_s)
-            give_back(self.books, self.free, rows)
+            transitions.give_back(self.state(), rows)
 
     def _note_left(self, rows: Ints, now_s: float) -> None:
         """Jobs leave the devices that they have on the books."""
@@ -333,7 +356,7 @@ class Allocator:
             if (grant := self.books.grants[row]) is not None:
                 needs = needs_of(self.books.job(row)) if self.books.has_auxiliary[row] else None
                 self.free.take_these(grant.devices, needs)
-        self._note_use(now_s)
+        transitions.note_use(self.state(), now_s)
 
     def fail(self, row: int, now_s: float) -> None:
         """A device of a job fails: what it did since its last checkpoint is lost, and it restarts where it is."""
@@ -363,34 +386,44 @@ class Allocator:
             self.rates.turn(row, now_s)
             return False
         ended = np.array([row])
-        self._pause(ended, now_s)
-        books.release(ended, now_s)
-        self._note_use(now_s)
-        job_s = self.fair.count(now_s) - float(books.job_s[row])
+        self._note_left(ended, now_s)
+        books.forget(ended)
+        transitions.end(self.state(), row, now_s)
+        (note,) = self.take_ended()
+        self.note_end(job, note, ended_s)
+        books.take_out(row)
+        return True
+
+    def take_ended(self) -> list[EndNote]:
+        """Notes of the jobs that have ended, which are taken away."""
+        (counts,) = self.books.counts
+        found = [EndNote(*note) for note in self._ended[: counts["ended"]].tolist()]
+        counts["ended"] = 0
+        return found
+
+    def note_end(self, job: Job, note: EndNote, ended_s: float | None = None) -> None:
+        """Write the end of a job down; see `finish`."""
         self.notes.ended(
             job,
-            float(books.first_start_s[row]),
-            now_s if ended_s is None else ended_s,
-            float(books.waited_s[row]),
-            float(books.lost_s[row]),
-            float(books.attained_device_s[row]),
-            float(books.lost_device_s[row]),
-            int(books.num_preempted[row]),
-            int(books.num_starts[row]),
-            *self.fair.times_s(job, int(books.allowed[row]), job_s, now_s),
+            note.first_start_s,
+            note.end_s if ended_s is None else ended_s,
+            note.waited_s,
+            note.lost_s,
+            note.device_s,
+            note.lost_device_s,
+            note.num_preempted,
+            note.num_starts,
+            *self.fair.times_s(job, note.allowed, note.job_s, note.end_s),
         )
-        books.remove(row)
-        return True
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         job = self.books.job(row)
         if self.books.held[row]:
             self.stop([row], now_s)
-        self.fair.count(now_s)
         self.notes.turned_away(job, reason)
-        self.forget(row)
+        self.forget(row, now_s)
 
-    def forget(self, row: int) -> None:
+    def forget(self, row: int, now_s: float) -> None:
         """A job that waits leaves for good."""
-        self.books.remove(row)
-        self.num_waiting -= 1
+        transitions.leave(self.state(), row, now_s)
+        self.books.take_out(row)

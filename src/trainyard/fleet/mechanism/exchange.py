@@ -9,10 +9,10 @@ from numpy import empty, int64
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.mechanism.job_table import JobTable
-from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign, change_holding
-from trainyard.fleet.mechanism.transitions import release_jobs, start_jobs
-from trainyard.fleet.place.free import FreeDevices
+from trainyard.fleet.mechanism.job_facts import needs_of_rows
+from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
+from trainyard.fleet.mechanism.transitions import State, start, wait
+from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.policy import Targets
@@ -49,24 +49,6 @@ class Asked(NamedTuple):
         return cls(order, counts, kinds, hows)
 
 
-class Exchanged(NamedTuple):
-    """What an exchange brought about.
-
-    Attributes
-    ----------
-    started, places : rows of the jobs that got devices, and their places in the order of urgency.
-    leaving : rows of the jobs that lost devices, also where they got others.
-    num_stopped : how many more jobs wait than before; negative for fewer.
-    known : whether it is known how fast all run that started: each on its gang, wherever that is.
-    """
-
-    started: Ints
-    places: Ints
-    leaving: Ints
-    num_stopped: int
-    known: bool
-
-
 class Assignment(NamedTuple):
     """Who is to have which devices.
 
@@ -83,34 +65,43 @@ class Assignment(NamedTuple):
     stopping: Ints
 
 
-def assignment(
-    books: JobTable, free: FreeDevices, rows: Ints, asked: Asked, how: int, room: Ints, backfill: bool
-) -> Assignment:
-    """Give devices back and take others; on the books jobs have what they had.
+def assignment(state: State, rows: Ints, asked: Asked, how: int, backfill: bool) -> Assignment:
+    """Give devices back and take others; in the job table jobs have what they had.
 
     Parameters
     ----------
     rows : of the snapshot that the order is of.
     how : placement of jobs for which none is named.
-    room : devices of every pool that can be given out.
     backfill : whether a job may run before one that is more urgent and does not fit.
     """
-    places, devices, sizes, outcome = assign(
-        *asked, rows, books.data, books.grants.devices, free.tables, room, how, backfill
-    )
-    free.total = int(free.by_type.sum())
-    had = books.held[rows] > 0
+    places, devices, sizes, outcome = assign(asked, rows, state, how, backfill)
+    had = state.table["held"][rows] > 0
     leaving, stopping = had & (outcome != KEEPS), had & (outcome != KEEPS) & (outcome != GETS)
     return Assignment(places, Laid(devices, sizes), rows[leaving], rows[stopping])
 
 
+class Exchanged(NamedTuple):
+    """What an exchange brought about.
+
+    Attributes
+    ----------
+    started, places : rows of the jobs that got devices, and their places in the order of urgency.
+    leaving : rows of the jobs that lost devices, also where they got others.
+    known : whether it is known how fast all run that started: each on its gang, wherever that is.
+    """
+
+    started: Ints
+    places: Ints
+    leaving: Ints
+    known: bool
+
+
 def exchange(
-    books: JobTable,
-    free: FreeDevices,
+    state: State,
     rows: Ints,
-    targets: Targets,
+    asked: Asked,
     how: int,
-    room: Ints,
+    backfill: bool,
     now_s: float,
     pauses_s: tuple[float, float],
 ) -> Exchanged:
@@ -121,89 +112,71 @@ def exchange(
 
     Parameters
     ----------
-    rows, how, room : as for `assignment`.
-    pauses_s : as for `JobTable.start`.
+    rows, asked, how, backfill : as for `assignment`.
+    pauses_s : as for `start`.
     """
-    asked = Asked.of(targets)
-    written, used = books.grants.room(len(free.kind_of), books.active)
     # To return an array takes far longer than to write to one.
     found = np.empty((3, max(len(asked.order), len(rows))), np.int64)
-    num_started, num_leaving, num_given, num_freed, num_stopped, known = _exchange(
-        *asked, rows, books.data, written, free.kind_of, free.tables, room, how, targets.backfill, used, now_s,
-        pauses_s, found,
-    )  # fmt: skip
-    started, places, leaving = found[0, :num_started], found[1, :num_started], found[2, :num_leaving]
-    books.grants.fill(num_given)
-    books.forget(leaving)
-    free.total += num_freed
-    return Exchanged(started, places, leaving, num_stopped, known)
-
-
-def give_back(books: JobTable, free: FreeDevices, rows: Ints) -> None:
-    """Devices of jobs are free again; on the books they still have them."""
-    free.total += _give_back(rows, books.data, books.grants.devices, free.tables)
+    num_started, num_leaving, known = _exchange(state, rows, asked, how, backfill, now_s, pauses_s, found)
+    return Exchanged(found[0, :num_started], found[1, :num_started], found[2, :num_leaving], known)
 
 
 @compiled
-def _give_back(rows, table, written, tables):  # type: ignore[no-untyped-def]
-    num_freed = 0
-    for row in rows:
-        num_freed += change_holding(row, -1, table, written, tables)
-    return num_freed
-
-
-@compiled
-def _exchange(  # type: ignore[no-untyped-def]
-    order, counts, kinds, hows, rows, table, written, kind_of, tables, room, how, backfill, used, now_s, pauses_s,
-    found,
-):  # fmt: skip
-    started, places, leaving, num_given, num_freed, num_stopped, known = exchanged(
-        order, counts, kinds, hows, rows, table, written, kind_of, tables, room, how, backfill, used, now_s,
-        pauses_s,
-    )  # fmt: skip
+def _exchange(state, rows, asked, how, backfill, now_s, pauses_s, found):  # type: ignore[no-untyped-def]
+    started, places, leaving, known = exchanged(state, rows, asked, how, backfill, now_s, pauses_s)
     found[0, : len(started)], found[1, : len(started)], found[2, : len(leaving)] = started, places, leaving
-    return len(started), len(leaving), num_given, num_freed, num_stopped, known
+    return len(started), len(leaving), known
 
 
 @compiled
-def exchanged(  # type: ignore[no-untyped-def]
-    order,
-    counts,
-    kinds,
-    hows,
-    rows,
-    table,
-    written,
-    kind_of,
-    tables,
-    room,
-    how,
-    backfill,
-    used,
-    now_s,
-    pauses_s,
-):
-    """`exchange`, for compiled functions.
-
-    Returns
-    -------
-    What `Exchanged` has first; then how many devices were given, and are free that were not; then the rest of it.
-    """
-    held, total = table.held, tables[2].sum()
-    places, given, sizes, outcome = assign(
-        order, counts, kinds, hows, rows, table, written, tables, room, how, backfill
-    )
-    started, leaving, stopped = rows[order[places]], empty(len(rows), int64), empty(len(rows), int64)
+def exchanged(state, rows, asked, how, backfill, now_s, pauses_s):  # type: ignore[no-untyped-def]
+    """`exchange`, for compiled functions; returns what `Exchanged` has."""
+    table = state.table
+    places, given, sizes, outcome = assign(asked, rows, state, how, backfill)
+    started, leaving, stopped = rows[asked.order[places]], empty(len(rows), int64), empty(len(rows), int64)
     num_leaving = num_stopped = 0
     for number in range(len(rows)):
-        if held[rows[number]] > 0 and outcome[number] != KEEPS:
+        if table.held[rows[number]] > 0 and outcome[number] != KEEPS:
             leaving[num_leaving] = rows[number]
             num_leaving += 1
             if outcome[number] != GETS:
                 stopped[num_stopped] = rows[number]
                 num_stopped += 1
-    release_jobs(table, stopped[:num_stopped], now_s, True)
-    waited, known = start_jobs(table, started, given, sizes, kind_of, written, used, now_s, pauses_s)
-    table.has_auxiliary[started] = tables[3].shape[1] > 0
-    num_freed = tables[2].sum() - total
-    return started, places, leaving[:num_leaving], len(given), num_freed, num_stopped - waited, known
+    wait(state, stopped[:num_stopped], now_s)
+    known = start(state, started, given, sizes, now_s, pauses_s)
+    table.has_auxiliary[started] = state.free[3].shape[1] > 0
+    return started, places, leaving[:num_leaving], known
+
+
+@compiled
+def fill(state, rows, asked, how, backfill, one_queue):  # type: ignore[no-untyped-def]
+    """Jobs that wait take devices that are free, most urgent first; one that finds no place waits.
+
+    Parameters
+    ----------
+    rows : of the snapshot that the order is of, which all wait.
+    one_queue : without ``backfill``, whether who finds no place holds up all that come after it.
+
+    Returns
+    -------
+    Places in the order of the jobs that get devices; these, and how many each gets.
+    """
+    order, counts, kinds, hows = asked
+    table, (_, _, by_type, aux, members) = state.table, state.free
+    most, none, has_partitions = len(order), empty(0, int64), members.shape[0] > 1
+    if not backfill and len(counts) == 0 and len(state.room) == 1 and not has_partitions:
+        # Every job takes a device at least, and who comes after one that finds no place is not tried.
+        most = min(most, by_type.sum() + 1)
+    wanted = rows[order[:most]]
+    return place_jobs(
+        counts[:most] if len(counts) else table.num_devices[wanted],
+        kinds[:most],
+        table.allowed[wanted],
+        table.partition[wanted] if has_partitions else none,
+        hows[:most],
+        how,
+        backfill,
+        one_queue and not backfill,
+        needs_of_rows(table, wanted) if aux.shape[1] else empty((2, 0)),
+        state.free,
+    )

@@ -7,29 +7,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Adaptive, Grant, Job, Spot, spot_of
 
 
 class FairTimes:
-    """Counts the jobs that there are, and from that the time that each would have taken.
+    """The time that each job would have taken, by how many jobs there were while it was there."""
 
-    Attributes
-    ----------
-    job_s, counted_s : jobs times time, and until when that is counted.
-    """
-
-    def __init__(self, site: Site, books: JobTable) -> None:
-        self.site, self.books = site, books
-        self.job_s = self.counted_s = 0.0
+    def __init__(self, site: Site) -> None:
+        self.site = site
         self._spots: dict[tuple[int, int], tuple[Spot, ...]] = {}
-
-    def count(self, now_s: float) -> float:
-        """Jobs times time until now; to be called before their number changes."""
-        self.job_s += self.books.num_active * (now_s - self.counted_s)
-        self.counted_s = now_s
-        return self.job_s
 
     def times_s(self, job: Job, allowed: int, job_s: float, now_s: float) -> tuple[float, float]:
         """Times of a job that ends now: alone on its gang, and longer in proportion where that is more than its share.

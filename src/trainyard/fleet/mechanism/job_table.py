@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.mechanism import transitions
+from trainyard.fleet.mechanism import job_facts, transitions
 from trainyard.fleet.place.auxiliary import needs_of
-from trainyard.fleet.place.grants import Grants, Laid
+from trainyard.fleet.place.grants import Grants
 from trainyard.fleet.workload.job import Job, Rate, rate_anywhere
 
 Floats = NDArray[np.float64]
@@ -28,8 +28,7 @@ class JobTable:
 
     Attributes
     ----------
-    num_active, num_entered, num_decided : jobs that are there; that were entered; and of those, from the first, that were
-        in a decision.
+    counts : how many there are, and how many came; see `transitions.COUNTS`.
     rows, unused : rows of all that are there, in the order of arrival, and room for more; rows that nobody has.
     data : all columns; an array of records, as compiled functions take it.
     jobs, grants : of every row; a job without grant waits.
@@ -102,21 +101,19 @@ class JobTable:
         self.adaptive_rates: dict[int, Rate] = {}
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
-        self.num_active = 0
-        self.num_entered = self.num_decided = 0
-        self.unused: list[int] = []
-        self.rows = np.zeros(0, np.int64)
-        self.data = rows_for(0)
-        self._coming = rows_for(1)
+        self.counts = np.zeros(1, transitions.COUNTS)
+        self.data, self.rows, self.unused = rows_for(0), np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._grow(16)
         self.grants = Grants(self.held, self.first_device)
 
     def _grow(self, more: int) -> None:
+        """Make room for more jobs; every row has one."""
+        before = len(self.data)
         self.data = np.concatenate((self.data, rows_for(more)))
         for name in _RECORD.names or ():
             setattr(self, name, self.data[name])
-        self.rows = np.concatenate((self.active, np.zeros(len(self.data) - self.num_active, np.int64)))
-        self.unused += range(len(self.data) - 1, len(self.jobs) - 1, -1)
+        self.rows = np.append(self.rows, np.zeros(more, np.int64))
+        self.unused = np.append(np.arange(before + more, before, -1) - 1, np.zeros(before, np.int64))
         self.jobs += [None] * more
         self.reports += [None] * more
 
@@ -124,6 +121,21 @@ class JobTable:
         """Make room for twice as many jobs."""
         self._grow(len(self.jobs))
         self.grants.held, self.grants.first = self.held, self.first_device
+
+    @property
+    def num_active(self) -> int:
+        """Jobs that are there."""
+        return int(self.counts["active"][0])
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that have no devices."""
+        return int(self.counts["waiting"][0])
+
+    @property
+    def num_entered(self) -> int:
+        """Jobs that ever came."""
+        return int(self.counts["entered"][0])
 
     def job(self, row: int) -> Job:
         """The job of a row."""
@@ -138,85 +150,49 @@ class JobTable:
 
     def decided(self) -> None:
         """A policy has decided on all jobs that are there."""
-        self.num_decided = self.num_entered
+        self.counts["decided"] = self.counts["entered"]
 
     def was_admitted(self, rows: Ints) -> Bools:
         """Whether jobs were in a decision before, which did not refuse them."""
-        return (self.serial[rows] < self.num_decided) | (self.taken_over[rows] > 0)
+        found: Bools = (self.serial[rows] < self.counts["decided"][0]) | (self.taken_over[rows] > 0)
+        return found
 
     def waiting(self) -> Ints:
         """Rows of the jobs that have no devices, in the order of arrival."""
         found = np.empty(self.num_active, np.int64)
-        return found[: transitions.waiting_rows(self.rows, self.num_active, self.held, found)]
+        return found[: job_facts.waiting_rows(self.rows, self.num_active, self.held, found)]
 
-    def add(self, job: Job, now_s: float, allowed: int, partition: int = 0) -> int:
-        """Enter a job that may run on the device types ``allowed``, as bits, of a partition; return its row."""
-        if not self.unused:
-            self.grow()
-        row = self.unused.pop()
-        self.jobs[row] = job
-        note_arrival(self._coming[0], job, allowed, partition)
-        transitions.arrive(self.data, row, self.num_entered, self._coming, 0, now_s)
-        self.num_entered += 1
-        self.rows[self.num_active] = row
-        self.num_active += 1
-        return row
-
-    def remove(self, row: int) -> None:
-        """A job ended or was refused."""
-        transitions.remove_row(self.rows, self.num_active, row)
-        self.num_active -= 1
+    def take_out(self, row: int) -> None:
+        """A job has left its row."""
         self.jobs[row] = self.reports[row] = None
         self.courses.pop(row, None)
-        self.unused.append(row)
 
     def attained(self, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
         """Time for which jobs had devices until now, and that times their number."""
         found = np.empty((2, len(rows)))
-        transitions.attained(self.data, rows, now_s, found)
+        job_facts.attained(self.data, rows, now_s, found)
         return found[0], found[1]
 
     def facts(self, rows: Ints, now_s: float) -> Floats:
         """Devices held, asked for and allowed, time and device time attained, and when jobs first started: a row each."""
-        found = np.empty((transitions.NUM_FACTS, len(rows)))
-        transitions.facts(self.data, rows, now_s, found)
+        found = np.empty((job_facts.NUM_FACTS, len(rows)))
+        job_facts.facts(self.data, rows, now_s, found)
         return found
 
     def left_at(self, rows: Ints, now_s: float) -> Floats:
         """Work that is left now."""
         found = np.empty(len(rows))
-        transitions.left_at(self.data, rows, now_s, found)
+        job_facts.left_at(self.data, rows, now_s, found)
         return found
 
     def left_s_at(self, rows: Ints, now_s: float) -> tuple[Floats, bool]:
         """Time that jobs would still take on their gangs, NaN where that is to be asked; and whether it is of any."""
         found = np.empty(len(rows))
-        return found, transitions.left_s_at(self.data, rows, now_s, found)
+        return found, job_facts.left_s_at(self.data, rows, now_s, found)
 
     def settle(self, row: int, now_s: float) -> None:
         """Write down what a running job has done until now."""
         transitions.settle(self.data, row, now_s)
-
-    def start(
-        self, rows: Ints, given: Laid, kind_of: Ints, now_s: float, pauses_s: tuple[float, float]
-    ) -> tuple[int, bool]:
-        """Give jobs devices, or others than they have.
-
-        Parameters
-        ----------
-        given : the devices of each.
-        kind_of : index of the type of every device.
-        pauses_s : time without work for a job that starts for the first time, and for one that starts again.
-
-        Returns
-        -------
-        How many of them waited, and whether it is known how fast all of them run: each on its gang, wherever that is.
-        """
-        self.grants.forget(rows)
-        room = self.grants.room(len(given.devices), self.active)
-        waited, known = transitions.start_jobs(self.data, rows, *given, kind_of, *room, now_s, pauses_s)
-        self.grants.fill(len(given.devices))
-        return waited, known
 
     def run(self, row: int, rate: float) -> None:
         """A job, settled until now, works at this rate from here on."""
@@ -257,11 +233,6 @@ class JobTable:
     def _expect(self, row: int) -> None:
         left, rate = self.left[row] - self.turn[row], self.rate[row]
         self.finish_s[row] = self.since_s[row] + left / rate if rate > 0 else _INF
-
-    def release(self, rows: Ints, now_s: float, preempted: bool = False) -> None:
-        """Take jobs' devices away; of those that are ``preempted`` that is counted."""
-        self.forget(rows)
-        transitions.release_jobs(self.data, rows, now_s, preempted)
 
     def forget(self, rows: Ints) -> None:
         """Forget how jobs ran that wait now, and values of what they had."""

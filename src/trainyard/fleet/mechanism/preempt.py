@@ -11,7 +11,7 @@ from __future__ import annotations
 from numpy import empty, int64, minimum, zeros
 
 from trainyard.compiling import compiled, lean
-from trainyard.fleet.mechanism.transitions import needs_of_rows
+from trainyard.fleet.mechanism.job_facts import needs_of_rows
 from trainyard.fleet.place.find import (
     FREE,
     NODE,
@@ -41,19 +41,15 @@ WAITS, KEEPS, LOSES, GETS = range(4)
 
 
 @compiled
-def assign(  # type: ignore[no-untyped-def]
-    order, counts, kinds, hows, rows, table, written, tables, room, how, backfill
-):
+def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
     """Find out who gets which devices; these are taken and given back, but nothing is written down of the jobs.
 
     Parameters
     ----------
-    order, counts, kinds, hows : columns of `Asked`.
+    asked : columns as in `Asked`.
     rows : of the snapshot that the order is of.
-    table, written : of the books, and the devices of all jobs.
-    tables : of `FreeDevices`.
-    room : devices of every pool that can be given out.
-    how : placement of jobs for which ``hows`` names none, or -1.
+    state : `State`.
+    how : placement of jobs for which none is named, or -1.
     backfill : whether a job may run before one that is more urgent and does not fit.
 
     Returns
@@ -61,48 +57,50 @@ def assign(  # type: ignore[no-untyped-def]
     Places in the order of the jobs that get devices, most urgent first; their devices, and how many each gets; and what
     becomes of every job.
     """
+    order, counts, kinds, hows = asked
+    table, free, room = state.table, state.free, state.room
     starting, outcome = _walk(order, counts, kinds, rows, table, room, backfill)
     for number in range(len(rows)):
         if outcome[number] == LOSES:
-            change_holding(rows[number], -1, table, written, tables)
-    wanted, has_partitions = rows[order[starting]], tables[4].shape[0] > 1
+            change_holding(rows[number], -1, state)
+    wanted, has_partitions = rows[order[starting]], free[4].shape[0] > 1
     sizes = counts[starting] if len(counts) else table.num_devices[wanted]
     own_kinds = kinds[starting] if len(kinds) else kinds
     own_hows = hows[starting] if len(hows) else hows
-    needs = needs_of_rows(table, wanted) if tables[3].shape[1] else empty((2, 0))
+    needs = needs_of_rows(table, wanted) if free[3].shape[1] else empty((2, 0))
     partitions = table.partition[wanted] if has_partitions else empty(0, int64)
     numbers, devices, sizes = place_jobs(
-        sizes, own_kinds, table.allowed[wanted], partitions, own_hows, how, True, True, needs, tables
+        sizes, own_kinds, table.allowed[wanted], partitions, own_hows, how, True, True, needs, free
     )
     for number in numbers:
         outcome[order[starting[number]]] = GETS
     num_placed, first = len(numbers), 0
     # By number, a job may be counted on another type than it lies on, or on nodes that are not of its partition: then all
     # are looked at once more.
-    if (len(room) == 1 and not has_partitions) or tables[2].sum() == 0:
+    if (len(room) == 1 and not has_partitions) or free[2].sum() == 0:
         if num_placed == len(starting):
             return starting, devices, sizes, outcome
         first = starting[num_placed] if len(room) == 1 and not has_partitions else 0
-    asked, books = (order, counts, kinds, hows), (table, written)
     found = starting[:num_placed], devices, sizes
-    return _assign_one_by_one(first, found, outcome, asked, rows, books, tables, room, how, backfill)
+    return _assign_one_by_one(first, found, outcome, asked, rows, state, how, backfill)
 
 
 @lean
-def change_holding(row, change, table, written, tables):  # type: ignore[no-untyped-def]
+def change_holding(row, change, state):  # type: ignore[no-untyped-def]
     """A job takes the devices that it has (1), and what comes with them, or gives them back (-1)."""
-    per_device, per_node, by_type, aux, _ = tables
-    first = table.first_device[row]
-    devices = written[first : first + table.held[row]]
+    per_device, per_node, by_type, aux, _ = state.free
+    table, first = state.table, state.table.first_device[row]
+    devices = state.written[first : first + table.held[row]]
     if table.has_auxiliary[row]:
         change_auxiliary_with(devices, table.needs[row], -change, per_device, aux)
-    return change_tenants(devices, change, per_device, per_node, by_type)
+    change_tenants(devices, change, per_device, per_node, by_type)
 
 
 @compiled
-def devices_held(row, table, written):  # type: ignore[no-untyped-def]
+def devices_held(row, state):  # type: ignore[no-untyped-def]
     """The devices of a job."""
-    return written[table.first_device[row] : table.first_device[row] + table.held[row]]
+    first = state.table.first_device[row]
+    return state.written[first : first + state.table.held[row]]
 
 
 @compiled
@@ -150,7 +148,7 @@ def _walk(order, counts, kinds, rows, table, room, backfill):  # type: ignore[no
 
 @compiled
 def _assign_one_by_one(  # type: ignore[no-untyped-def]
-    first, found, outcome, asked, rows, books, tables, room, how, backfill
+    first, found, outcome, asked, rows, state, how, backfill
 ):
     """Go on with `assign` where not all is as by number.
 
@@ -158,15 +156,14 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
     ----------
     first : place in the order of the first job that may not have found a place.
     found : places in the order, devices and sizes of those that have found theirs.
-    asked, books : as `assign` has them.
+    asked : as `assign` has it.
     """
     order, counts, kinds, hows = asked
-    table, written = books
-    per_device, per_node, by_type, aux, members = tables
-    places, given, sizes = empty(len(order), int64), empty(room.sum(), int64), empty(len(order), int64)
+    table, (_, per_node, by_type, aux, members) = state.table, state.free
+    places, given, sizes = empty(len(order), int64), empty(state.room.sum(), int64), empty(len(order), int64)
     placed, count = len(found[0]), len(found[1])
     places[:placed], given[:count], sizes[:placed] = found
-    available, num_left, last = _available(first, order, outcome, rows, books, tables)
+    available, num_left, last = _available(first, order, outcome, rows, state)
     failed, unblocked, passed = nothing_failed(num_left), empty(0, int64), first
     may_skip = backfill and aux.shape[1] == 0
     for i in range(first, len(order)):
@@ -185,8 +182,8 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
         if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
             continue
         usable, need = usable_nodes(table.partition[row], members, unblocked), table.needs[row]
-        if outcome[number] == LOSES and _may_stay(row, n, bits, usable, books, tables):
-            change_holding(row, 1, table, written, tables)
+        if outcome[number] == LOSES and _may_stay(row, n, bits, usable, state):
+            change_holding(row, 1, state)
             outcome[number], num_left = KEEPS, num_left - n
             continue
         taken = empty(0, int64)
@@ -194,15 +191,15 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             wish = n, bits, usable, own_how, need
             taken = find_place(*wish, per_node, by_type, aux, are_in_racks(per_node))
             if len(taken) == 0:
-                _count_kept(order[passed:i], -1, outcome, rows, books, per_device, available)
+                _count_kept(order[passed:i], -1, outcome, rows, state, available)
                 passed = i
-                taken = _take_away(wish, i, available, order, outcome, rows, books, tables)
+                taken = _take_away(wish, i, available, order, outcome, rows, state)
                 if len(taken):
                     last = len(order) - 1
                 else:
                     note_failed(failed, n, *key)
         if len(taken):
-            _take(taken, n, need, given[count:], available, tables)
+            _take(taken, n, need, given[count:], available, state.free)
             outcome[number] = GETS
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
@@ -212,9 +209,9 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _take(taken, n, need, given, available, tables):  # type: ignore[no-untyped-def]
+def _take(taken, n, need, given, available, free):  # type: ignore[no-untyped-def]
     """A job takes devices of nodes, which are written down, and what comes with them."""
-    per_device, per_node, by_type, aux, _ = tables
+    per_device, per_node, by_type, aux, _ = free
     take(taken, n, given, per_device, per_node, by_type)
     count_as_taken(taken, need, 1, *available)
     if aux.shape[1]:
@@ -222,11 +219,11 @@ def _take(taken, n, need, given, available, tables):  # type: ignore[no-untyped-
 
 
 @compiled
-def _available(first, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _available(first, order, outcome, rows, state):  # type: ignore[no-untyped-def]
     """What is free and what those have who keep it; how many devices that is; and the place of the last that waits."""
-    per_device, per_node, by_type, aux, _ = tables
+    _, per_node, by_type, aux, _ = state.free
     available, last = (per_node.copy(), by_type.copy(), aux.copy()), first
-    _count_kept(order[first:], 1, outcome, rows, books, per_device, available)
+    _count_kept(order[first:], 1, outcome, rows, state, available)
     for i in range(first, len(order)):
         if outcome[order[i]] in (WAITS, LOSES):
             last = i
@@ -234,14 +231,14 @@ def _available(first, order, outcome, rows, books, tables):  # type: ignore[no-u
 
 
 @lean
-def _count_kept(numbers, sign, outcome, rows, books, per_device, available):  # type: ignore[no-untyped-def]
+def _count_kept(numbers, sign, outcome, rows, state, available):  # type: ignore[no-untyped-def]
     """What those of some jobs have that keep it counts as free (1), or no longer (-1).
 
     Nearly all jobs are looked at in most decisions, and to call a function for each would take longer than what it does.
     """
-    table, written = books
+    table, written, node_of = state.table, state.written, state.free[0][NODE]
     nodes, types, more = available
-    held, first_device, node_of = table.held, table.first_device, per_device[NODE]
+    held, first_device = table.held, table.first_device
     free, type_of = nodes[FREE], nodes[TYPE]
     for number in numbers:
         if outcome[number] != KEEPS:
@@ -254,35 +251,33 @@ def _count_kept(numbers, sign, outcome, rows, books, per_device, available):  # 
             types[type_of[node]] += sign
         if more.shape[1] and table.has_auxiliary[row]:
             devices = written[first : first + held[row]]
-            change_auxiliary_with(devices, table.needs[row], sign, per_device, more)
-
-
-@lean
-def _has_all_free(row, n, bits, table, written, per_device):  # type: ignore[no-untyped-def]
-    """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
-    if table.held[row] != n or (bits >> table.held_type[row]) & 1 == 0:
-        return False
-    first = table.first_device[row]
-    return not are_held(written[first : first + n], per_device)
+            change_auxiliary_with(devices, table.needs[row], sign, state.free[0], more)
 
 
 @compiled
-def _may_stay(row, n, bits, usable, books, tables):  # type: ignore[no-untyped-def]
+def _has_all_free(row, n, bits, state):  # type: ignore[no-untyped-def]
+    """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
+    if state.table.held[row] != n or (bits >> state.table.held_type[row]) & 1 == 0:
+        return False
+    return not are_held(devices_held(row, state), state.free[0])
+
+
+@compiled
+def _may_stay(row, n, bits, usable, state):  # type: ignore[no-untyped-def]
     """The same, and may have them, with what comes with them."""
-    table, written = books
-    per_device, per_node, _, aux, _ = tables
-    if not _has_all_free(row, n, bits, table, written, per_device):
+    per_device, per_node, _, aux, _ = state.free
+    if not _has_all_free(row, n, bits, state):
         return False
     if aux.shape[1] == 0 and len(usable) == 0:
         return True
-    taken = nodes_of(devices_held(row, table, written), per_device, per_node.shape[1])
+    taken = nodes_of(devices_held(row, state), per_device, per_node.shape[1])
     if len(usable) and (taken * (1 - usable)).any():
         return False
-    return fits_on(taken, table.needs[row], per_node, aux)
+    return fits_on(taken, state.table.needs[row], per_node, aux)
 
 
 @compiled
-def _take_away(wish, i, available, order, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _take_away(wish, i, available, order, outcome, rows, state):  # type: ignore[no-untyped-def]
     """A place for a job that finds none else, once the less urgent ones that have it lost it.
 
     Parameters
@@ -296,8 +291,8 @@ def _take_away(wish, i, available, order, outcome, rows, books, tables):  # type
     taken = find_place(n, bits, usable, own_how, need, nodes, types, more, are_in_racks(nodes))
     if len(taken):
         others = _less_urgent(i, order, outcome)
-        taken = _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables)
-        _preempt(taken, need, others, outcome, rows, books, tables)
+        taken = _of_the_least_urgent(taken, wish, others, outcome, rows, state)
+        _preempt(taken, need, others, outcome, rows, state)
     return taken
 
 
@@ -313,7 +308,7 @@ def _less_urgent(i, order, outcome):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _of_the_least_urgent(taken, wish, others, outcome, rows, state):  # type: ignore[no-untyped-def]
     """A place for a job where as few of the others lose theirs as can be, counted from the least urgent one.
 
     Parameters
@@ -323,7 +318,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
     others : numbers of these, the most urgent first.
     """
     n, bits, usable, own_how, need = wish
-    per_device, per_node, by_type, aux, _ = tables
+    _, per_node, by_type, aux, _ = state.free
     has_racks = are_in_racks(per_node)
     enough, too_few, step = 0, len(others), 1
     while too_few - enough > 1:
@@ -331,7 +326,7 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
         middle = max(len(others) - step, (enough + too_few) // 2) if enough == 0 else (enough + too_few) // 2
         step *= 2
         nodes, types, more = per_node.copy(), by_type.copy(), aux.copy()
-        _count_kept(others[middle:], 1, outcome, rows, books, per_device, (nodes, types, more))
+        _count_kept(others[middle:], 1, outcome, rows, state, (nodes, types, more))
         found = find_place(n, bits, usable, own_how, need, nodes, types, more, has_racks)
         if len(found):
             enough, taken = middle, found
@@ -341,22 +336,21 @@ def _of_the_least_urgent(taken, wish, others, outcome, rows, books, tables):  # 
 
 
 @compiled
-def _preempt(taken, need, others, outcome, rows, books, tables):  # type: ignore[no-untyped-def]
+def _preempt(taken, need, others, outcome, rows, state):  # type: ignore[no-untyped-def]
     """Some of the others lose their devices, the least urgent first, until so many are free on every node."""
-    table, written = books
-    per_device, per_node, _, aux, _ = tables
+    per_device, per_node, _, aux, _ = state.free
     losers, num = empty(len(others), int64), 0
     for number in others[::-1]:
-        if are_any_on(devices_held(rows[number], table, written), taken, per_device):
-            change_holding(rows[number], -1, table, written, tables)
+        if are_any_on(devices_held(rows[number], state), taken, per_device):
+            change_holding(rows[number], -1, state)
             outcome[number] = LOSES
             losers[num] = number
             num += 1
             if fits_on(taken, need, per_node, aux):
                 break
     for number in losers[:num][::-1]:  # without those that need not
-        change_holding(rows[number], 1, table, written, tables)
+        change_holding(rows[number], 1, state)
         outcome[number] = KEEPS
         if not fits_on(taken, need, per_node, aux):
-            change_holding(rows[number], -1, table, written, tables)
+            change_holding(rows[number], -1, state)
             outcome[number] = LOSES

@@ -25,8 +25,7 @@ _NUM_KEYS = 4
 
 @lean
 def change_tenants(devices, change, per_device, per_node, by_type):  # type: ignore[no-untyped-def]
-    """Give devices one tenant more, or less; returns how many are free that were not: those that the last one leaves."""
-    total = 0
+    """Give devices one tenant more, or less; those are free that the last one leaves."""
     for device in devices:
         was_free = per_device[TENANTS, device] == 0
         per_device[TENANTS, device] += change
@@ -34,8 +33,6 @@ def change_tenants(devices, change, per_device, per_node, by_type):  # type: ign
         node = per_device[NODE, device]
         per_node[FREE, node] += freed
         by_type[per_node[TYPE, node]] += freed
-        total += freed
-    return total
 
 
 @compiled

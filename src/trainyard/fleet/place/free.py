@@ -35,7 +35,7 @@ class FreeDevices:
 
     Attributes
     ----------
-    by_node, by_type, total : numbers of free devices.
+    by_node, by_type : numbers of free devices.
     kind_of : index of the type of every device.
     tables : of devices, of nodes, of types, of what nodes have beside devices, and of the nodes of every partition, as
         compiled functions take them.
@@ -48,9 +48,13 @@ class FreeDevices:
         per_node = np.array(about, np.int64)
         self.by_node: Ints = per_node[FREE]
         self.by_type = site.devices_of_type.copy()
-        self.total = site.num_devices
         self.kind_of: Ints = site.type_of_node[site.node_of]
         self.tables = per_device, per_node, self.by_type, _auxiliary(site.whole), site.members
+
+    @property
+    def total(self) -> int:
+        """Free devices of the cluster."""
+        return int(self.by_type.sum())
 
     @property
     def counts_auxiliary(self) -> bool:
@@ -98,9 +102,7 @@ class FreeDevices:
             needs,
             self.tables,
         )
-        laid = Laid(*given)
-        self.total -= len(laid.devices)
-        return numbers, laid
+        return numbers, Laid(*given)
 
     def room_for(self, needs: tuple[float, float]) -> Ints:
         """Free devices of every node with which a job has the processors and the memory that it needs with each."""
@@ -123,7 +125,7 @@ class FreeDevices:
         needs : processors and memory that come with each, 0 for its share; by default none are counted.
         """
         given = np.asarray(devices, np.int64)
-        self.total += change_tenants(given, 1, *self.tables[:3])
+        change_tenants(given, 1, *self.tables[:3])
         if needs is not None and self.counts_auxiliary:
             change_auxiliary_with(given, np.array(needs), -1, self.tables[0], self.tables[3])
 

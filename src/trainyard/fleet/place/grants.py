@@ -49,13 +49,11 @@ class Grants:
     held : number of devices of every row.
     first : where the devices of every row begin.
     devices : of all rows, and some that rows had before.
-    num_written : how many these are; after them is room for more.
     """
 
     def __init__(self, held: Ints, first: Ints) -> None:
         self.held, self.first = held, first
         self.devices = np.zeros(0, np.int64)
-        self.num_written = 0
         self._made: dict[int, Grant] = {}
 
     def __getitem__(self, row: int) -> Grant | None:
@@ -85,25 +83,21 @@ class Grants:
         found: Ints = devices_of(rows, self.first, self.held, self.devices)
         return found
 
-    def room(self, num_devices: int, rows: Ints) -> tuple[Ints, int]:
-        """Where devices are to be written down: the array of all, and from where on it is free.
+    def room(self, num_devices: int, num_written: int, rows: Ints) -> int:
+        """Make room for more devices to be written down, after those that are; returns how many are.
 
         Parameters
         ----------
-        num_devices : how many there will be at most.
+        num_devices : how many more there will be at most.
         rows : of all jobs; what others had is thrown away when there is no more room.
         """
-        if self.num_written + num_devices > len(self.devices):
-            kept = self.devices_of(rows)
-            self.first[rows] = self.held[rows].cumsum() - self.held[rows]
-            self.devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
-            self.devices[: len(kept)] = kept
-            self.num_written = len(kept)
-        return self.devices, self.num_written
-
-    def fill(self, num_devices: int) -> None:
-        """So many were written down."""
-        self.num_written += num_devices
+        if num_written + num_devices <= len(self.devices):
+            return num_written
+        kept = self.devices_of(rows)
+        self.first[rows] = self.held[rows].cumsum() - self.held[rows]
+        self.devices = np.zeros(_SPARE * (len(kept) + num_devices), np.int64)
+        self.devices[: len(kept)] = kept
+        return len(kept)
 
 
 @compiled

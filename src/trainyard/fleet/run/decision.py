@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy, Targets
 from trainyard.fleet.records import Recorder
@@ -58,10 +55,15 @@ def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any
 
 def look_at(policy: Policy, site: Site, job: Job, now_s: float) -> None:
     """Ask a policy about a job alone on a cluster: what it has to know for that is known when it is asked again."""
+    policy.decide(_alone(job, site, policy, now_s), policy.start(site))
+
+
+def _alone(job: Job, site: Site, policy: Policy, now_s: float) -> Snapshot:
+    """A job that has just come to an empty cluster."""
     allocator = Allocator(site, policy, ANYWHERE, Costs(), Recorder(keep_spans=False))
     allocator.enter(job, now_s)
     free, books = allocator.free.by_node.copy(), allocator.books
-    policy.decide(Snapshot(now_s, site, free, policy.needs, books.active.copy(), books), policy.start(site))
+    return Snapshot(now_s, site, free, policy.needs, books.active.copy(), books)
 
 
 class _Search:
@@ -74,7 +76,7 @@ class _Search:
 
     def culprits(self) -> dict[int, str]:
         """Those that were found, and the error of each; none where the policy fails on any job."""
-        if self._error(_ordinary(self._snapshot)) is None:
+        if self._error(_ordinary(self._snapshot, self._policy)) is None:
             self._look_among(self._snapshot.rows)
         return self._found
 
@@ -100,10 +102,10 @@ class _Search:
         return None
 
 
-def _ordinary(snapshot: Snapshot) -> Snapshot:
+def _ordinary(snapshot: Snapshot, policy: Policy) -> Snapshot:
     """The same moment with one job that nothing is wrong with."""
-    training, books = Training("gpt-tiny", 1, 100), JobTable()
-    speed, late_s = Predicted(training, {1: 1.0}), snapshot.now_s + _LATE_S
+    training, late_s = Training("gpt-tiny", 1, 100), snapshot.now_s + _LATE_S
+    speed = Predicted(training, {1: 1.0})
     job = training_job("ordinary", snapshot.now_s, 1, training, speed, deadline_s=late_s)
-    row = books.add(job, snapshot.now_s, (1 << len(snapshot.site.device_types)) - 1)
-    return replace(snapshot, rows=np.array([row]), _books=books)
+    alone = _alone(job, snapshot.site, policy, snapshot.now_s)
+    return replace(snapshot, rows=alone.rows, _books=alone._books)

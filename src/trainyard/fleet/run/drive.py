@@ -193,7 +193,7 @@ class Driver:
             self.allocator.stop([row], now_s)
             self._part(row, now_s)
         self._running.forget_failures(row)
-        self.allocator.forget(row)
+        self.allocator.forget(row, now_s)
         self._departures.end(Event(now_s, job, what, grant, why))
 
     def step(self, now_s: float) -> None:

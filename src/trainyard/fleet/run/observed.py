@@ -31,5 +31,5 @@ class NoNotes(Recorder):
     def turned_away(self, *_: object) -> None:
         """Nothing is noted."""
 
-    def in_use(self, *_: object) -> None:
+    def uses(self, *_: object) -> None:
         """Nothing is noted."""

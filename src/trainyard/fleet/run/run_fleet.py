@@ -66,6 +66,6 @@ def run_fleet(
             if driver.trouble and now_s > driver.trouble_since_s + _TROUBLE_S:
                 raise FleetError(f"for {_TROUBLE_S:g} s: {driver.trouble}")
             time.sleep(POLL_S)
-        return driver.notes.result(name, site)
+        return driver.allocator.result(name)
     finally:
         backend.close()

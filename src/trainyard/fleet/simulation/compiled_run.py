@@ -19,12 +19,11 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.ends import Ends
-from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Job, rate_anywhere
 
 _INF = float("inf")
-# Jobs that are looked at before they come, and notes that are taken at once.
-_NUM_COMING, _NUM_NOTES = 1024, 4096
+# Jobs that are looked at before they come.
+_NUM_COMING = 1024
 
 
 @dataclass
@@ -77,10 +76,7 @@ class CompiledRun:
         self._jobs = {int(self.books.serial[row]): self.books.job(row) for row in rows}
         for row in rows:
             self.books.mark[row] = self._mark(self.books.job(row))
-        self._coming = rows_for(0)
-        self._num_let_in = 0
-        self._ended = np.zeros((loop.NUM_NOTED, _NUM_NOTES))
-        self._used = np.zeros((3, 2 * _NUM_NOTES))
+        self._coming, self._num_came = rows_for(0), 0
         self._moment_s = _INF
 
     def run(self, clock: Clock, look_every: int) -> int:
@@ -100,9 +96,7 @@ class CompiledRun:
                 return why
             if why == loop.ROWS:
                 self.books.grow()
-            elif why == loop.DEVICES:
-                self.books.grants.room(len(self.allocator.free.kind_of), self.books.active)
-            elif why not in (loop.COMING, loop.NOTES):
+            elif why not in (loop.COMING, loop.NOTES, loop.DEVICES):
                 return why
 
     def _mark(self, job: Job) -> float:
@@ -111,7 +105,7 @@ class CompiledRun:
 
     def _read_ahead(self) -> bool:
         """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
-        if self._num_let_in < len(self._coming):
+        if self._num_came < len(self._coming):
             return True
         self._coming, num = rows_for(_NUM_COMING), 0
         while num < _NUM_COMING and (job := self.arrivals.job) is not None:
@@ -122,75 +116,38 @@ class CompiledRun:
             note_arrival(self._coming[num], job, self.arrivals.bits, partition, self._mark(job))
             num += 1
             self.arrivals.read_on()
-        self._num_let_in, self._coming = 0, self._coming[:num]
+        self._num_came, self._coming = 0, self._coming[:num]
         return num > 0
 
     def _run(self, clock: Clock, look_every: int) -> int:
         """Enter the loop once."""
-        books, allocator, free, ends = self.books, self.allocator, self.allocator.free, self.ends
+        allocator, ends, notes, compiled = self.allocator, self.ends, self.notes, self.compiled
         ends.make_room()
-        books.grants.forget_all()
-        unused = np.zeros(len(books.jobs), np.int64)
-        unused[: len(books.unused)] = books.unused
-        tables = loop.Tables(
-            books.data, books.rows, unused, books.grants.devices, free.kind_of, free.tables,
-            ends.when_s, ends.heap, ends.place, self._coming, self._ended, *self._used,
+        self.books.grants.forget_all()
+        times = np.zeros(1, loop.CLOCK)
+        times[0] = (
+            clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
+            clock.num_moments, self._num_came, ends.size,
         )  # fmt: skip
-        compiled, costs = self.compiled, allocator.costs
+        state = allocator.state(num_given=len(allocator.free.kind_of))
+        tables = loop.Tables(state, ends.when_s, ends.heap, ends.place, self._coming, times)
         terms = loop.Terms(
             self.policy.preempts, compiled.backfill, compiled.one_queue, compiled.stands, compiled.blocks, allocator.how,
-            allocator.site.devices_of_type, (costs.start_s, costs.restart_s), look_every,
+            (allocator.costs.start_s, allocator.costs.restart_s), look_every, self.arrivals.job is None,
         )  # fmt: skip
-        counts, fair = np.array(self._counts(clock), np.int64), allocator.fair
-        times = np.array(loop.Times(clock.now_s, self._moment_s, clock.wake_s, fair.counted_s, fair.job_s))
-        num_coming, is_last = len(self._coming), self.arrivals.job is None
-        why, clock.state = loop.run(
-            compiled.decide, compiled.rules, clock.state, terms, tables, counts, times, num_coming, is_last
-        )
-        self._give_back(clock, unused, loop.Counts(*counts.tolist()), loop.Times(*times.tolist()))
+        why, clock.state = loop.run(compiled.decide, compiled.rules, clock.state, terms, tables)
+        (
+            clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
+            clock.num_moments, self._num_came, ends.size,
+        ) = times[0].tolist()  # fmt: skip
+        self._look_at_jobs()
         return int(why)
 
-    def _counts(self, clock: Clock) -> loop.Counts:
-        books, allocator, notes = self.books, self.allocator, self.notes
-        return loop.Counts(
-            active=books.num_active,
-            entered=books.num_entered,
-            decided=books.num_decided,
-            unused=len(books.unused),
-            ends=self.ends.size,
-            waiting=allocator.num_waiting,
-            free=allocator.free.total,
-            free_when_blocked=clock.free_when_blocked,
-            stands=int(clock.stands),
-            decisions=notes.num_decisions,
-            moments=clock.num_moments,
-            let_in=self._num_let_in,
-            written=books.grants.num_written,
-            ended=0,
-            used=notes.last_use(self._used),
-        )
-
-    def _give_back(self, clock: Clock, unused: Ints, counts: loop.Counts, times: loop.Times) -> None:
-        """Write down everywhere how things stand."""
-        books, allocator, fair = self.books, self.allocator, self.allocator.fair
-        books.num_active, books.num_entered, books.num_decided = counts.active, counts.entered, counts.decided
-        books.unused = unused[: counts.unused].tolist()
-        books.grants.num_written, self.ends.size = counts.written, counts.ends
-        allocator.num_waiting, allocator.free.total = counts.waiting, counts.free
-        clock.free_when_blocked, clock.stands = counts.free_when_blocked, bool(counts.stands)
-        clock.num_moments, self.notes.num_decisions = counts.moments, counts.decisions
-        self._num_let_in = counts.let_in
-        clock.now_s, self._moment_s, clock.wake_s, fair.counted_s, fair.job_s = times
-        self._take_notes(counts.ended, counts.used)
+    def _look_at_jobs(self) -> None:
+        """Write down which have ended, and which rows the others have."""
+        for note in self.allocator.take_ended():
+            self.allocator.note_end(self._jobs.pop(note.serial), note)
+        books = self.books
         books.jobs = [None] * len(books.jobs)
         for row in books.active.tolist():
             books.jobs[row] = self._jobs[int(books.serial[row])]
-
-    def _take_notes(self, num_ended: int, num_used: int) -> None:
-        """Of jobs that ended, and of devices in use."""
-        self.notes.uses(self._used[:, :num_used])
-        for note in self._ended[:, :num_ended].T.tolist():
-            serial, allowed, *times, job_s = note
-            job = self._jobs.pop(int(serial))
-            end_s = times[loop.END_S - loop.END_FIRST_START_S]
-            self.notes.ended(job, *times, *self.allocator.fair.times_s(job, int(allowed), job_s, end_s))
