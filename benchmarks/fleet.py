@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from record import write_record
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
@@ -84,7 +85,7 @@ class FirstDecisions:
     def start(self, site: Site) -> Any:
         return self.policy.start(site)
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         began = time.process_time()
         decided = self.policy.decide(snapshot, state)
         self.seconds.append(time.process_time() - began)

@@ -152,14 +152,27 @@ def strategies_page() -> str:
 
 def policies_page() -> str:
     """What a policy of the fleet sees, and what it says."""
-    from trainyard.fleet.policy import Policy, Priority, Reasons, Targets
+    from trainyard.fleet.allocation import Allocation, Placed, Queue, Reasons, TimeFractions
+    from trainyard.fleet.policy import Policy, Priority
     from trainyard.fleet.site import Site
     from trainyard.fleet.snapshot import Snapshot
     from trainyard.fleet.workload.job import Grant, Job
 
     parts = ["# Policies", "", "Made from docstrings by `python docs/build_reference.py`.", ""]
     parts += ["How to write one: [Write a policy](../guide-write-a-policy.md).", ""]
-    for thing in (Policy, Snapshot, Job, Grant, Site, Targets, Reasons, Priority):
+    for thing in (
+        Policy,
+        Snapshot,
+        Job,
+        Grant,
+        Site,
+        Allocation,
+        Queue,
+        Placed,
+        TimeFractions,
+        Reasons,
+        Priority,
+    ):
         parts += [f"## `{thing.__name__}`", "", *_entry(thing.__name__, thing), ""]
     return "\n".join(parts).rstrip() + "\n"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
 
@@ -33,7 +33,7 @@ class Shares:
         site.require_one_type("Shares")
         return Past()
 
-    def decide(self, snapshot: Snapshot, state: Past) -> tuple[Targets, Past]:
+    def decide(self, snapshot: Snapshot, state: Past) -> tuple[Allocation, Past]:
         users = [job.user for job in snapshot.jobs]
         kept = 0.5 ** ((snapshot.now_s - state.now_s) / self.half_life_s)
         recent = {
@@ -52,9 +52,9 @@ class Shares:
             queues = {user: jobs for user, jobs in queues.items() if jobs}
         waiting = np.setdiff1d(np.arange(len(users)), order)
         told = {user: f"{user} has {dealt[user]} devices, {recent[user]:.1f} of late" for user in users}
-        targets = Targets(
-            np.array(order, np.int64),
+        allocation = Allocation(
+            Queue(np.array(order, np.int64)),
             ask_again_s=snapshot.now_s + self.quantum_s if len(waiting) else float("inf"),
             reasons=Reasons(waiting, lambda i: told[users[i]]),
         )
-        return targets, Past(snapshot.now_s, recent, dict(dealt))
+        return allocation, Past(snapshot.now_s, recent, dict(dealt))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Placed
 from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.policies.hived.virtual import Layout
@@ -155,13 +156,14 @@ class Driver:
         serials = sorted(self.jobs)
         jobs, grants = tuple(self.jobs[s] for s in serials), tuple(self.grants.get(s) for s in serials)
         seen = Seen(self.site, np.array(serials, np.int64), jobs, grants)
-        targets, self.state = self.policy.decide(cast(Snapshot, seen), self.state)
-        assert targets.devices is not None
-        self.reasons = {jobs[i].name: reason for i, reason in targets.reasons.items()}
-        for i, reason in targets.refused.items():
+        allocation, self.state = self.policy.decide(cast(Snapshot, seen), self.state)
+        placed = allocation.given
+        assert isinstance(placed, Placed)
+        self.reasons = {jobs[i].name: reason for i, reason in allocation.reasons.items()}
+        for i, reason in allocation.refused.items():
             self.refused[jobs[i].name] = reason
             del self.jobs[serials[i]]
-        given = zip(targets.order.tolist(), targets.devices, strict=True)
+        given = zip(placed.order.tolist(), placed.devices, strict=True)
         self.grants = {serials[i]: Grant(devices) for i, devices in given}
         used = [device for grant in self.grants.values() for device in grant.devices]
         assert len(used) == len(set(used))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
@@ -28,6 +28,6 @@ class Lending:
     def start(self, site: Site) -> None:
         return None
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         order = np.lexsort((-snapshot.waiting_s, ~snapshot.is_running))
-        return Targets(order, until_s=np.full(len(order), snapshot.now_s + self.lease_s)), None
+        return Allocation(Queue(order, until_s=np.full(len(order), snapshot.now_s + self.lease_s))), None

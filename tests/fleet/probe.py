@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
@@ -27,5 +28,5 @@ class Probe:
     def start(self, site: Site) -> Any:
         return self.policy.start(site)
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         return self.policy.decide(snapshot, state)

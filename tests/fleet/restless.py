@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
@@ -23,16 +23,15 @@ class Restless:
     def start(self, site: Site) -> int:
         return 0
 
-    def decide(self, snapshot: Snapshot, state: int) -> tuple[Targets, int]:
+    def decide(self, snapshot: Snapshot, state: int) -> tuple[Allocation, int]:
         rng, num_jobs = np.random.default_rng(state), snapshot.num_jobs
         counts = np.minimum(snapshot.num_devices, rng.integers(0, 9, num_jobs))
         counts[0] = snapshot.num_devices[0]
-        targets = Targets(
+        queue = Queue(
             np.append(0, 1 + rng.permutation(num_jobs - 1)),
             num_devices=counts,
             device_type=rng.integers(-1, 2, num_jobs) * (np.arange(num_jobs) > 0),
             consolidate=rng.random(num_jobs) < 0.5,
             backfill=bool(state % 3),
-            ask_again_s=snapshot.now_s + 600,
         )
-        return targets, state + 1
+        return Allocation(queue, ask_again_s=snapshot.now_s + 600), state + 1

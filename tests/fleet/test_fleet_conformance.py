@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from probe import Probe
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.planned import PlannedEnds
 from trainyard.fleet.scheduler import scheduler_of
@@ -117,7 +118,7 @@ class Watched(Probe):
     told: dict[str, str] = field(default_factory=dict)
     num_reasons: int = 0
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         before, columns = plain(state), [getattr(snapshot, c).copy() for c in COLUMNS]
         running = [snapshot.job(i).name for i in np.flatnonzero(snapshot.is_running)]
         assert not self.told.keys() & set(running), "a job runs of which the policy said why it waits"
@@ -127,20 +128,22 @@ class Watched(Probe):
         assert plain(after) == plain(after_again)
         for name, column in zip(COLUMNS, columns, strict=True):
             np.testing.assert_array_equal(getattr(snapshot, name), column, err_msg=name)
-        for name, one, other in zip(Targets._fields, first, again, strict=True):
+        for name, one, other in zip(Allocation._fields, first, again, strict=True):
             assert plain(one) == plain(other), name
-        none = np.full(len(first.order), -1)
-        partner, kinds = (none if x is None else x for x in (first.partner, first.device_type))
-        named = zip(first.order.tolist(), partner.tolist(), kinds.tolist(), strict=True)
+        given = first.given
+        none = np.full(len(given.order), -1)
+        partner, kinds = (getattr(given, x, None) for x in ("partner", "device_type"))
+        partner, kinds = (none if x is None else x for x in (partner, kinds))
+        named = zip(given.order.tolist(), partner.tolist(), kinds.tolist(), strict=True)
         entries = {(frozenset({i, j} - {-1}), kind) for i, j, kind in named}
-        assert len(entries) == len(first.order), "the same jobs twice on the same type"
-        places = first.devices is not None
+        assert len(entries) == len(given.order), "the same jobs twice on the same type"
+        places = isinstance(given, Placed)
         assert places_jobs(self.policy) == places, "the run believes that a placement matters"
         told = dict(first.reasons)
         assert all(told.values())
         self.num_reasons += len(told)
         # One that may run is told so for the case that it finds no place.
-        self.told = {snapshot.job(i).name: told[i] for i in told.keys() - set(first.order.tolist())}
+        self.told = {snapshot.job(i).name: told[i] for i in told.keys() - set(given.order.tolist())}
         return first, after
 
 
@@ -201,12 +204,12 @@ def test_every_job_that_waits_is_told_why(
     """After every decision, and in every round without one; what is said of free devices is so."""
     bring_about, num_told = Allocator.apply, 0
 
-    def told(self: Allocator, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def told(self: Allocator, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
         nonlocal num_told
-        changed = bring_about(self, rows, targets, now_s)
-        reasons = why_waiting(self, rows, targets)
+        changed = bring_about(self, rows, allocation, now_s)
+        reasons = why_waiting(self, rows, allocation)
         waiting = np.flatnonzero(self.books.held[rows] == 0).tolist()
-        assert reasons.keys() == set(waiting) - set(targets.refused)
+        assert reasons.keys() == set(waiting) - set(allocation.refused)
         for why in reasons.values():
             assert why
             for free in re.findall(r"asks for \d+ devices?, (\d+) (?:is|are) free", why):

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import finished
 
+from trainyard.fleet.allocation import Allocation, Placed, Queue
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policies.queues import fifo, srtf
-from trainyard.fleet.policy import Priority, Targets
+from trainyard.fleet.policy import Priority
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import Rounds, simulate_fleet
 from trainyard.fleet.simulation.hazards import Hazards
@@ -29,13 +30,13 @@ from trainyard.fleet.workload.job import Job, declared_job
 class Scripted:
     """A policy that does what a function says."""
 
-    says: Callable[[Snapshot], Targets]
+    says: Callable[[Snapshot], Allocation]
     needs: frozenset[Need] = field(default_factory=frozenset)
     preempts: bool = True
 
     def start(self, site: Site) -> None: ...
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         return self.says(snapshot), None
 
 
@@ -84,10 +85,10 @@ def test_rounds_begin_and_end_on_their_boundaries() -> None:
 
 
 def test_refused_jobs_are_told_why() -> None:
-    def says(s: Snapshot) -> Targets:
+    def says(s: Snapshot) -> Allocation:
         big = [i for i in range(s.num_jobs) if s.num_devices[i] > 1]
-        return Targets(
-            np.array([i for i in range(s.num_jobs) if i not in big], np.int64),
+        return Allocation(
+            Queue(np.array([i for i in range(s.num_jobs) if i not in big], np.int64)),
             refused=dict.fromkeys(big, "too wide"),
         )
 
@@ -98,7 +99,7 @@ def test_refused_jobs_are_told_why() -> None:
     assert run.names == ("b",)
 
 
-NOTHING = Targets(np.zeros(0, np.int64))
+NOTHING = Allocation(Queue(np.zeros(0, np.int64)))
 
 
 @pytest.mark.parametrize(
@@ -109,14 +110,28 @@ NOTHING = Targets(np.zeros(0, np.int64))
         ([declared_job("a", 0, 1, 1)], Scripted(lambda s: NOTHING), "waiting for ever, 'a' first"),
         (
             [declared_job("a", 0, 1, 1)],
-            Scripted(lambda s: Targets(np.zeros(1, np.int64), ask_again_s=s.now_s)),
+            Scripted(lambda s: Allocation(Queue(np.zeros(1, np.int64)), s.now_s)),
             "give a later time",
         ),
         ([declared_job("a", 0, 1, 1)], Priority(lambda s: s.left), "must declare it in `needs`"),
         (
             [declared_job("a", 0, 1, 1), declared_job("b", 0, 1, 1)],
-            Scripted(lambda s: Targets(np.arange(s.num_jobs), devices=[(0,)] * s.num_jobs)),
+            Scripted(lambda s: Allocation(Placed(np.arange(s.num_jobs), [(0,)] * s.num_jobs))),
             "device 0 out 2 times, to jobs a, b",
+        ),
+        *(
+            ([declared_job("a", 0, 1, 1)], Scripted(lambda s, given=given: Allocation(given)), message)
+            for given, message in (
+                (np.zeros(1, np.int64), "gives a ndarray; give a Queue, Placed or TimeFractions"),
+                (Queue(np.array([1])), "names job 1; jobs of this snapshot are 0 to 0"),
+                (Queue(np.array([-1])), "names job -1; jobs of this snapshot are 0 to 0"),
+                (Queue(np.array([0, 0])), "names job 'a' twice"),
+                (
+                    Queue(np.array([0]), np.array([1, 1])),
+                    "names 1 jobs, and num_devices of 2; give each its own",
+                ),
+                (Placed(np.array([0]), []), "names 1 jobs, and devices of 0; give each its own"),
+            )
         ),
     ],
 )

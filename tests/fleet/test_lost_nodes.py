@@ -9,13 +9,13 @@ import numpy as np
 from probe import Probe
 from test_fleet_conformance import CASES, SITE, every, plain_run, text_of, workload
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import Entry
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.hived.policy import HiveD
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
@@ -31,7 +31,7 @@ class Heard(Probe):
 
     away: dict[float, frozenset[int]] = field(default_factory=dict)
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         self.away[snapshot.now_s] = snapshot.site.away
         assert snapshot.free[list(snapshot.site.away)].sum() == 0
         for grant in snapshot.grants:
@@ -103,7 +103,7 @@ def test_hived_moves_a_guaranteed_job_to_a_healthy_cell() -> None:
     away = {0}
 
     class Gone(HiveD):
-        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
             return super().decide(replace(snapshot, site=snapshot.site.without(away)), state)
 
     jobs = [replace(declared_job(name, 0.0, 4, 100.0), virtual_cluster=name) for name in ("a", "b")]
@@ -129,15 +129,15 @@ def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
     remembered: dict[int, float] = {}
 
     class Asked(Probe):
-        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
-            targets, after = super().decide(snapshot, state)
+        def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
+            allocation, after = super().decide(snapshot, state)
             past = dict(zip(after.kept.serial.tolist(), after.kept.past_s.tolist(), strict=True))
             assert all(
                 past.get(serial, 0.0) >= before for serial, before in remembered.items() if serial in past
             )
             assert set(snapshot.serial.tolist()) <= set(past)
             remembered.update(past)
-            return targets, after
+            return allocation, after
 
     jobs = [
         declared_job("big", 0.0, 8, 8000.0),

@@ -25,7 +25,7 @@ _POLICIES = """
 from dataclasses import dataclass, field
 
 from next_to_it import SIGN
-from trainyard.fleet.policy import Priority, Targets
+from trainyard.fleet.policy import Priority
 
 widest = Priority(lambda s: SIGN * s.num_devices)
 
@@ -42,7 +42,7 @@ class Nobody:
         return None
 
     def decide(self, snapshot, state):
-        return Targets(snapshot.serial[:0]), state
+        return Allocation(Queue(snapshot.serial[:0])), state
 
 class Half:
     needs = frozenset()

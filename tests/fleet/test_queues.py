@@ -11,8 +11,9 @@ import pytest
 from probe import Probe
 from runs import finished
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.policies.queues import fifo, las, sjf, srtf
-from trainyard.fleet.policy import Priority, Targets
+from trainyard.fleet.policy import Priority
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
@@ -122,7 +123,7 @@ class Watched(Probe):
         super().__init__(policy)
         self.left_s: list[list[float]] = []
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         self.left_s.append(snapshot.left_s.tolist())
         return super().decide(snapshot, state)
 

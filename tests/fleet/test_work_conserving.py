@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.place.find import are_in_racks, find_place, usable_nodes, without_nodes_of
 from trainyard.fleet.place.nodes import PLACEMENTS
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints
@@ -64,13 +64,13 @@ def drawn(seed: int, site: Site) -> list[Job]:
     return jobs
 
 
-def looking(see: Callable[[Allocator, Ints, Targets], None]) -> Any:
+def looking(see: Callable[[Allocator, Ints, Allocation], None]) -> Any:
     """`Allocator.apply`, after which somebody looks at who has what."""
     apply = Allocator.apply
 
-    def applied(self: Allocator, rows: Ints, targets: Targets, now_s: float) -> Ints:
-        changed = apply(self, rows, targets, now_s)
-        see(self, rows, targets)
+    def applied(self: Allocator, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
+        changed = apply(self, rows, allocation, now_s)
+        see(self, rows, allocation)
         return changed
 
     return applied
@@ -118,12 +118,14 @@ def test_nobody_waits_beside_devices_that_would_do(
     assume(policy != "gavel_max_min" or not site.partitions)
     looks = [0]
 
-    def see(allocator: Allocator, rows: Ints, targets: Targets) -> None:
+    def see(allocator: Allocator, rows: Ints, allocation: Allocation) -> None:
         looks[0] += 1
         check_devices(allocator)
         for row in allocator.books.waiting().tolist():
             # What a fraction of time on one type is for, it does not have on another.
-            if targets.device_type is None or len(site.device_types) == 1:
+            given = allocation.given
+            assert isinstance(given, Queue)
+            if given.device_type is None or len(site.device_types) == 1:
                 assert not has_place(allocator, row), f"job {row} waits beside {allocator.free.by_node}"
 
     jobs = drawn(seed, site)
@@ -145,7 +147,7 @@ def test_in_a_queue_only_those_wait_that_share_a_type_with_one_before_them(
 ) -> None:
     site = CLUSTERS[cluster]
 
-    def see(allocator: Allocator, rows: Ints, targets: Targets) -> None:
+    def see(allocator: Allocator, rows: Ints, allocation: Allocation) -> None:
         check_devices(allocator)
         books, unblocked = allocator.books, ALL
         _, nodes, _, _, members = allocator.free.tables

@@ -43,10 +43,10 @@ class CompiledPolicy(NamedTuple):
     Attributes
     ----------
     decide : from ``rules``, the policy's state and a `Seen` to the numbers of the jobs that may run, most urgent first;
-        ``Targets.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
+        ``Queue.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
         the state then.
     rules : what is fixed in it.
-    backfill, one_queue, stands, blocks : as in `Targets`, of all its decisions.
+    backfill, one_queue, stands, blocks : as in `Queue` and `Allocation`, of all its decisions.
     mark : a number that the policy makes of every job when it comes, which compiled code cannot; see `mark_of`.
     """
 

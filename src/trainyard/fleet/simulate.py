@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Queue, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
 from trainyard.fleet.rounds.round_schedulers import round_scheduler_of
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
@@ -343,15 +344,15 @@ class _Simulator:
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
         if self.round_scheduler is None:
-            targets = self._ask(rows)
+            allocation = self._ask(rows)
         else:
             last = self.arrivals.job is None
-            targets = self.round_scheduler.targets(
+            allocation = self.round_scheduler.allocation(
                 rows,
                 self.clock.now_s,
                 self._ask if self.round_scheduler.is_due(self.clock.now_s, last) else None,
             )
-        changed = self.allocator.apply(rows, targets, self.clock.now_s)
+        changed = self.allocator.apply(rows, allocation, self.clock.now_s)
         self._expect(changed)
         if self.may_fail:
             for row in changed.tolist():
@@ -361,30 +362,36 @@ class _Simulator:
         if self.round_scheduler is not None:
             self._expect(self.round_scheduler.open(self.clock.now_s))
         # Jobs that adapt themselves do so at every decision, also at one that starts nobody.
-        blocked = targets.blocks and self.books.num_waiting and not self.allocator.rates.adaptive
+        given = allocation.given
+        blocked = (
+            isinstance(given, Queue)
+            and given.blocks
+            and self.books.num_waiting
+            and not self.allocator.rates.adaptive
+        )
         # Of several pools others may have room still, for jobs that come.
-        blocked = blocked and self.allocator.site.is_one_pool
+        blocked = blocked and self.books.num_waiting > 0 and self.allocator.site.is_one_pool
         self.clock.free_when_blocked = (
             self.allocator.free.total if blocked and self.round_scheduler is None else -1
         )
 
-    def _ask(self, rows: Ints) -> Targets:
+    def _ask(self, rows: Ints) -> Allocation:
         free = self.allocator.free.by_node.copy()
         trial = self.allocator.trial
         snapshot = Snapshot(
             self.clock.now_s, self.allocator.site, free, self.policy.needs, rows, self.books, trial
         )
-        targets, self.clock.state = self.policy.decide(snapshot, self.clock.state)
+        allocation, self.clock.state = self.policy.decide(snapshot, self.clock.state)
         self.books.decided()
         self.notes.num_decisions += 1
-        if targets.ask_again_s <= self.clock.now_s:
-            self._refuse_early(targets.ask_again_s)
-        if targets.fraction is not None and self.round_scheduler is None:
+        if allocation.ask_again_s <= self.clock.now_s:
+            self._refuse_early(allocation.ask_again_s)
+        if isinstance(allocation.given, TimeFractions) and self.round_scheduler is None:
             raise FleetError(
                 "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
             )
-        self.clock.wake_s, self.clock.stands = targets.ask_again_s, targets.stands
-        return targets
+        self.clock.wake_s, self.clock.stands = allocation.ask_again_s, allocation.stands
+        return allocation
 
     def _crowd(self, now_s: float) -> None:
         if self.may_crowd:

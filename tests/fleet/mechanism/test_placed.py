@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from runs import finished
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -37,9 +37,9 @@ class Fixed:
 
     def start(self, site: Site) -> None: ...
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         refused = dict.fromkeys(self.refused, "nobody wants it")
-        return Targets(np.array(self.order), devices=self.devices, refused=refused), None
+        return Allocation(Placed(np.array(self.order), self.devices), refused=refused), None
 
 
 def test_what_jobs_can_have_is_given() -> None:
@@ -89,6 +89,6 @@ def test_who_has_other_devices_already_may_keep_them() -> None:
     allocator.enter(declared_job("a", 0, 2, 10.0), 0.0)
     allocator.take_over(int(allocator.books.active[0]), Grant((0, 1)), 0.0)
     rows = allocator.books.active.copy()
-    assert not len(allocator.apply(rows, Targets(np.arange(1), devices=[(0, 1)]), 5.0))
+    assert not len(allocator.apply(rows, Allocation(Placed(np.arange(1), [(0, 1)])), 5.0))
     with pytest.raises(FleetError, match="of V100 and K80"):
-        allocator.apply(rows, Targets(np.arange(1), devices=[(0, 2)]), 5.0)
+        allocator.apply(rows, Allocation(Placed(np.arange(1), [(0, 2)])), 5.0)

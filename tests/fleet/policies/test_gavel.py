@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.fifo import gavel_fifo
@@ -23,7 +24,6 @@ from trainyard.fleet.policies.gavel.makespan import makespan
 from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -293,8 +293,7 @@ def test_over_rounds_everybody_gets_what_was_decided() -> None:
     given = problem(PAPER_SPEED, [1, 1])
     wanted = fractions(max_min_fairness(), given)
     jobs, types = np.nonzero(np.ones_like(wanted))
-    targets = Targets(jobs, device_type=types, fraction=wanted[jobs, types])
-    accounts = opened(None, np.arange(3), targets, 2, 0.0)
+    accounts = opened(None, np.arange(3), TimeFractions(jobs, types, wanted[jobs, types]), 2, 0.0)
     for number in range(400):
         found, kinds = turn(accounts, priorities(accounts, float(number)), np.ones(3, np.int64), given.room)
         assert len(set(found.tolist())) == len(found) == 2
@@ -345,9 +344,9 @@ class _Half:
     def start(self, site: Site) -> None:
         return None
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         order = np.arange(snapshot.num_jobs)
-        return Targets(order, device_type=np.zeros_like(order), fraction=np.full(len(order), 0.5)), None
+        return Allocation(TimeFractions(order, np.zeros_like(order), np.full(len(order), 0.5))), None
 
 
 def test_fractions_want_rounds() -> None:

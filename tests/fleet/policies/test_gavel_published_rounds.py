@@ -14,11 +14,11 @@ import pytest
 from probe import Probe
 from runs import finished
 
+from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
 from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
 from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
 from trainyard.fleet.policies.gavel.policy import Gavel
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
@@ -37,16 +37,14 @@ class Heard(Probe):
 
     decisions: list[tuple[float, Fractions]] = field(default_factory=list)
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
-        targets, state = super().decide(snapshot, state)
-        assert targets.fraction is not None
-        assert targets.device_type is not None
-        entries = zip(
-            targets.order.tolist(), targets.device_type.tolist(), targets.fraction.tolist(), strict=True
-        )
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
+        allocation, state = super().decide(snapshot, state)
+        given = allocation.given
+        assert isinstance(given, TimeFractions)
+        entries = zip(given.order.tolist(), given.device_type.tolist(), given.fraction.tolist(), strict=True)
         found = {(snapshot.job(number).name, kind): part for number, kind, part in entries}
         self.decisions.append((snapshot.now_s, found))
-        return targets, state
+        return allocation, state
 
 
 class Plain:

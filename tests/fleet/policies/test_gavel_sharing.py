@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from trainyard.fleet.allocation import TimeFractions
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.place.together import seats
 from trainyard.fleet.policies.gavel import program
@@ -29,7 +30,6 @@ from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import credited, opened, priorities, turn
 from trainyard.fleet.site import FleetError, Site
 
@@ -236,13 +236,13 @@ def test_what_is_not_known_is_refused() -> None:
 def test_rounds_come_to_the_fractions_of_combinations() -> None:
     found = fractions(max_min_fairness(space_sharing=True), one_device())
     jobs, kinds = np.nonzero(np.ones_like(found.alone))
-    targets = Targets(
+    given = TimeFractions(
         np.append(jobs, found.first),
         device_type=np.append(kinds, found.device_type),
         fraction=np.append(found.alone[jobs, kinds], found.together),
         partner=np.append(np.full(2, -1), found.second),
     )
-    accounts = opened(None, np.array([5, 9]), targets, 1, 0.0)
+    accounts = opened(None, np.array([5, 9]), given, 1, 0.0)
     assert accounts.jobs.tolist() == [5, 9]
     for number in range(300):
         rows, types = turn(accounts, priorities(accounts, float(number)), np.ones(3, np.int64), np.array([1]))
@@ -263,9 +263,7 @@ def test_in_no_round_anybody_runs_twice(seed: int) -> None:
     order, partner, types = (np.array(column, np.int64) for column in zip(*entries, strict=True))
     serial = np.sort(rng.choice(1000, jobs, replace=False))
     given_s = rng.random(len(entries)) * (rng.random(len(entries)) < 0.7)
-    accounts = opened(
-        None, serial, Targets(order, device_type=types, fraction=given_s, partner=partner), kinds, 0.0
-    )
+    accounts = opened(None, serial, TimeFractions(order, types, given_s, partner), kinds, 0.0)
     assert accounts.members is not None
     first, second = accounts.members
     wanted = gang[first]

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.policies.sia.policy import Configurations, Sia, goodputs
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun, Recorder
 from trainyard.fleet.reproduce.programs.sia import gavel_run
 from trainyard.fleet.rounds.rounds import Rounds
@@ -176,7 +176,7 @@ def decided(
     grants: list[tuple[int, ...]],
     now_s: float = 3600.0,
     most: int = 24,
-) -> Targets:
+) -> Allocation:
     """A decision about elastic jobs that came at time 0 and have what they have since."""
     allocator = Allocator(SITE, sia, ANYWHERE, Costs(), Recorder(keep_spans=False))
     books = allocator.books
@@ -193,11 +193,11 @@ def decided(
     return sia.decide(snapshot, sia.start(SITE))[0]
 
 
-def held(targets: Targets) -> dict[int, tuple[str, int]]:
-    assert targets.devices is not None
+def held(allocation: Allocation) -> dict[int, tuple[str, int]]:
+    assert isinstance(allocation.given, Placed)
     return {
         int(job): (SITE.hosts[SITE.node_of[devices[0]]].device_type, len(devices))
-        for job, devices in zip(targets.order, targets.devices, strict=True)
+        for job, devices in zip(allocation.given.order, allocation.given.devices, strict=True)
     }
 
 
@@ -361,6 +361,6 @@ def test_as_published_the_choice_is_the_best_of_all(seed: int) -> None:
         used = [sum(pair[1] for pair in choice if pair and pair[0] == kind) for kind in range(2)]
         if all(np.array(used) <= SITE.devices_of_type):
             best = max(best, sum(found[pair] for found, pair in zip(worth, choice, strict=True) if pair))
-    targets = decided(sia, [report for report, _ in jobs], [devices for _, devices in jobs], now_s)
-    chosen = {job: (("slow", "fast").index(kind), count) for job, (kind, count) in held(targets).items()}
+    allocation = decided(sia, [report for report, _ in jobs], [devices for _, devices in jobs], now_s)
+    chosen = {job: (("slow", "fast").index(kind), count) for job, (kind, count) in held(allocation).items()}
     assert sum(worth[job][pair] for job, pair in chosen.items()) == pytest.approx(best, abs=1e-6)

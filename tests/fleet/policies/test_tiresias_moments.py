@@ -6,8 +6,8 @@ import pytest
 from probe import Probe
 from runs import finished
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.policies.tiresias.policy import tiresias
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import Site
@@ -50,10 +50,10 @@ class _Asked(Probe):
 
     queues: list[int]
 
-    def decide(self, snapshot: Snapshot, state: object) -> tuple[Targets, object]:
-        targets, line = self.policy.decide(snapshot, state)
+    def decide(self, snapshot: Snapshot, state: object) -> tuple[Allocation, object]:
+        allocation, line = self.policy.decide(snapshot, state)
         self.queues.append(int(line.jobs[0, 0]))
-        return targets, line
+        return allocation, line
 
 
 def test_who_loses_a_node_beyond_a_threshold_has_gone_down() -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
@@ -28,10 +28,10 @@ class Moving:
     def start(self, site: Site) -> int:
         return 0
 
-    def decide(self, snapshot: Snapshot, state: int) -> tuple[Targets, int]:
+    def decide(self, snapshot: Snapshot, state: int) -> tuple[Allocation, int]:
         devices = self.places[min(state, len(self.places) - 1)]
         again_s = snapshot.now_s + ROUNDS.round_s
-        return Targets(np.zeros(1, np.int64), devices=[devices], ask_again_s=again_s), state + 1
+        return Allocation(Placed(np.zeros(1, np.int64), [devices]), again_s), state + 1
 
 
 def end_s(*places: tuple[int, ...], model: str = "bert") -> float:

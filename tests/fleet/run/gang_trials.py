@@ -11,8 +11,8 @@ import numpy as np
 from backend_trials import LIMIT_S, LONGEST, check_losses, trial_training, wait_for
 from checkpoints_kept import logged
 
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event
@@ -40,10 +40,10 @@ class Resizing:
     def start(self, site: Site) -> None:
         """Nothing is remembered."""
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Asks again at once."""
         wide = [num_devices for step, num_devices in self.sizes if snapshot.done[0] >= step][-1]
-        return Targets(np.array([0]), num_devices=np.array([wide]), ask_again_s=snapshot.now_s), None
+        return Allocation(Queue(np.array([0]), np.array([wide])), ask_again_s=snapshot.now_s), None
 
 
 def check_resizing(backend: DirectoryBackend, undisturbed: Mapping[int, float]) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from trainyard.fleet import simulate
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.compiled_policy import CompiledPolicy, compiled_policy_of
 from trainyard.fleet.mechanism import allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulation import compiled_run
 from trainyard.fleet.site import FleetError, Site
@@ -205,7 +206,7 @@ class Changed:
     def start(self, site: Site) -> Any:
         return self.policy.start(site)
 
-    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+    def decide(self, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
         return self.policy.decide(snapshot, state)
 
 

@@ -9,10 +9,11 @@ import pytest
 from leases import Lending
 
 from trainyard.fleet import simulate
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.queues import fifo, srtf
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scheduler import scheduler_of
@@ -42,7 +43,7 @@ def test_what_was_not_saved_counts_from_the_start() -> None:
     fate = Fate(Hazards(checkpoint_every_s=200.0))
     allocator = Allocator(SITE, fifo(), 0, Costs(restart_s=30.0), Recorder(False), fate)
     allocator.enter(declared_job("a", 0.0, 1, 1000.0), 0.0)
-    allocator.apply(allocator.books.active.copy(), Targets(np.arange(1)), 0.0)
+    allocator.apply(allocator.books.active.copy(), Allocation(Queue(np.arange(1))), 0.0)
     allocator.books.settle(0, 150.0)
     allocator.fail(0, 250.0)
     assert allocator.books.finish_s[0] == 1000.0 + 50.0 + 30.0

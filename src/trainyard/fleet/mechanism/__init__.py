@@ -1,1 +1,1 @@
-"""From targets to jobs that have devices: what is there, who has it, who loses it, and why others wait."""
+"""From allocations to jobs that have devices: what is there, who has it, who loses it, and why others wait."""

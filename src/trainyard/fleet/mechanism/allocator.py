@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed, Queue, TimeFractions
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, fill
@@ -17,12 +18,13 @@ from trainyard.fleet.mechanism.leases import Leases
 from trainyard.fleet.mechanism.placed import changes
 from trainyard.fleet.mechanism.rates import Rates
 from trainyard.fleet.mechanism.transitions import ENDED, EndNote, State
+from trainyard.fleet.mechanism.wrong import check_given
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
 from trainyard.fleet.place.nodes import of_workers
 from trainyard.fleet.place.trial import TrialPlacement
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
@@ -148,12 +150,12 @@ class Allocator:
         noted = self._has_gangs or self.notes.spans is not None
         return not (noted or self.costs.together_s or self.rates.are_uneven or self.rates.adaptive)
 
-    def apply(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def apply(self, rows: Ints, allocation: Allocation, now_s: float) -> Ints:
         """Refuse and stop what is not to run, then start what is, most urgent first.
 
         Parameters
         ----------
-        rows : of the snapshot that the targets are for.
+        rows : of the snapshot that the allocation is of.
 
         Returns
         -------
@@ -162,89 +164,94 @@ class Allocator:
         Raises
         ------
         FleetError
-            If the targets give jobs devices that they cannot have, or more of a device than there is.
+            If it names jobs that are not there or one twice, or gives devices that cannot be had, or more than there are.
         """
-        for number, reason in targets.refused.items():
+        given = allocation.given
+        assert not isinstance(given, TimeFractions), "rounds make a queue of them"
+        check_given(given, rows, self.books)
+        for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
-        bring_about = self._exchange if self._can_exchange(targets) else self._step_by_step
-        changed = bring_about(rows, targets, now_s)
-        self.leases.note(rows, targets, now_s)
+        if isinstance(given, Placed):
+            changed = self._as_placed(rows, given, now_s)
+        elif self._can_exchange():
+            changed = self._exchange(rows, given, now_s)
+        else:
+            changed = self._step_by_step(rows, given, now_s)
+        self.leases.note(rows, given, now_s)
         transitions.note_use(self.state(), now_s)
         return changed
 
-    def _can_exchange(self, targets: Targets) -> bool:
-        """Whether a decision comes down to devices that jobs lose and get, so that one compiled call can do it all."""
-        by_policy = not self.preempts or targets.devices is not None
-        return not (by_policy or self.notes.spans is not None or self._has_gangs or self.costs.together_s)
+    def _can_exchange(self) -> bool:
+        """Whether a queue comes down to devices that jobs lose and get, so that one compiled call can do it all."""
+        noted = self.notes.spans is not None
+        return self.preempts and not (noted or self._has_gangs or self.costs.together_s)
 
-    def _exchange(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def _exchange(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """The same as `_step_by_step`, at once."""
         pauses_s = self.costs.start_s, self.costs.restart_s
         state = self.state(num_given=self.site.num_devices)
-        done = exchange(state, rows, Asked.of(targets), self.how, targets.backfill, now_s, pauses_s)
+        done = exchange(state, rows, Asked.of(queue), self.how, queue.backfill, now_s, pauses_s)
         self.books.forget(done.leaving)
         self.rates.left(done.leaving)
-        self._set_going(done.started, done.places, targets, done.known)
+        self._set_going(done.started, done.places, None, done.known)
         return done.started
 
-    def _step_by_step(self, rows: Ints, targets: Targets, now_s: float) -> Ints:
+    def _step_by_step(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
         """Find out who runs, take devices away, and give them to others; returns the rows of those that changed."""
-        self._changed = []
-        if targets.devices is not None:
-            self._as_placed(rows, targets, targets.devices, now_s)
-        elif self.preempts:
-            done = assignment(self.state(), rows, self._asked(rows, targets), self.how, targets.backfill)
+        self._changed, asked, more = [], self._asked(rows, queue), (self.how, queue.backfill)
+        if self.preempts:
+            done = assignment(self.state(), rows, asked, *more)
             self._note_left(done.leaving, now_s)
             self._wait(done.stopping, now_s)
-            self._begin(rows[targets.order[done.places]], done.places, done.given, targets, now_s)
+            places, given = done.places, done.given
         else:
-            self._fill(rows, targets, now_s)
+            places, *laid_out = fill(self.state(), rows, asked, *more, queue.one_queue)
+            given = Laid(*laid_out)
+        self._begin(rows[queue.order[places]], places, given, None, now_s)
         return np.array(list(dict.fromkeys(self._changed)), np.int64)
 
-    def _as_placed(
-        self, rows: Ints, targets: Targets, devices: Sequence[tuple[int, ...]], now_s: float
-    ) -> None:
-        """Give jobs the devices that the policy names."""
-        starting, stopping = changes(self.books, self.site, rows, targets, self._taken())
-        wanted = rows[targets.order]
+    def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
+        """Give jobs the devices that the policy names; returns the rows of those that changed."""
+        self._changed = []
+        starting, stopping = changes(self.books, self.site, rows, placed, self._taken())
+        wanted = rows[placed.order]
         if self.preempts:
             self._pause(stopping, now_s)
             self._wait(stopping, now_s)
             self._pause(wanted[starting][self.books.held[wanted[starting]] > 0], now_s)
-        given = laid([devices[place] for place in starting.tolist()])
+        given = laid([placed.devices[place] for place in starting.tolist()])
         self.free.take_these(given.devices)
-        self._begin(wanted[starting], starting, given, targets, now_s)
-        whole = are_whole(targets)
+        self._begin(wanted[starting], starting, given, placed, now_s)
+        whole = are_whole(placed)
         if not (whole and self.whole):
-            self._share(wanted, targets, now_s)
+            self._share(wanted, placed, now_s)
         self.whole = whole
+        return np.array(list(dict.fromkeys(self._changed)), np.int64)
 
     def _taken(self) -> Bools:
         """Devices that the policy cannot give: it takes nothing away, and who has them is not in its snapshots."""
         taken = self.free.taken()
         return np.zeros_like(taken) if self.preempts else taken
 
-    def _fill(self, rows: Ints, targets: Targets, now_s: float) -> None:
-        """Give jobs that wait what is free, most urgent first; one that finds no place waits."""
-        numbers, *given = fill(
-            self.state(), rows, self._asked(rows, targets), self.how, targets.backfill, targets.one_queue
-        )
-        self._begin(rows[targets.order[numbers]], numbers, Laid(*given), targets, now_s)
-
-    def _asked(self, rows: Ints, targets: Targets) -> Asked:
+    def _asked(self, rows: Ints, queue: Queue) -> Asked:
         """What the policy wants; jobs of several workers have a placement of their own."""
-        asked = Asked.of(targets)
+        asked = Asked.of(queue)
         if not self._has_gangs:
             return asked
         gangs = [self.books.job(row).gang for row in rows[asked.order].tolist()]
         return asked._replace(hows=of_workers(gangs, asked.hows, self.how))
 
-    def _begin(self, started: Ints, places: Ints, given: Laid, targets: Targets, now_s: float) -> None:
-        """Jobs, at these places in the order, have got devices, or others than they had."""
+    def _begin(self, started: Ints, places: Ints, given: Laid, placed: Placed | None, now_s: float) -> None:
+        """Jobs, at these places in the order, have got devices, or others than they had.
+
+        Parameters
+        ----------
+        placed : what the policy said, if it placed them itself.
+        """
         if len(started):
             known = self._start(started, given, now_s)
-            self.books.has_auxiliary[started] = targets.devices is None and self.free.counts_auxiliary
-            self._set_going(started, places, targets, known)
+            self.books.has_auxiliary[started] = placed is None and self.free.counts_auxiliary
+            self._set_going(started, places, placed, known)
 
     def take_over(self, row: int, grant: Grant, now_s: float) -> None:
         """Note that a job has devices already."""
@@ -266,9 +273,10 @@ class Allocator:
         self._changed += rows
         return bool(transitions.start(state, started, *given, now_s, pauses_s))
 
-    def _set_going(self, started: Ints, places: Ints, targets: Targets, known: bool) -> None:
+    def _set_going(self, started: Ints, places: Ints, placed: Placed | None, known: bool) -> None:
         """Jobs that have devices get what else they are to have, and run as fast as they do with that."""
-        extras, asks = extras_of(targets), self._has_askers and targets.devices is None
+        extras = {} if placed is None else extras_of(placed)
+        asks = self._has_askers and placed is None
         if not (extras or asks or not known or self.rates.are_uneven):
             return
         grants = self.books.grants
@@ -290,12 +298,11 @@ class Allocator:
         self._starting = [*left, *rows]
         return self.costs.together_s * (len(rows) - 1 + sum(left.values()))
 
-    def _share(self, wanted: Ints, targets: Targets, now_s: float) -> None:
+    def _share(self, wanted: Ints, placed: Placed, now_s: float) -> None:
         """Note who shares devices with whom, and how fast that lets them be; shares change without a restart."""
-        assert targets.devices is not None
-        tenants = tenants_of(wanted.tolist(), targets.devices)
-        extras = extras_of(targets)
-        for place, (row, devices) in enumerate(zip(wanted.tolist(), targets.devices, strict=True)):
+        tenants = tenants_of(wanted.tolist(), placed.devices)
+        extras = extras_of(placed)
+        for place, (row, devices) in enumerate(zip(wanted.tolist(), placed.devices, strict=True)):
             if not devices:
                 continue
             others = {other for device in devices for other in tenants[device]} - {row}

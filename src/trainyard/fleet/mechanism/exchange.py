@@ -1,4 +1,4 @@
-"""From targets to jobs that run, where some lose what they have."""
+"""From a queue to jobs that run, where some lose what they have."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy import empty, int64
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
+from trainyard.fleet.allocation import Queue
 from trainyard.fleet.mechanism.job_facts import needs_of_rows
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
 from trainyard.fleet.mechanism.transitions import State, start, wait
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
-from trainyard.fleet.policy import Targets
 
 Ints = NDArray[np.int64]
 
@@ -38,14 +38,14 @@ class Asked(NamedTuple):
     hows: Ints
 
     @classmethod
-    def of(cls, targets: Targets) -> Asked:
-        """The columns of targets."""
-        order = np.asarray(targets.order, np.int64)
-        counts = _NONE if targets.num_devices is None else np.asarray(targets.num_devices, np.int64)
-        kinds = _NONE if targets.device_type is None else np.asarray(targets.device_type, np.int64)
+    def of(cls, queue: Queue) -> Asked:
+        """The columns of a queue."""
+        order = np.asarray(queue.order, np.int64)
+        counts = _NONE if queue.num_devices is None else np.asarray(queue.num_devices, np.int64)
+        kinds = _NONE if queue.device_type is None else np.asarray(queue.device_type, np.int64)
         hows = _NONE
-        if targets.consolidate is not None:
-            hows = np.array((ANYWHERE, CONSOLIDATED, -1))[np.asarray(targets.consolidate, np.int64)]
+        if queue.consolidate is not None:
+            hows = np.array((ANYWHERE, CONSOLIDATED, -1))[np.asarray(queue.consolidate, np.int64)]
         return cls(order, counts, kinds, hows)
 
 

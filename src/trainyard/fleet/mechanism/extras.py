@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from trainyard.fleet.allocation import Placed
 from trainyard.fleet.mechanism.job_table import Floats, Ints, JobTable
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.workload.job import Grant
 
 _EXTRAS = ("share", "batch_size", "cpus", "memory_bytes")
 
 
-def extras_of(targets: Targets) -> dict[str, Floats | Ints]:
+def extras_of(placed: Placed) -> dict[str, Floats | Ints]:
     """What jobs get beside devices, by its name in a grant."""
-    return {name: values for name in _EXTRAS if (values := getattr(targets, name)) is not None}
+    return {name: values for name in _EXTRAS if (values := getattr(placed, name)) is not None}
 
 
 def granted(devices: tuple[int, ...], place: int, extras: Mapping[str, Floats | Ints]) -> Grant:
@@ -24,10 +24,10 @@ def granted(devices: tuple[int, ...], place: int, extras: Mapping[str, Floats | 
     return Grant(devices, **{name: values[place].item() for name, values in extras.items()})
 
 
-def are_whole(targets: Targets) -> bool:
+def are_whole(placed: Placed) -> bool:
     """Whether jobs get devices for themselves alone, and nothing else."""
-    given = [device for devices in targets.devices or () for device in devices]
-    return not extras_of(targets) and len(set(given)) == len(given)
+    given = [device for devices in placed.devices for device in devices]
+    return not extras_of(placed) and len(set(given)) == len(given)
 
 
 def tenants_of(rows: Iterable[int], devices: Iterable[Sequence[int]]) -> dict[int, list[int]]:

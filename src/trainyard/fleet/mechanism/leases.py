@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainyard.fleet.allocation import Placed, Queue
 from trainyard.fleet.mechanism.job_table import JobTable
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
 
@@ -18,25 +18,25 @@ class Leases:
         # Serial number of the job and end of its lease, by row.
         self._ends: dict[int, tuple[int, float]] = {}
 
-    def note(self, rows: Ints, targets: Targets, now_s: float) -> None:
-        """Targets came about: who got devices by them has these until they say, and for good if they say nothing.
+    def note(self, rows: Ints, given: Queue | Placed, now_s: float) -> None:
+        """An allocation came about: who got devices by them has these until they say, and for good if they say nothing.
 
         Parameters
         ----------
-        rows : of the snapshot that the targets are for.
+        rows : of the snapshot that it is for.
 
         Raises
         ------
         FleetError
             If a lease ends before it begins.
         """
-        if targets.until_s is None:
+        if given.until_s is None:
             if self._ends:
-                for row in rows[targets.order].tolist():
+                for row in rows[given.order].tolist():
                     self._ends.pop(row, None)
             return
         serial, held = self._books.serial, self._books.held
-        for row, until_s in zip(rows[targets.order].tolist(), targets.until_s.tolist(), strict=True):
+        for row, until_s in zip(rows[given.order].tolist(), given.until_s.tolist(), strict=True):
             if not until_s > now_s:
                 raise FleetError(
                     f"the policy gives job {self._books.job(row).name!r} devices until {until_s:g} s, and it is "

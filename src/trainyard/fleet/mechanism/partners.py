@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Placed
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.place.together import seats
-from trainyard.fleet.policy import Targets
 
 Ints = NDArray[np.int64]
 
@@ -29,17 +29,16 @@ class Partners:
         partners = np.array([self.of.get(row, -1) for row in rows.tolist()], np.int64)
         return np.where(partners < 0, -1, self.books.serial[partners])
 
-    def place(self, rows: Ints, targets: Targets, partners: Ints | None) -> Targets:
-        """The same targets with the devices of everybody, so that partners have the same ones.
+    def place(self, rows: Ints, order: Ints, device_type: Ints, partners: Ints | None) -> Placed:
+        """Devices for everybody, so that partners have the same ones.
 
         Parameters
         ----------
-        rows : of the snapshot that the targets are for.
-        targets : of jobs of which nobody shares yet.
+        rows : of the snapshot that the order is of.
+        order, device_type : jobs of which nobody shares yet, and the type of each.
         partners : number of the job that shares the devices of each; -1 for none, None where nobody shares.
         """
-        assert targets.device_type is not None
-        books, own = self.books, rows[targets.order]
+        books, own = self.books, rows[order]
         partners = np.full(len(own), -1) if partners is None else partners
         others = np.where(partners < 0, -1, rows[partners])
         pairs = list(zip(own.tolist(), others.tolist(), strict=True))
@@ -48,16 +47,12 @@ class Partners:
             for pair in pairs
         ]
         site, how = self.allocator.site, self.allocator.how
-        devices = seats(site, how, books.num_devices[own], targets.device_type, had)
+        devices = seats(site, how, books.num_devices[own], device_type, had)
         shared = [place for place, given in enumerate(devices) if given and pairs[place][1] >= 0]
         self.of = {row: other for place in shared for row, other in (pairs[place], pairs[place][::-1])}
-        order = np.concatenate((targets.order, partners[shared]))
-        return targets._replace(
-            order=order,
-            device_type=None,
-            devices=devices + [devices[place] for place in shared],
-            share=np.array([self._share(row) for row in rows[order].tolist()]),
-        )
+        order = np.concatenate((order, partners[shared]))
+        shares = np.array([self._share(row) for row in rows[order].tolist()])
+        return Placed(order, devices + [devices[place] for place in shared], shares)
 
     def _share(self, row: int) -> float:
         """Share of its devices that a job gets."""

@@ -1,4 +1,4 @@
-"""Targets of a policy that places for itself: verified, and compared with what jobs have."""
+"""Jobs that a policy places for itself: verified, and compared with what they have."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainyard.fleet.allocation import Placed
 from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
 
 
-def changes(books: JobTable, site: Site, rows: Ints, targets: Targets, taken: Bools) -> tuple[Ints, Ints]:
+def changes(books: JobTable, site: Site, rows: Ints, placed: Placed, taken: Bools) -> tuple[Ints, Ints]:
     """Which jobs get devices, or other ones, and which lose theirs.
 
     Parameters
     ----------
-    rows : of the snapshot that the targets are for.
+    rows : of the snapshot that they are for.
     taken : whether each device is one that the policy cannot give, since others have it.
 
     Returns
@@ -27,13 +27,11 @@ def changes(books: JobTable, site: Site, rows: Ints, targets: Targets, taken: Bo
     Raises
     ------
     FleetError
-        If a job is named twice, or is to get devices that it cannot have. Those that it has are not looked at again.
+        If a job is to get devices that it cannot have. Those that it has are not looked at again.
     """
-    assert targets.devices is not None
-    _check_order(books, rows, targets.order, len(targets.devices))
     runs = np.zeros(len(books.held), np.bool_)
     starting = []
-    for place, (row, devices) in enumerate(zip(rows[targets.order].tolist(), targets.devices, strict=True)):
+    for place, (row, devices) in enumerate(zip(rows[placed.order].tolist(), placed.devices, strict=True)):
         if devices:
             runs[row] = True
             grant = books.grants[row]
@@ -41,7 +39,7 @@ def changes(books: JobTable, site: Site, rows: Ints, targets: Targets, taken: Bo
                 starting.append(place)
                 job = books.jobs[row]
                 if job is None:
-                    number = targets.order[place]
+                    number = placed.order[place]
                     raise FleetError(
                         f"the policy refuses job {number} and gives it devices {_listed(devices)}"
                     )
@@ -49,20 +47,6 @@ def changes(books: JobTable, site: Site, rows: Ints, targets: Targets, taken: Bo
                 if wrong:
                     raise FleetError(f"the policy gives job {job.name!r} {wrong}")
     return np.array(starting, np.int64), rows[~runs[rows] & (books.held[rows] > 0)]
-
-
-def _check_order(books: JobTable, rows: Ints, order: Ints, num_given: int) -> None:
-    """Whether every job that is named is there, and is there once."""
-    if num_given != len(order):
-        raise FleetError(f"the policy names {len(order)} jobs, and devices of {num_given}; give each its own")
-    named = np.sort(order)
-    if len(named) and not 0 <= named[0] <= named[-1] < len(rows):
-        wrong = named[0] if named[0] < 0 else named[-1]
-        raise FleetError(f"the policy names job {wrong}; jobs of this snapshot are 0 to {len(rows) - 1}")
-    twice = named[1:][named[1:] == named[:-1]]
-    if len(twice):
-        name = books.job(int(rows[twice[0]])).name
-        raise FleetError(f"the policy names job {name!r} twice; a job is in the order once")
 
 
 def _wrong(job: Job, allowed: int, devices: Sequence[int], site: Site, taken: Bools) -> str:

@@ -7,32 +7,34 @@ from functools import cached_property
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.exchange import Asked
 from trainyard.fleet.place.auxiliary import asks_for_more
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.snapshot import Ints
 
 __all__ = ["why_waiting"]
 
 
-def why_waiting(allocator: Allocator, rows: Ints, targets: Targets) -> Mapping[int, str]:
-    """Reasons of all jobs that wait, by their number in the snapshot that the targets are of.
+def why_waiting(allocator: Allocator, rows: Ints, allocation: Allocation) -> Mapping[int, str]:
+    """Reasons of all jobs that wait, by their number in the snapshot that the allocation is of.
 
-    To be called when the targets have just been applied, and looked into before anything else changes.
+    To be called when it has just been applied, and looked into before anything else changes.
     """
-    refused = np.fromiter(targets.refused, np.int64, len(targets.refused))
+    refused = np.fromiter(allocation.refused, np.int64, len(allocation.refused))
     waiting = np.setdiff1d(np.flatnonzero(allocator.books.held[rows] == 0), refused)
-    seen = _Seen(allocator, rows, targets, waiting)
-    return Reasons(waiting, lambda number: targets.reasons.get(number) or seen.why(number))
+    seen = _Seen(allocator, rows, allocation, waiting)
+    return Reasons(waiting, lambda number: allocation.reasons.get(number) or seen.why(number))
 
 
 class _Seen:
     """What can be seen without knowing the policy: who is before whom, and what is free."""
 
-    def __init__(self, allocator: Allocator, rows: Ints, targets: Targets, waiting: Ints) -> None:
+    def __init__(self, allocator: Allocator, rows: Ints, allocation: Allocation, waiting: Ints) -> None:
         self.allocator, self.rows, self.waiting = allocator, rows, waiting
-        self.asked, self.backfill = Asked.of(targets), targets.backfill
+        given = allocation.given
+        queue = given if isinstance(given, Queue) else Queue(given.order)
+        self.asked, self.backfill = Asked.of(queue), queue.backfill
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:

@@ -17,8 +17,8 @@ from itertools import chain
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.pairs import check_pairs
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
@@ -61,7 +61,7 @@ class AntMan:
     def start(self, site: Site) -> None:
         """Nothing is remembered: who runs where stands in the snapshot."""
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Running jobs stay where they are, except opportunistic ones on devices that became too busy."""
         chosen = _Choice(self, snapshot)
         jobs = snapshot.jobs
@@ -71,7 +71,7 @@ class AntMan:
             # Those that have devices first: nothing that runs is moved for one that waits.
             for i in sorted(order, key=lambda i: not snapshot.is_running[i]):
                 place(i)
-        return chosen.targets(), None
+        return chosen.allocation(), None
 
 
 class _Choice:
@@ -166,14 +166,12 @@ class _Choice:
 
         return _devices(min(enough, key=burden))
 
-    def targets(self) -> Targets:
+    def allocation(self) -> Allocation:
         """Guaranteed jobs get what they keep busy, opportunistic ones the rest."""
         order = sorted(self.placed)
         shares = [self._share(i) for i in order]
-        return Targets(
-            np.array(order, np.int64),
-            devices=[self.placed[i] for i in order],
-            share=np.array(shares),
+        return Allocation(
+            Placed(np.array(order, np.int64), [self.placed[i] for i in order], np.array(shares)),
             reasons=self.reasons,
             refused=self.refused,
         )

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -53,7 +53,7 @@ class EDF:
 
     def decide(
         self, snapshot: Snapshot, state: MappingProxyType[int, Scaling]
-    ) -> tuple[Targets, MappingProxyType[int, Scaling]]:
+    ) -> tuple[Allocation, MappingProxyType[int, Scaling]]:
         """In the order of deadlines, to each the most devices that it can use of those left."""
         serial = snapshot.serial.tolist()
         known = {s: state.get(s) or scaling(snapshot, i, not self.as_published) for i, s in enumerate(serial)}
@@ -67,7 +67,7 @@ class EDF:
         # Who does not fit by number may have what is left over where one of the others finds no place.
         least = np.array([min(known[serial[i]].num_devices) for i in order.tolist()], np.int64)
         counts = np.where(counts > 0, counts, least)
-        return Targets(order, num_devices=counts, reasons=reasons), MappingProxyType(known)
+        return Allocation(Queue(order, counts), reasons=reasons), MappingProxyType(known)
 
 
 def _why(job: int) -> str:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from trainyard.fleet.policy import Targets
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 
@@ -81,10 +81,10 @@ class Gandiva:
         """Nothing runs."""
         return State()
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """The next slice: whoever ran longest ago first, each on its home."""
         found = _Slice(self, snapshot, _observed(snapshot, state))
-        return found.targets(), found.state()
+        return found.allocation(), found.state()
 
 
 def _observed(snapshot: Snapshot, state: State) -> State:
@@ -258,14 +258,13 @@ class _Slice:
                 del idle[: len(more)]
                 self.placed[i] = tuple(sorted((*self.placed[i], *more)))
 
-    def targets(self) -> Targets:
+    def allocation(self) -> Allocation:
         """Who runs in this slice."""
         order = sorted(self.placed)
         waits = "its time slice comes; others run on its node now"
-        return Targets(
-            np.array(order, np.int64),
-            devices=[self.placed[i] for i in order],
-            share=np.array([self._share(i) for i in order]),
+        shares = np.array([self._share(i) for i in order])
+        return Allocation(
+            Placed(np.array(order, np.int64), [self.placed[i] for i in order], shares),
             ask_again_s=self.snapshot.now_s + self.policy.quantum_s,
             reasons={i: waits for i in range(self.snapshot.num_jobs) if i not in self.placed},
         )

@@ -35,8 +35,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed, Reasons
 from trainyard.fleet.place.keep import keeping
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.workload.goodput import Report
@@ -107,7 +107,7 @@ class Optimus:
         site.require_one_type("Optimus")
         return (0.0, MappingProxyType({}))
 
-    def decide(self, snapshot: Snapshot, state: History) -> tuple[Targets, History]:
+    def decide(self, snapshot: Snapshot, state: History) -> tuple[Allocation, History]:
         """Devices by marginal gain, then places."""
         serial = snapshot.serial.tolist()
         then_s, known = state
@@ -121,8 +121,8 @@ class Optimus:
         places = _places(snapshot, counts, _filled if self.as_published else evenly)
         devices = keeping(snapshot.site, places, snapshot.grants)
         again_s, reasons = snapshot.now_s + self.interval_s, Reasons(np.flatnonzero(counts == 0), _why)
-        targets = Targets(np.arange(len(counts)), devices=devices, reasons=reasons, ask_again_s=again_s)
-        return targets, (snapshot.now_s, MappingProxyType(dict(zip(serial, seen, strict=True))))
+        allocation = Allocation(Placed(np.arange(len(counts)), devices), again_s, reasons=reasons)
+        return allocation, (snapshot.now_s, MappingProxyType(dict(zip(serial, seen, strict=True))))
 
     def _gains(self, snapshot: Snapshot, seen: Sequence[Seen]) -> Callable[[int, int], float]:
         """Time that one more device saves a job, by the job and the devices that it would have before."""

@@ -33,9 +33,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Allocation, Placed, Reasons
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.job import Grant
@@ -92,7 +92,7 @@ class Synergy:
         site.require_one_type("Synergy")
         return MappingProxyType({})
 
-    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Targets, Demands]:
+    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Allocation, Demands]:
         """The first jobs of the queue that the devices suffice for, packed."""
         serial = snapshot.serial.tolist()
         state = {
@@ -110,9 +110,8 @@ class Synergy:
         devices = keeping(snapshot.site, rows, grants)
         waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
         reasons = Reasons(waiting, _why)
-        return Targets(
-            order, devices=devices, cpus=given[:, 1], memory_bytes=given[:, 2], reasons=reasons
-        ), state
+        placed = Placed(order, devices, cpus=given[:, 1], memory_bytes=given[:, 2])
+        return Allocation(placed, reasons=reasons), state
 
     def _key(self, snapshot: Snapshot, demands: list[Demand]) -> Floats:
         if self.order == "fifo":

@@ -16,10 +16,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.fleet.allocation import Placed
 from trainyard.fleet.rounds.rounds import Rounds
 
 _LARGE = 256
 """A cluster of so many devices takes longer to start jobs."""
+
+
+class PlacedUntil(Placed):
+    """Jobs with their devices, and when each is planned to be done.
+
+    Attributes
+    ----------
+    done_s : of each.
+    """
+
+    done_s: NDArray[np.float64]
 
 
 @dataclass(frozen=True)

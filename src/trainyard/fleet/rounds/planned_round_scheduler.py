@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds.planned import PlannedEnds
+from trainyard.fleet.rounds.planned import PlacedUntil, PlannedEnds
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Ints
@@ -64,20 +64,23 @@ class PlannedScheduler(RoundScheduler):
         """Always: it is why the slot begins."""
         return True
 
-    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+    def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
         """Who runs in the slot, and until when."""
-        targets = super().targets(rows, now_s, ask)
-        if targets.until_s is None or targets.done_s is None:
+        allocation = super().allocation(rows, now_s, ask)
+        placed = allocation.given
+        if not isinstance(placed, PlacedUntil) or placed.until_s is None:
             raise FleetError(
                 "jobs can end as planned only under a policy that plans their ends, as "
                 "elasticflow(as_published=True) does; give this one no rounds, or Rounds of a length"
             )
-        running = rows[targets.order].tolist()
-        self._until_s = dict(zip(running, targets.until_s.tolist(), strict=True))
-        self._done_s = dict(zip(running, targets.done_s.tolist(), strict=True))
+        running = rows[placed.order].tolist()
+        self._until_s = dict(zip(running, placed.until_s.tolist(), strict=True))
+        self._done_s = dict(zip(running, placed.done_s.tolist(), strict=True))
         ends_s = min(self._until_s.values(), default=_INF)
-        self._change_s = targets.ask_again_s if targets.ask_again_s < ends_s else _INF
-        return targets._replace(until_s=None)  # these slots end when they do here, later by the pauses
+        self._change_s = allocation.ask_again_s if allocation.ask_again_s < ends_s else _INF
+        return allocation._replace(
+            given=placed._replace(until_s=None)
+        )  # these slots end when they do here, later by the pauses
 
     def open(self, now_s: float) -> list[int]:
         """All that run lose time."""

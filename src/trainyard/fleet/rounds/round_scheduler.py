@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Allocation, Given, Queue, Reasons, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.mechanism.partners import Partners
-from trainyard.fleet.policy import Reasons, Targets
+from trainyard.fleet.mechanism.wrong import check_given
 from trainyard.fleet.rounds.rounds import (
     Accounts,
     Published,
@@ -116,7 +117,7 @@ class RoundScheduler:
         # The program takes a last decision at time 0 for none at all, and forgets it when only jobs are left that wait.
         return since_s == 0 or (last and self._idle)
 
-    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+    def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
         """Who runs in the round that begins.
 
         Parameters
@@ -128,23 +129,19 @@ class RoundScheduler:
         if ask is not None:
             decision = ask(rows)
             self.ask_again_s = decision.ask_again_s
-            if decision.fraction is None:
+            if not isinstance(decision.given, TimeFractions):
                 self.accounts = None
                 return decision
+            check_given(decision.given, rows, self.books)
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
-            self.accounts = opened(self.accounts, serial, decision, kinds, now_s)
+            self.accounts = opened(self.accounts, serial, decision.given, kinds, now_s)
         numbers, partners, types, waits = self._turn(rows, now_s)
         reasons = self._reasons(rows, waits)
-        if decision is None:
-            found = Targets(numbers, device_type=types, reasons=reasons)
-        else:
-            found = decision._replace(
-                order=numbers, device_type=types, fraction=None, partner=None, reasons=reasons
-            )
+        given: Given = Queue(numbers, device_type=types)
         if self.partners.of or partners is not None:
-            return self.partners.place(rows, found, partners)
-        return found
+            given = self.partners.place(rows, numbers, types, partners)
+        return (decision or Allocation(given))._replace(given=given, reasons=reasons)
 
     def _reasons(self, rows: Ints, waits: Ints) -> Reasons:
         """Why jobs are not among those whose turn it is; of the others, it is for whoever places them to say."""

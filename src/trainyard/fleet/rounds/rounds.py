@@ -34,9 +34,9 @@ from numpy import (
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
+from trainyard.fleet.allocation import TimeFractions
 from trainyard.fleet.mechanism.job_table import JobTable
 from trainyard.fleet.periods import check_period
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError
 
 Floats = NDArray[np.float64]
@@ -187,32 +187,32 @@ def in_both(first, second):  # type: ignore[no-untyped-def]
     return places[0, :count], places[1, :count]
 
 
-def opened(before: Accounts | None, serial: Ints, targets: Targets, num_types: int, now_s: float) -> Accounts:
+def opened(
+    before: Accounts | None, serial: Ints, given: TimeFractions, num_types: int, now_s: float
+) -> Accounts:
     """Accounts after a decision: nothing is received yet, and what the last one left is owed.
 
     Parameters
     ----------
     serial : of all jobs, ascending.
     """
-    if targets.fraction is None or targets.device_type is None or np.any(targets.device_type < 0):
-        raise FleetError(
-            "a policy that gives fractions of time gives the device type of every entry with them"
-        )
-    row, members = targets.order, None
-    if targets.partner is not None:
-        partner = np.where(targets.partner < 0, -1, serial[targets.partner])
-        entries = combination(serial[targets.order], partner)
+    if np.any((given.device_type < 0) | (given.device_type >= num_types)):
+        raise FleetError(f"a fraction of time is of a device type from 0 to {num_types - 1}")
+    row, members = given.order, None
+    if given.partner is not None:
+        partner = np.where(given.partner < 0, -1, serial[given.partner])
+        entries = combination(serial[given.order], partner)
         serial = np.union1d(serial, entries)
         row, members = np.searchsorted(serial, entries), _members(serial)
     shape = (len(serial), num_types)
     fraction, owed_s = np.full(shape, _CANNOT), zeros(shape)
-    fraction[row, targets.device_type] = targets.fraction
+    fraction[row, given.device_type] = given.fraction
     if before is not None:
         due_s = np.maximum(before.fraction, 0.0) * (now_s - before.since_s)
         own, old = in_both(serial, before.serial)
         owed_s[own] = (before.owed_s + (due_s - before.received_s))[old]
     received_s, total_s = zeros(shape), zeros(num_types)
-    return Accounts(now_s, serial, fraction, received_s, owed_s, total_s, targets.leftovers, members)
+    return Accounts(now_s, serial, fraction, received_s, owed_s, total_s, given.leftovers, members)
 
 
 def credited(accounts: Accounts, serial: Ints, device_type: Ints, received_s: Floats) -> Accounts:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.site import FleetError
@@ -85,13 +85,13 @@ class SlotScheduler(RoundScheduler):
         """Always: it is why the slot begins."""
         return True
 
-    def targets(self, rows: Ints, now_s: float, ask: Callable[[Ints], Targets] | None) -> Targets:
+    def allocation(self, rows: Ints, now_s: float, ask: Callable[[Ints], Allocation] | None) -> Allocation:
         """Who runs in the slot, after what the starts of the last one took is noted."""
         for row, placed_s, pause_s in self._owed:
             if self.books.held[row] and self.books.placed_s[row] == placed_s:
                 self.books.set_back(row, pause_s, now_s, 0.0)
                 self._take_service(row, pause_s)
-        return super().targets(rows, now_s, ask)
+        return super().allocation(rows, now_s, ask)
 
     def open(self, now_s: float) -> list[int]:
         """Note who starts, and renew all if it is time to."""

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import ANYWHERE
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.run.fault import is_infrastructure_fault
 from trainyard.fleet.site import Site
@@ -34,7 +35,7 @@ class UndecidedError(Exception):
         self.jobs = {row: f"the policy cannot decide on it: {why}" for row, why in jobs.items()}
 
 
-def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Targets, Any]:
+def decide(policy: Policy, snapshot: Snapshot, state: Any) -> tuple[Allocation, Any]:
     """What a policy decides, and its next state.
 
     Raises

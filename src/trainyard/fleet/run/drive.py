@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Collection
 from functools import partial
 
+from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
-from trainyard.fleet.policy import Policy, Targets
+from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
@@ -314,37 +315,37 @@ class Driver:
             return
         ask = partial(self._ask, now_s)
         if self.round_scheduler is None:
-            targets = ask(rows)
+            allocation = ask(rows)
         else:
             self.round_scheduler.close(now_s)
-            targets = self.round_scheduler.targets(
+            allocation = self.round_scheduler.allocation(
                 rows, now_s, ask if self.round_scheduler.is_due(now_s, last=False) else None
             )
-        self.wake_s = min(self.wake_s, targets.ask_again_s)
+        self.wake_s = min(self.wake_s, allocation.ask_again_s)
         jobs = {row: self.books.job(row) for row in rows.tolist()}
-        for number, why in targets.refused.items():
+        for number, why in allocation.refused.items():
             row = int(rows[number])
             if row in self.running:
                 self._running.take(row, Happening.LEAVES, now_s)
             self._departures.end(Event(now_s, jobs[row], Happening.REFUSED, why=why))
-        self.allocator.apply(rows, targets, now_s)
-        reasons = why_waiting(self.allocator, rows, targets)
+        self.allocator.apply(rows, allocation, now_s)
+        reasons = why_waiting(self.allocator, rows, allocation)
         self.waiting = {jobs[int(rows[number])].name: reason for number, reason in reasons.items()}
         for name in set(self._cancelled()).intersection(self.names):
             self.cancel(name, now_s)
         active = set(self.books.active.tolist())
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
-    def _ask(self, now_s: float, rows: Ints) -> Targets:
+    def _ask(self, now_s: float, rows: Ints) -> Allocation:
         free = self.allocator.free.by_node.copy()
         trial = self.allocator.trial
         snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, trial)
-        targets, self.state = decide(self.policy, snapshot, self.state)
+        allocation, self.state = decide(self.policy, snapshot, self.state)
         self.books.decided()
         self.notes.num_decisions += 1
-        if targets.fraction is not None and self.round_scheduler is None:
+        if isinstance(allocation.given, TimeFractions) and self.round_scheduler is None:
             raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
-        return targets
+        return allocation
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:
         """First everybody who must leaves, then the others come."""

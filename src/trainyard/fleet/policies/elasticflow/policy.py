@@ -43,10 +43,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.place.buddies import block, buddies
 from trainyard.fleet.policies.elasticflow.program import PublishedElasticFlow
 from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.site import FleetError, Site
@@ -131,7 +131,7 @@ class ElasticFlow:
             )
         return MappingProxyType({})
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """Admit or refuse who is new, then give everybody a share of the devices."""
         serial = snapshot.serial.tolist()
         known = [state.get(s) or Admitted(scaling(snapshot, i), 0) for i, s in enumerate(serial)]
@@ -194,14 +194,13 @@ class ElasticFlow:
 
     def _targets(
         self, snapshot: Snapshot, known: Sequence[Admitted], plan: _Plan, refused: Mapping[int, str]
-    ) -> Targets:
+    ) -> Allocation:
         counts, later = allocated(plan.wants, snapshot.site.num_devices, self._offset(snapshot))
         runs, jobs = counts > 0, np.array(plan.jobs, np.int64)
         blocks = zip(jobs[runs].tolist(), counts[runs].tolist(), strict=True)
         sizes = [max(n for n in known[i].scaling.num_devices if n <= most) for i, most in blocks]
-        return Targets(
-            jobs[runs],
-            devices=buddies(snapshot.site, sizes, [snapshot.grants[i] for i in jobs[runs]]),
+        return Allocation(
+            Placed(jobs[runs], buddies(snapshot.site, sizes, [snapshot.grants[i] for i in jobs[runs]])),
             reasons=dict.fromkeys(jobs[~runs].tolist(), "its share of the devices begins later"),
             refused=refused,
             ask_again_s=snapshot.now_s + later * self.slot_s,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.policies.elasticflow.backwards import Plan, Planner, Steps, Wish, reserve
-from trainyard.fleet.policy import Targets
-from trainyard.fleet.rounds.planned import PlannedEnds
+from trainyard.fleet.rounds.planned import PlacedUntil, PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
 from trainyard.fleet.site import FleetError, Site
@@ -75,7 +75,7 @@ class PublishedElasticFlow:
         site.require_one_type("elasticflow(as_published=True)")
         return MappingProxyType({})
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """Admit all that came or none of them, plan, give away what is left, and place everybody anew."""
         planner, serials = Planner(snapshot.site.num_devices, self.slot_s), snapshot.serial.tolist()
         wishes = [_wish(snapshot, i, state.get(serial)) for i, serial in enumerate(serials)]
@@ -98,16 +98,19 @@ class PublishedElasticFlow:
             accumulate(shares[i].num for i in runs),
             np.flatnonzero(snapshot.site.is_usable).tolist(),
         )
-        targets = Targets(
+        placed = PlacedUntil(
             np.array(runs, np.int64),
-            devices=[tuple(usable[end - shares[i].num : end]) for i, end in zip(runs, ends, strict=True)],
+            [tuple(usable[end - shares[i].num : end]) for i, end in zip(runs, ends, strict=True)],
             until_s=np.array([snapshot.now_s + shares[i].plan.until_s for i in runs]),
-            done_s=np.array([done_s[i] for i in runs]),
+        )
+        placed.done_s = np.array([done_s[i] for i in runs])
+        allocation = Allocation(
+            placed,
             reasons={i: _WAITS for i, share in shares.items() if not share.num},
             refused=refused,
             ask_again_s=snapshot.now_s + min((s.plan.changes_s for s in shares.values()), default=_INF),
         )
-        return targets, MappingProxyType({serials[i]: wishes[i].work_per_s for i in shares})
+        return allocation, MappingProxyType({serials[i]: wishes[i].work_per_s for i in shares})
 
 
 _CANNOT = "it does not run on these devices"

@@ -1,4 +1,4 @@
-"""From fractions to targets: the shell around each of Gavel's programs."""
+"""From fractions to an allocation: the shell around each of Gavel's programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.rounds.rounds import Published, Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
@@ -131,7 +131,7 @@ class Gavel:
         """Nobody was there."""
         return Memory(np.zeros(0, np.int64), np.zeros((0, len(site.device_types))), self.start_with)
 
-    def decide(self, snapshot: Snapshot, state: Memory) -> tuple[Targets, Memory]:
+    def decide(self, snapshot: Snapshot, state: Memory) -> tuple[Allocation, Memory]:
         """A fraction for every job on every type on which it can run; those that can run nowhere are refused."""
         known = _speeds(snapshot, state)
         never = np.nonzero(~(known > 0).any(axis=1))[0].tolist()
@@ -142,7 +142,7 @@ class Gavel:
         reasons = dict.fromkeys(waits, "nodes that it needs cannot be used now")
         refused = dict.fromkeys(never, f"it runs at no speed on {names}")
         if not len(runs):
-            nobody = Targets(runs, fraction=np.zeros(0), device_type=runs, reasons=reasons, refused=refused)
+            nobody = Allocation(TimeFractions(runs, runs, np.zeros(0)), reasons=reasons, refused=refused)
             return nobody, Memory(snapshot.serial, known, state.kept, state.seen)
         seen: Seen | Estimated | None = None
         pairs: Pairs | None = None
@@ -158,17 +158,13 @@ class Gavel:
             partner = np.concatenate((np.full(len(order), -1), runs[found.second]))
             order, kinds = np.append(order, runs[found.first]), np.append(kinds, found.device_type)
             fraction = np.append(fraction, found.together)
-        targets = Targets(
-            order,
-            device_type=kinds,
-            fraction=np.clip(fraction, 0.0, 1.0),
-            partner=partner,
-            leftovers=self.leftovers,
+        allocation = Allocation(
+            TimeFractions(order, kinds, np.clip(fraction, 0.0, 1.0), partner, self.leftovers),
             reasons=reasons,
             refused=refused,
             ask_again_s=_INF if pairs is None or pairs.are_sure(found) else snapshot.now_s + _ROUND_S,
         )
-        return targets, Memory(snapshot.serial, known, kept, seen)
+        return allocation, Memory(snapshot.serial, known, kept, seen)
 
     def _pairs(
         self, snapshot: Snapshot, speed: Floats, before: Seen | Estimated | None

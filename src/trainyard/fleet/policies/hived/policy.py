@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.policies.hived.bindings import OPPORTUNISTIC, Bindings, Bound
 from trainyard.fleet.policies.hived.config import read_hived
 from trainyard.fleet.policies.hived.request import HIGHEST, Request
 from trainyard.fleet.policies.hived.virtual import Ints, Layout, Quotas
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import Wish
@@ -92,7 +92,7 @@ class HiveD:
             )
         return State(Bound.none(layout), {}, frozenset(), {})
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """Whoever runs goes on, unless one with a better right wants its cells."""
         return _Decision(snapshot, state).made()
 
@@ -143,7 +143,7 @@ class _Decision:
             for i, serial in enumerate(self.serials)
         }
 
-    def made(self) -> tuple[Targets, State]:
+    def made(self) -> tuple[Allocation, State]:
         """Jobs that wait are tried in order of priority, then of arrival; one that does not fit holds up nobody."""
         running = [
             (-self.requests[self.serials[i]].priority, i)
@@ -169,16 +169,16 @@ class _Decision:
                     continue
             (reasons if request in self.possible else refused)[self.number[serial]] = reason
         order = sorted(self.number[serial] for serial in self.books.jobs)
-        targets = Targets(
-            np.array(order, np.int64),
-            devices=[self.books.jobs[self.serials[i]].devices for i in order],
+        devices = [self.books.jobs[self.serials[i]].devices for i in order]
+        allocation = Allocation(
+            Placed(np.array(order, np.int64), devices),
             reasons=reasons,
             refused=refused,
         )
         state = State(
             self.books.frozen(), self.requests, frozenset(self.possible), self.failed, self.snapshot.site.away
         )
-        return targets, state
+        return allocation, state
 
     def _freed(self, request: Request) -> None:
         """A job with such a request has left: others of its virtual cluster, or opportunistic ones, may fit now."""

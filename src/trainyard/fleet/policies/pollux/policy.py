@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed, Reasons
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.policies.pollux.genetic import (
@@ -41,7 +42,6 @@ from trainyard.fleet.policies.pollux.genetic import (
     carried,
     search,
 )
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.workload.goodput import Models, Report
@@ -123,7 +123,7 @@ class Pollux:
         site.require_one_type("Pollux")
         return Searched()
 
-    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Targets, Searched]:
+    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Allocation, Searched]:
         """The best allocation that is found."""
         order = np.lexsort((snapshot.arrival_s, snapshot.attained_device_s))
         jobs = [snapshot.jobs[i] for i in order]
@@ -139,8 +139,8 @@ class Pollux:
         devices = keeping(snapshot.site, counts, [snapshot.grants[i] for i in order])
         waiting = np.sort(order[[not row for row in counts]])
         again_s = snapshot.now_s + self.interval_s
-        targets = Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s)
-        return targets, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
+        allocation = Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why))
+        return allocation, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
 
     def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[KnownJob]) -> Problem:
         site = snapshot.site

@@ -19,10 +19,10 @@ from typing import Literal
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.trial import TrialPlacement
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Wish
@@ -52,14 +52,13 @@ class EasyBackfilling:
     def start(self, site: Site) -> None:
         """It remembers nothing."""
 
-    def decide(self, snapshot: Snapshot, state: None) -> tuple[Targets, None]:
+    def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Those that run, then those that start, in the order of their arrival."""
         backfill = _Backfill(snapshot, self.one_queue)
         starting = [number for number in backfill.candidates() if backfill.starts(number)]
         order = np.concatenate((backfill.running, np.array(starting, np.int64)))
-        return Targets(
-            order, stands=True, reasons=Reasons(np.setdiff1d(backfill.waiting, order), backfill.why)
-        ), state
+        reasons = Reasons(np.setdiff1d(backfill.waiting, order), backfill.why)
+        return Allocation(Queue(order), stands=True, reasons=reasons), state
 
 
 @dataclass(frozen=True)

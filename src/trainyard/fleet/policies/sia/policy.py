@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Placed, Reasons
 from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia.assignment import Options, assigned
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
 from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report
@@ -118,7 +118,7 @@ class Sia:
         """All that follows from the cluster."""
         return Configurations.of(site)
 
-    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Targets, Configurations]:
+    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Allocation, Configurations]:
         """The best configurations, placed."""
         least, most, reports = _sizes(snapshot)
         configs, may = _candidates(snapshot, state, least, most)
@@ -142,7 +142,7 @@ class Sia:
         devices = blocks(snapshot.site, kinds, counts, [snapshot.grants[i] for i in order.tolist()])
         waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
         again_s = snapshot.now_s + self.interval_s
-        return Targets(order, devices=devices, reasons=Reasons(waiting, _why), ask_again_s=again_s), state
+        return Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why)), state
 
     def _values(self, snapshot: Snapshot, configs: Configurations, start: Ints, goodput: Floats) -> Floats:
         """[job, configuration]: what each adds to the objective of section 3.4; 0 where it cannot be."""

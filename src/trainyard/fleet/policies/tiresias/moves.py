@@ -27,7 +27,7 @@ _NEAR_S = 1e-4
 _LEAST_WAIT_S = 1e-3
 
 # What the state knows of a job. Its queue, from 0, its index, negative, and its turn make its place, the smallest first.
-# Then the devices that it asks for, the types that it can run on, as bits, `Targets.consolidate`, and the service that it
+# Then the devices that it asks for, the types that it can run on, as bits, `Queue.consolidate`, and the service that it
 # attained since it last began anew. Where jobs may do so, also the time that it ran since, both until then, when after it
 # first had devices, NaN before, and when it will have waited for long enough if it does not run until then.
 QUEUE, INDEX, TURN, _GANG, _ALLOWED, CONSOLIDATE, SERVICE, _RAN_S, _BEFORE_S, _BEFORE, _SINCE_S, _ANEW_S = (

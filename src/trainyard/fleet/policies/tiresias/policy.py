@@ -35,6 +35,7 @@ from functools import cached_property
 
 import numpy as np
 
+from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.tiresias.gittins import gittins_index, published_index
@@ -55,7 +56,6 @@ from trainyard.fleet.policies.tiresias.moves import (
     requeued,
 )
 from trainyard.fleet.policies.tiresias.queue_order import repaired
-from trainyard.fleet.policy import Reasons, Targets
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
 from trainyard.fleet.traits import ORDERED, Wish
@@ -149,7 +149,7 @@ class Tiresias:
         known = nobody(self.as_published or self.promote_knob < _INF)
         return Line(_NOBODY, known, _NOBODY, _NOBODY, _NOBODY, _NOBODY, site.is_one_pool)
 
-    def decide(self, snapshot: Snapshot, state: Line) -> tuple[Targets, Line]:
+    def decide(self, snapshot: Snapshot, state: Line) -> tuple[Allocation, Line]:
         """Move jobs between queues, order each queue, and find out when the next job moves."""
         now_s, room, serial, held = (
             snapshot.now_s,
@@ -183,16 +183,16 @@ class Tiresias:
             )
         # Who does not fit by number may have what is left over where one of the others finds no place.
         may_run = first if self.as_published else order
-        return Targets(
-            may_run,
-            consolidate=jobs[CONSOLIDATE][may_run] if self.places_some else None,
+        consolidate = jobs[CONSOLIDATE][may_run] if self.places_some else None
+        return Allocation(
+            Queue(may_run, consolidate=consolidate),
             ask_again_s=now_s + wait_s,
             stands=not self.as_published,
             reasons=Reasons(np.flatnonzero(waits), lambda number: self._reason(jobs, order, number)),
         ), Line(serial, jobs, order, first, held, room, state.is_one_pool)
 
     def _consolidate(self, job: KnownJob) -> int:
-        """By what is known of its tensors, else by the name of its model; as `Targets.consolidate`."""
+        """By what is known of its tensors, else by the name of its model; as `Queue.consolidate`."""
         skew = self.skews.get(job.model) if job.skew is None else job.skew
         return -1 if skew is None else int(skew > self.pack_limit)
 

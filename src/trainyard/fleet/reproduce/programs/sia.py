@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policy import Targets
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.rounds.restarts import Restarts
@@ -121,7 +121,7 @@ class GavelInSia:
         kinds = len(site.device_types)
         return _Had(np.zeros(0, np.int64), np.zeros((0, kinds)), np.zeros(kinds))
 
-    def decide(self, snapshot: Snapshot, state: _Had) -> tuple[Targets, _Had]:
+    def decide(self, snapshot: Snapshot, state: _Had) -> tuple[Allocation, _Had]:
         """Fractions of time, of them who runs on which type, and the devices of each."""
         site, gang = snapshot.site, snapshot.num_devices
         had_s, total_s = _received(snapshot.serial, state)
@@ -134,7 +134,7 @@ class GavelInSia:
         devices = _placed(site, gang[runs], kinds, [snapshot.grants[i] for i in runs.tolist()])
         had_s[runs, kinds] += _ROUND_S
         total_s += np.bincount(kinds, minlength=len(total_s)) * _ROUND_S
-        return Targets(runs, devices=devices), _Had(snapshot.serial, had_s, total_s)
+        return Allocation(Placed(runs, devices)), _Had(snapshot.serial, had_s, total_s)
 
 
 def _received(serial: Ints, state: _Had) -> tuple[Floats, Floats]:
