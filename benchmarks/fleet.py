@@ -48,9 +48,6 @@ _GAVEL_POLICIES = (
 _ROOMY = Site.uniform(300, 8)
 _GAVEL_SITE = Site.of_pools([("v100", 36, 1), ("p100", 36, 1), ("k80", 36, 1)])
 _TESTBED_SITE = Site.of_pools([("v100", 1, 8), ("p100", 1, 16), ("k80", 1, 24)])
-_PUBLISHED = tuple(
-    f"gavel_{name}(as_published=True)" for name in ("max_min", "fifo", "makespan", "finish_time")
-)
 _LARGE_GAVEL_SITE = Site.of_pools([("v100", 86, 8), ("p100", 85, 8), ("k80", 85, 8)])
 _POLLUX_SITE, _LARGE_POLLUX_SITE = (Site.uniform(nodes, 4, "T4") for nodes in (16, 512))
 _SIA_SITE = Site.of_pools([("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)])
@@ -217,7 +214,7 @@ def main() -> None:
     for name in _GAVEL_POLICIES:
         note(f"rounds, {name}", measure(name, gavel, _GAVEL_SITE, place="anywhere"))
     if folder is not None:
-        for name in (*_GAVEL_POLICIES, *_PUBLISHED):
+        for name in _GAVEL_POLICIES:
             note(
                 f"rounds, the authors' trace, {name}",
                 measure(name, testbed_jobs(folder), _TESTBED_SITE, place="anywhere"),

@@ -16,10 +16,8 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.waiting import why_waiting
-from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.planned import PlannedEnds
-from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
 from trainyard.fleet.traits import places_jobs
@@ -79,20 +77,14 @@ def shares(entry: Entry, variant: str) -> bool:
     return entry.shares or "space_sharing" in entry.variants.get(variant, {})
 
 
-def works_all_the_time(entry: Entry, variant: str) -> bool:
-    """Whether a job does, at its full speed, for as long as it has devices."""
-    rounds = scheduler_of(text_of(entry, variant)).rounds
-    return not shares(entry, variant) and not isinstance(rounds, PlannedEnds)
-
-
-def run(policy: Policy, text: str, seed: int) -> FleetRun:
-    return replace(scheduler_of(text), policy=policy).simulate(workload(seed), SITE, keep_spans=True)
+def run(scheduler: Scheduler, seed: int) -> FleetRun:
+    return scheduler.simulate(workload(seed), SITE, keep_spans=True)
 
 
 @cache
 def plain_run(text: str, seed: int) -> FleetRun:
     """Of a policy that nobody watches; what several tests look at is simulated once."""
-    return run(parse_policy(text), text, seed)
+    return run(scheduler_of(text), seed)
 
 
 def plain(value: Any) -> Any:
@@ -147,27 +139,36 @@ class Watched(Probe):
         return first, after
 
 
+def check_every_job_ends(done: FleetRun, jobs: Iterable[Job]) -> dict[str, float]:
+    """None before it came; returns the time that each had its devices, those of its gang or in proportion."""
+    by_name = {job.name: job for job in jobs}
+    assert {*done.names, *(name for name, _ in done.refused)} == set(by_name)
+    worked = dict.fromkeys(done.names, 0.0)
+    for span in done.spans:
+        job = by_name[span.job]
+        assert span.start_s >= job.arrival_s
+        worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
+    return worked
+
+
 @EVERY
 @SEEDS
 def test_every_job_ends_with_its_work_done(entry: Entry, variant: str, seed: int) -> None:
-    done = plain_run(text_of(entry, variant), seed)
-    jobs = {job.name: job for job in workload(seed)}
-    assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
-    worked = dict.fromkeys(done.names, 0.0)
-    for span in done.spans:
-        job = jobs[span.job]
-        assert span.start_s >= job.arrival_s
-        worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
+    done, jobs = plain_run(text_of(entry, variant), seed), workload(seed)
+    worked, work = check_every_job_ends(done, jobs), {job.name: job.work for job in jobs}
     if shares(entry, variant):  # A span does not say how much of its devices it had.
-        assert all(worked[name] >= jobs[name].work - 1e-6 for name in done.names)
-    elif works_all_the_time(entry, variant):
-        assert worked == pytest.approx({name: jobs[name].work for name in done.names})
+        assert all(worked[name] >= work[name] - 1e-6 for name in done.names)
+    else:
+        assert worked == pytest.approx({name: work[name] for name in done.names})
 
 
 @every(case for case in CASES if not shares(*case))
 @SEEDS
 def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None:
-    done = plain_run(text_of(entry, variant), seed)
+    check_no_device_is_given_twice(plain_run(text_of(entry, variant), seed))
+
+
+def check_no_device_is_given_twice(done: FleetRun) -> None:
     free_from_s = dict.fromkeys(range(SITE.num_devices), 0.0)
     for span in sorted(done.spans, key=lambda span: span.start_s):
         assert len(set(span.devices)) == len(span.devices)
@@ -179,8 +180,12 @@ def test_no_device_is_given_twice(entry: Entry, variant: str, seed: int) -> None
 @EVERY
 def test_decisions_are_pure_and_repeat(entry: Entry, variant: str) -> None:
     text = text_of(entry, variant)
-    watched = Watched(parse_policy(text))
-    first, second = run(watched, text, 0), plain_run(text, 0)
+    check_repeats(scheduler_of(text), plain_run(text, 0))
+
+
+def check_repeats(scheduler: Scheduler, second: FleetRun) -> None:
+    """Decisions, watched, do not change what they are told, and lead to the same run again."""
+    first = run(replace(scheduler, policy=Watched(scheduler.policy)), 0)
     assert first.names == second.names
     assert first.spans == second.spans
     np.testing.assert_array_equal(first.finish_s, second.finish_s)
@@ -193,7 +198,7 @@ def test_needs_are_as_declared(entry: Entry) -> None:
 
 def test_tiresias_says_why_jobs_wait() -> None:
     watched = Watched(parse_policy("tiresias"))
-    run(watched, "tiresias", 0)
+    run(replace(scheduler_of("tiresias"), policy=watched), 0)
     assert watched.num_reasons > 0
 
 
@@ -201,6 +206,10 @@ def test_tiresias_says_why_jobs_wait() -> None:
 def test_every_job_that_waits_is_told_why(
     entry: Entry, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_told_why(scheduler_of(text_of(entry, variant)), monkeypatch)
+
+
+def check_told_why(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every decision, and in every round without one; what is said of free devices is so."""
     bring_about, num_told = Allocator.apply, 0
 
@@ -218,6 +227,5 @@ def test_every_job_that_waits_is_told_why(
         return changed
 
     monkeypatch.setattr(Allocator, "apply", told)
-    text = text_of(entry, variant)
-    run(parse_policy(text), text, 0)
+    run(scheduler, 0)
     assert num_told > 0

@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from test_fleet_conformance import BRIEF, EVERY, Watched, name_of, shares, works_all_the_time
+from test_fleet_conformance import BRIEF, EVERY, Watched, name_of, shares
 
-from trainyard.fleet.catalog import CATALOG, Entry, parse_policy
+from trainyard.fleet.catalog import CATALOG, Entry
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need
 from trainyard.fleet.workload.application import Application, SelfTuned
@@ -103,23 +103,35 @@ def text_of(entry: Entry, variant: str) -> str:
     return f"{entry.name}({', '.join(f'{k}={v!r}' for k, v in options.items())})"
 
 
-def run(policy: Policy, text: str, seed: int) -> FleetRun:
-    site = site_for(policy)
-    scheduler = replace(scheduler_of(text), policy=policy)
+def run(scheduler: Scheduler, seed: int) -> FleetRun:
+    site = site_for(scheduler.policy)
     return scheduler.simulate(jobs_for(site, seed), site, keep_spans=True)
 
 
 @cache
 def plain_run(text: str, seed: int) -> FleetRun:
     """Of a policy that nobody watches; what several tests look at is simulated once."""
-    return run(parse_policy(text), text, seed)
+    return run(scheduler_of(text), seed)
 
 
 @EVERY
 @SEEDS
 def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed: int) -> None:
-    text = text_of(entry, variant)
-    site, done = site_for(parse_policy(text)), plain_run(text, seed)
+    done = plain_run(text_of(entry, variant), seed)
+    worked = check_jobs_end_on_devices_that_they_can_have(done, seed, shares(entry, variant))
+    jobs = {job.name: job for job in jobs_for(done.site, seed)}
+    for name in done.names:
+        if shares(entry, variant):  # A span does not say how much of its devices it had.
+            assert worked[name] >= jobs[name].work - 1e-6 or isinstance(jobs[name].profile, Adaptive)
+        elif not isinstance(jobs[name].profile, Adaptive):
+            assert worked[name] == pytest.approx(jobs[name].work)
+
+
+def check_jobs_end_on_devices_that_they_can_have(
+    done: FleetRun, seed: int, shared: bool = False
+) -> dict[str, float]:
+    """Each as a whole on one type, none on devices of another; returns the time that each had its devices."""
+    site = done.site
     jobs = {job.name: job for job in jobs_for(site, seed)}
     assert {*done.names, *(name for name, _ in done.refused)} == set(jobs)
     assert len(done.names) + len(done.refused) == len(jobs)
@@ -133,21 +145,22 @@ def test_jobs_end_on_devices_that_they_can_have(entry: Entry, variant: str, seed
         assert types <= set(job.device_types or TYPES)
         assert job.least_devices <= len(set(span.devices)) == len(span.devices) <= job.most_devices
         assert span.start_s >= job.arrival_s
-        for device in () if shares(entry, variant) else span.devices:
+        for device in () if shared else span.devices:
             assert free_from_s[device] <= span.start_s
             free_from_s[device] = span.end_s
         worked[span.job] += (span.end_s - span.start_s) * len(span.devices) / job.num_devices
-    for name in done.names:
-        if shares(entry, variant):  # A span does not say how much of its devices it had.
-            assert worked[name] >= jobs[name].work - 1e-6 or isinstance(jobs[name].profile, Adaptive)
-        elif works_all_the_time(entry, variant) and not isinstance(jobs[name].profile, Adaptive):
-            assert worked[name] == pytest.approx(jobs[name].work)
+    return worked
 
 
 @EVERY
 def test_decisions_are_pure_and_repeat(entry: Entry, variant: str) -> None:
     text = text_of(entry, variant)
-    first, second = run(Watched(parse_policy(text)), text, 0), plain_run(text, 0)
+    check_repeats(scheduler_of(text), plain_run(text, 0))
+
+
+def check_repeats(scheduler: Scheduler, second: FleetRun) -> None:
+    """As `test_fleet_conformance.check_repeats`, of these jobs."""
+    first = run(replace(scheduler, policy=Watched(scheduler.policy)), 0)
     assert (first.names, first.spans, first.refused) == (second.names, second.spans, second.refused)
     np.testing.assert_array_equal(first.finish_s, second.finish_s)
 
@@ -166,6 +179,6 @@ class Ignorant(Watched):
 @pytest.mark.parametrize(("entry", "need"), [(e, need) for e in CATALOG for need in e.needs], ids=name_of)
 def test_what_is_declared_is_asked_for(entry: Entry, need: Need) -> None:
     """No policy says that it needs what it can do without, or it would seem to know more than it does."""
-    policy = parse_policy(entry.name)
+    scheduler = scheduler_of(entry.name)
     with pytest.raises(FleetError, match=f"asks for '{need}' must declare it"):
-        run(Ignorant(policy, untold=need), entry.name, 0)
+        run(replace(scheduler, policy=Ignorant(scheduler.policy, untold=need)), 0)

@@ -13,7 +13,7 @@ from trainyard.fleet.catalog import Entry, parse_policy
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED, PACKED, PLACEMENTS, WORKER, workers_for
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.run.backends import check_runnable
-from trainyard.fleet.scheduler import scheduler_of
+from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.traits import heeds_of
 from trainyard.fleet.workload.job import Job, declared_job
@@ -96,8 +96,11 @@ def jobs_of_workers() -> list[Job]:
 
 @EVERY
 def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) -> None:
-    text, jobs = text_of(entry, variant), jobs_of_workers()
-    scheduler = scheduler_of(text)
+    check_heeds_workers_or_refuses_them(scheduler_of(text_of(entry, variant)))
+
+
+def check_heeds_workers_or_refuses_them(scheduler: Scheduler) -> None:
+    jobs = jobs_of_workers()
     if not heeds_of(scheduler.policy):
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"

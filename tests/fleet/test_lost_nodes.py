@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 from probe import Probe
-from test_fleet_conformance import CASES, SITE, every, plain_run, text_of, workload
+from test_fleet_conformance import EVERY, SITE, plain_run, text_of, workload
 
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import Entry
 from trainyard.fleet.place.buddies import buddies
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.keep import keeping
-from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.hived.policy import HiveD
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scheduler import scheduler_of
@@ -39,13 +39,7 @@ class Heard(Probe):
         return super().decide(snapshot, state)
 
 
-def knows_failures(entry: Entry, variant: str) -> bool:
-    """Whether it may be simulated with them: the rounds of a published program know none."""
-    rounds = scheduler_of(text_of(entry, variant)).rounds
-    return rounds is None or not rounds.only_simulated
-
-
-@every(case for case in CASES if knows_failures(*case))
+@EVERY
 def test_every_policy_ends_all_jobs_while_nodes_come_and_go(entry: Entry, variant: str) -> None:
     """Those that it does not refuse without that, but for jobs with deadlines; and it uses no node that is away."""
     text = text_of(entry, variant)
@@ -145,6 +139,6 @@ def test_finish_times_are_fair_to_jobs_that_waited_for_nodes() -> None:
     ]
     hazards = Hazards(checkpoint_every_s=60.0, node_failure_every_s=6000.0, node_repair_s=2000.0, seed=1)
     run = simulate_fleet(
-        jobs, Site.uniform(2, 4), Asked(finish_time_fairness()), rounds=Rounds(360.0), hazards=hazards
+        jobs, Site.uniform(2, 4), Asked(FinishTimeFairness()), rounds=Rounds(360.0), hazards=hazards
     )
     assert run.num_failures > 2

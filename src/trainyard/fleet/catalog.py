@@ -13,14 +13,14 @@ from typing import Any, Literal
 from trainyard.fleet.own_policy import OwnPolicy, checked_policy
 from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
-from trainyard.fleet.policies.elasticflow.policy import elasticflow
+from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
 from trainyard.fleet.policies.gandiva import Gandiva
-from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
-from trainyard.fleet.policies.gavel.fifo import gavel_fifo
-from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
-from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
-from trainyard.fleet.policies.gavel.makespan import makespan
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
+from trainyard.fleet.policies.gavel.fifo import GavelFifo
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
+from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling
+from trainyard.fleet.policies.gavel.makespan import LeastMakespan
+from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
 from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policies.pollux.policy import Pollux
@@ -106,8 +106,7 @@ def _queue(
 _GAVEL = 'Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020'
 _GAVEL_LEAVES_OUT = (
     "measuring: speeds are known, also those of pairs of jobs that share devices (section 3.1), or some of them are, "
-    "from which the estimator of section 6 finds the others. Pairs are left out that do less together than in turns; as "
-    "published, all are"
+    "from which the estimator of section 6 finds the others. Pairs are left out that do less together than in turns"
 )
 
 
@@ -116,11 +115,10 @@ def _of_gavel(
     factory: Callable[..., Policy],
     title: str,
     needs: tuple[Need, ...],
-    left_out: str = "",
     **variants: Mapping[str, Any],
 ) -> Entry:
     """All policies of Gavel decide in rounds of six minutes, and may take all types for alike."""
-    aware = {} if factory in (least_cost, most_throughput) else {"types alike": {"aware": False}}
+    aware = {} if factory in (LeastCost, MostThroughput) else {"types alike": {"aware": False}}
     named = {text.replace("_", " "): setting for text, setting in variants.items()}
     return Entry(
         name,
@@ -129,11 +127,10 @@ def _of_gavel(
         _GAVEL,
         "simplified",
         "tests/fleet/policies/test_gavel.py",
-        left_out=_GAVEL_LEAVES_OUT + left_out,
+        left_out=_GAVEL_LEAVES_OUT,
         needs=needs,
         variants={
             **aware,
-            "as published": {"as_published": True},
             "space sharing": {"space_sharing": True},
             "estimated": {"space_sharing": "estimated"},
             "HiGHS": {"solver": "highs"},
@@ -200,14 +197,13 @@ CATALOG: tuple[Entry, ...] = (
     ),
     Entry(
         "elasticflow",
-        elasticflow,
+        ElasticFlow,
         "Deadlines are kept or refused: least shares reserved, spare devices where they cost least",
         'Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023',
         "simplified",
         "tests/fleet/policies/test_elasticflow.py",
         left_out="planning for the time that is lost when devices change; buddies of several nodes, which are any nodes",
         needs=("speed", "length", "deadline"),
-        variants={"as published": {"as_published": True}},
     ),
     Entry(
         "edf",
@@ -280,32 +276,31 @@ CATALOG: tuple[Entry, ...] = (
         variants={"as published": {"as_published": True}, "sum of goodputs": {"power": 1.0}},
         simulated_only=_BATCHES,
     ),
-    _of_gavel("gavel_max_min", max_min_fairness, "Max-min fairness over types of device", ("speed",)),
-    _of_gavel("gavel_water_filling", water_filling, "Max-min fairness that is Pareto efficient", ("speed",)),
+    _of_gavel("gavel_max_min", MaxMinFairness, "Max-min fairness over types of device", ("speed",)),
+    _of_gavel("gavel_water_filling", WaterFilling, "Max-min fairness that is Pareto efficient", ("speed",)),
     _of_gavel(
         "gavel_hierarchical",
-        hierarchical,
+        Hierarchical,
         "Fairness among virtual clusters, fairness or first come, first served within",
         ("speed",),
         fifo_within={"inner": "fifo"},
     ),
-    _of_gavel("gavel_makespan", makespan, "Least makespan over types of device", ("speed", "length")),
+    _of_gavel("gavel_makespan", LeastMakespan, "Least makespan over types of device", ("speed", "length")),
     _of_gavel(
         "gavel_finish_time",
-        finish_time_fairness,
+        FinishTimeFairness,
         "Finish-time fairness over types of device",
         ("speed", "length"),
-        "; as published, the program's cone solver, in whose stead a linear program is solved from inside",
     ),
-    _of_gavel("gavel_fifo", gavel_fifo, "First in, first out over types of device", ("speed",)),
+    _of_gavel("gavel_fifo", GavelFifo, "First in, first out over types of device", ("speed",)),
     _of_gavel(
         "gavel_cost",
-        least_cost,
+        LeastCost,
         "Most throughput per dollar, with deadlines or without",
         ("speed",),
         deadlines={"slo": True},
     ),
-    _of_gavel("gavel_throughput", most_throughput, "Most throughput of all jobs together", ("speed",)),
+    _of_gavel("gavel_throughput", MostThroughput, "Most throughput of all jobs together", ("speed",)),
     Entry(
         "hived",
         hived,

@@ -14,7 +14,6 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
-from trainyard.fleet.rounds.round_schedulers import round_scheduler_of
 from trainyard.fleet.rounds.rounds import RoundBased, Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
@@ -129,7 +128,7 @@ class _Simulator:
     ) -> None:
         self.policy, self.allocator, self.strict = policy, allocator, strict
         self.notes, self.books = allocator.notes, allocator.books
-        self.round_scheduler = None if rounds is None else round_scheduler_of(rounds, self.allocator)
+        self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
         self.arrivals = Arrivals(jobs, self._allowed)
         self.ends = Ends(self.books)
         self.may_crowd = allocator.rates.crowding.is_there
@@ -320,7 +319,7 @@ class _Simulator:
                 check_duration(
                     job,
                     alone_s,
-                    None if self.round_scheduler is None else self.round_scheduler.rounds.round_s,
+                    None if self.round_scheduler is None else self.round_scheduler.round_s,
                 )
         except UnfitJobError as error:
             self._leave_out(job, error)
@@ -339,8 +338,7 @@ class _Simulator:
 
     def _decide(self) -> None:
         books = self.books
-        stepped = frozenset() if self.round_scheduler is None else self.round_scheduler.stepped
-        self._expect(self.allocator.rates.hear(self.clock.now_s, stepped))
+        self._expect(self.allocator.rates.hear(self.clock.now_s))
         # Copied, because what a policy sees does not change under it.
         rows = books.active.copy() if self.policy.preempts else books.waiting()
         if self.round_scheduler is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from trainyard.report.systems import LEVELS, Level, options
 from trainyard.report.units import number_text
 
 _HEADINGS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
+_ATTRIBUTES = re.compile(r"^Attributes\n-+\n((?:.+\n?)*)", re.MULTILINE)
 
 
 def page(level: Level, system: System) -> str:
@@ -29,7 +30,7 @@ def page(level: Level, system: System) -> str:
     parts.append(f"## The file\n\n{_notes(system)}")
     parts.append(f"## Use\n\n```\n{level.command(system)}\n```")
     parts.append(f"## Options\n\n`{system.name}({', '.join(options(system))})`")
-    parts.append(_bold_headings(_escaped(inspect.getdoc(system.factory) or "")))
+    parts.append(_bold_headings(_escaped(_described(system.factory))))
     if system.variants:
         parts.append("## Variants\n\n" + _table(("variant", "options"), _variants(system)))
     parts.append("## Beside the paper")
@@ -70,6 +71,23 @@ def write_pages(folder: Path) -> None:
 def _notes(system: System) -> str:
     notes = inspect.getdoc(import_module(system.module)) or ""
     return f"`{system.module}`\n\n{_bold_headings(notes)}"
+
+
+def _described(factory: Callable[..., object]) -> str:
+    """The docstring of a factory; of a class, also what those say of its options that it derives from."""
+    text, options = inspect.getdoc(factory) or "", inspect.signature(factory).parameters
+    own = _ATTRIBUTES.search(text)
+    entries = own[1].rstrip() if own else ""
+    for base in getattr(factory, "__mro__", ())[1:]:
+        said = _ATTRIBUTES.search(inspect.cleandoc(base.__doc__ or ""))
+        for entry in re.split(r"\n(?=\S)", said[1].rstrip()) if said else ():
+            name = entry.partition(" : ")[0]
+            if name in options and f"{name} : " not in entries:
+                entries += f"\n{entry}"
+    section = f"Attributes\n----------\n{entries.strip()}\n"
+    if own:
+        return text[: own.start()] + section + text[own.end() :]
+    return f"{text}\n\n{section}" if entries else text
 
 
 def _bold_headings(text: str) -> str:

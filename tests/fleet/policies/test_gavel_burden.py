@@ -6,7 +6,6 @@ where no two jobs share devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +16,13 @@ from scipy.optimize import linprog
 
 from trainyard.fleet.policies.gavel.best import with_highest_level
 from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
-from trainyard.fleet.policies.gavel.cost import _cheapest, least_cost, most_throughput
-from trainyard.fleet.policies.gavel.fifo import gavel_fifo
+from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
+from trainyard.fleet.policies.gavel.fifo import GavelFifo
 from trainyard.fleet.policies.gavel.filling import Entities
-from trainyard.fleet.policies.gavel.finish_time import _by_prices, _in_highs, finish_time_fairness
-from trainyard.fleet.policies.gavel.hierarchical import _filled_in_highs, filled, hierarchical, water_filling
-from trainyard.fleet.policies.gavel.makespan import makespan
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness, normalised
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness, _by_prices, _in_highs
+from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling, _filled_in_highs, filled
+from trainyard.fleet.policies.gavel.makespan import LeastMakespan
+from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, solve
@@ -151,7 +150,7 @@ def test_nothing_is_cheaper_though_deadlines_are_kept(seed: int) -> None:
     held = given.gang[:, None] / given.room
     need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 0.99))
     time_left_s = np.where(need > 0, given.left / np.maximum(need, 1e-12), np.inf)
-    found, _ = _cheapest(replace(given, time_left_s=time_left_s), None, prices, as_published=False)
+    found, _ = LeastCost(prices=prices, slo=True).fractions(replace(given, time_left_s=time_left_s), None)
     assert_feasible(given, found.alone)
     assert ((given.speed * found.alone).sum(axis=1) >= need * (1 - 1e-8)).all()
     ratio = (given.spare * found.alone).sum() / (spent * found.alone).sum()
@@ -225,18 +224,18 @@ class OnTypes:
 @pytest.mark.parametrize(
     "make",
     [
-        *(max_min_fairness, makespan, finish_time_fairness, gavel_fifo, least_cost, most_throughput),
-        *(water_filling, hierarchical),
+        *(MaxMinFairness, LeastMakespan, FinishTimeFairness, GavelFifo, LeastCost, MostThroughput),
+        *(WaterFilling, Hierarchical),
     ],
 )
-def test_highs_may_solve_what_prices_do(make: Callable[..., Gavel]) -> None:
-    by_prices, in_highs, asked = make(), make(solver="highs"), list[bool]()
+def test_highs_may_solve_what_prices_do(make: type[Gavel], monkeypatch: pytest.MonkeyPatch) -> None:
+    solve, asked = make.fractions, list[bool]()
 
-    def both(problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        found, following = in_highs.objective(problem, kept)
-        same, _ = by_prices.objective(replace(problem, in_highs=False), kept)
+    def both(self: Gavel, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        found, following = solve(self, problem, kept)
+        same, _ = solve(self, replace(problem, in_highs=False), kept)
         reward = problem.spare
-        if make is gavel_fifo:
+        if make is GavelFifo:
             places = np.arange(problem.num_jobs, 0, -1)
             reward = problem.speed / problem.speed.max(axis=1, keepdims=True) * places[:, None]
         throughputs = [(reward * x.alone).sum() for x in (found, same)]
@@ -250,7 +249,8 @@ def test_highs_may_solve_what_prices_do(make: Callable[..., Gavel]) -> None:
         for i, work in enumerate(rng.uniform(500.0, 10_000.0, 24))
     ]
     site = Site.of_pools([("v100", 1, 2), ("p100", 1, 3), ("k80", 1, 4)])
-    run = simulate_fleet(jobs, site, replace(in_highs, objective=both))
+    monkeypatch.setattr(make, "fractions", both)
+    run = simulate_fleet(jobs, site, make(solver="highs"))
     assert len(run.names) == len(jobs)
     assert len(asked) > 20
     assert all(asked)

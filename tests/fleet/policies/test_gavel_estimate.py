@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.fleet.policies.gavel import estimate
 from trainyard.fleet.policies.gavel.estimate import completed, most_similar
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import SpaceSharing
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet
@@ -43,7 +43,7 @@ def run(space_sharing: SpaceSharing) -> FleetRun:
     trace = GAVEL / "traces" / "generated" / "seed0_lam3600_1gpu.trace"
     jobs = list(read_gavel(trace, GAVEL / "simulation_throughputs.json"))[:120]
     site = Site.of_pools([("v100", 1, 3), ("p100", 1, 3), ("k80", 1, 3)])
-    return simulate_fleet(jobs, site, max_min_fairness(space_sharing=space_sharing), place="anywhere")
+    return simulate_fleet(jobs, site, MaxMinFairness(space_sharing=space_sharing), place="anywhere")
 
 
 @pytest.mark.slow
@@ -68,9 +68,9 @@ def test_nothing_is_measured_on_types_that_a_job_may_not_use() -> None:
     training = Training("gpt-tiny", 4, 100)
     jobs = [training_job(f"job{i}", 0.0, 1, training, device_types=("H100",)) for i in range(2)]
     site = Site.parse("1x1xH100+1x1xmycard")  # of which nobody knows how fast it is
-    assert len(simulate_fleet(jobs, site, max_min_fairness(space_sharing="estimated")).names) == 2
+    assert len(simulate_fleet(jobs, site, MaxMinFairness(space_sharing="estimated")).names) == 2
 
 
 def test_what_it_can_be() -> None:
     with pytest.raises(FleetError, match="True, False or \"estimated\", got 'guessed'"):
-        max_min_fairness(space_sharing="guessed")  # type: ignore[arg-type]
+        MaxMinFairness(space_sharing="guessed")  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.policies.gavel.makespan import makespan
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.policies.gavel.makespan import LeastMakespan
+from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
@@ -48,7 +48,7 @@ def test_who_is_left_goes_on_alone() -> None:
     run = simulate_fleet(
         [sociable("a", 300.0), sociable("b", 900.0)],
         Site.uniform(1, 1),
-        max_min_fairness(space_sharing=True),
+        MaxMinFairness(space_sharing=True),
         costs=Costs(restart_s=50.0),
         keep_spans=True,
     )
@@ -59,12 +59,12 @@ def test_who_is_left_goes_on_alone() -> None:
 def test_partners_move_with_what_that_costs() -> None:
     # Both have a device each for a round; then a third comes, and two share one.
     jobs = [sociable("a", 3000.0), sociable("b", 3000.0), sociable("c", 500.0, 0.9, 100.0)]
-    policy = max_min_fairness(space_sharing=True)
+    policy = MaxMinFairness(space_sharing=True)
     free, dear = (
         simulate_fleet(jobs, Site.uniform(1, 2), policy, costs=Costs(restart_s=cost)) for cost in (0.0, 60.0)
     )
     assert free.mean_completion_s < dear.mean_completion_s
-    alone = simulate_fleet(jobs, Site.uniform(1, 2), max_min_fairness())
+    alone = simulate_fleet(jobs, Site.uniform(1, 2), MaxMinFairness())
     assert free.mean_completion_s < alone.mean_completion_s
 
 
@@ -102,9 +102,7 @@ def test_runs_share_devices_between_two(make: Callable[..., Gavel]) -> None:
 def test_where_nobody_gains_nothing_changes() -> None:
     jobs = [declared_job(f"job{i}", 100.0 * i, 1, 700.0 + 50 * i) for i in range(9)]
     runs = [
-        simulate_fleet(
-            jobs, Site.uniform(1, 3), max_min_fairness(space_sharing=sharing), rounds=Rounds(120.0)
-        )
+        simulate_fleet(jobs, Site.uniform(1, 3), MaxMinFairness(space_sharing=sharing), rounds=Rounds(120.0))
         for sharing in (False, True)
     ]
     np.testing.assert_array_equal(runs[0].finish_s, runs[1].finish_s)
@@ -114,10 +112,10 @@ def test_where_nobody_gains_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("make", "trace", "num_jobs", "cluster", "measure"),
     [
-        (max_min_fairness, "generated/seed0_lam3600_1gpu", 60, (3, 3, 3), "mean_completion_s"),
+        (MaxMinFairness, "generated/seed0_lam3600_1gpu", 60, (3, 3, 3), "mean_completion_s"),
         # Three quarters of the testbed: on all of it hardly anybody waits, and jobs end 3 % earlier.
-        (max_min_fairness, "physical_cluster/max_min_fairness", 96, (6, 12, 18), "mean_completion_s"),
-        (makespan, "physical_cluster/minimize_makespan", 100, (8, 16, 24), "makespan_s"),
+        (MaxMinFairness, "physical_cluster/max_min_fairness", 96, (6, 12, 18), "mean_completion_s"),
+        (LeastMakespan, "physical_cluster/minimize_makespan", 100, (8, 16, 24), "makespan_s"),
     ],
 )
 def test_space_sharing_shortens_completion_times(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -142,12 +141,6 @@ def test_as_the_simulator_of_elasticflows_authors() -> None:
         (row,) = [r for r in csv.DictReader(file) if r["policy"] == "dlas-gpu"]
     assert len(run.names) == 195
     assert num_met(run) == int(row["value"])
-
-
-@pytest.mark.parametrize("other", [{"as_published": True}, {"samples": (100.0,)}])
-def test_it_follows_one_program_only(other: dict[str, Any]) -> None:
-    with pytest.raises(FleetError, match="give it without as_published and samples"):
-        tiresias(as_in_pollux=True, **other)
 
 
 @WITH_DATA

@@ -16,7 +16,6 @@ from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.run import backends
 from trainyard.fleet.run.backends import check_runnable, make_backend
-from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
@@ -145,12 +144,6 @@ def test_policies_say_whether_jobs_share_devices() -> None:
     named = ("antman", "gandiva", "gandiva(pack=False)", "srtf", "gavel_max_min")
     assert [scheduler_of(text).shares for text in named] == [True, True, False, False, False]
     assert {entry.name for entry in CATALOG if entry.shares} == {"antman", "gandiva"}
-
-
-def test_policies_as_published_run_in_simulation_only(tmp_path: Path) -> None:
-    gavel = scheduler_of("gavel_max_min(as_published=True)")
-    with pytest.raises(FleetError, match="run jobs for real without as_published"):
-        Driver(SITE, gavel.policy, LocalBackend(SITE, tmp_path), rounds=gavel.rounds)
 
 
 @pytest.mark.slow

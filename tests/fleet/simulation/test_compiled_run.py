@@ -27,7 +27,7 @@ MIXED = Site.of_pools([("V100", 3, 8), ("K80", 3, 4)])
 # Every policy that decides in compiled code, with options that change what it says. Each of the slow ones is compiled.
 POLICIES = (
     "fifo", "fifo(backfill=True)", "las", "tiresias", "tiresias(thresholds=(600.0, 3000.0), promote_knob=2.0)",
-    "tiresias(as_in_pollux=True)", "tiresias(two_dimensional=False, pack_limit=0.05)",
+    "tiresias(two_dimensional=False, pack_limit=0.05)",
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in ("sjf", "srtf", "srtf(by_device_time=True)", "las(by_device_time=True)")

@@ -16,7 +16,6 @@ from trainyard.fleet.policies.queues import fifo, srtf
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import FleetError, Site
@@ -142,12 +141,6 @@ def test_jobs_wait_for_the_only_node() -> None:
     hazards = Hazards(checkpoint_every_s=1e-3, node_failure_every_s=300.0, node_repair_s=100.0, seed=2)
     run = simulate_fleet([declared_job("a", 0.0, 1, 1e5)], Site.uniform(1, 1), srtf(), hazards=hazards)
     assert run.makespan_s == pytest.approx(1e5 * 400 / 300, rel=0.05)
-
-
-def test_published_rounds_know_no_nodes_that_go_away() -> None:
-    scheduler = scheduler_of("gavel_max_min(as_published=True)")
-    with pytest.raises(FleetError, match="rounds as published know no failures"):
-        scheduler.simulate([], SITE, hazards=Hazards(node_failure_every_s=1e4))
 
 
 @pytest.mark.parametrize("every", [{"failure_every_s": 1.0}, {"node_failure_every_s": 1.0}])

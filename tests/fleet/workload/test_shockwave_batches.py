@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.queues import fifo
+from trainyard.fleet.replicas.gavel import MaxMinProgram
 from trainyard.fleet.reproduce.programs import shockwave
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -93,7 +93,7 @@ def test_where_no_larger_batch_was_measured_it_keeps_its_speed() -> None:
 def test_in_rounds_of_whole_steps_it_changes_when_one_ends() -> None:
     """Rounds of 150 epochs at the first batch size: the first change of ``gns`` comes when the first one is over."""
     job, rounds = lm("gns", 10, 200), Rounds(150 * epoch_s(10))
-    policy = max_min_fairness(aware=False, as_published=True)
+    policy = MaxMinProgram(aware=False)
     run = simulate_fleet([job], Site.of_pools([("v100", 1, 1)]), policy, rounds=rounds)
     assert run.finish_s.tolist() == pytest.approx([150 * epoch_s(10) + 50 * epoch_s(80)], rel=1e-3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -104,12 +104,8 @@ class Rates:
             rate = replace(rate, work_per_s=self._part(row) * rate.work_per_s)
         books.adapt(row, rate)
 
-    def hear(self, now_s: float, stepped: Set[int] = frozenset()) -> list[int]:
+    def hear(self, now_s: float) -> list[int]:
         """Let the running jobs that adapt themselves report and do so; those that still restart have nothing to say.
-
-        Parameters
-        ----------
-        stepped : rows of jobs whose work until now is written down already.
 
         Returns
         -------
@@ -117,11 +113,15 @@ class Rates:
         """
         if not self.adaptive:
             return []
-        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s or row in stepped)
+        rows = sorted(row for row in self.adaptive if self.books.since_s[row] < now_s)
+        self.hear_from(rows, now_s)
+        return rows
+
+    def hear_from(self, rows: Iterable[int], now_s: float) -> None:
+        """Let some of the jobs that adapt themselves report, and do so."""
         for row in rows:
             self._report(row, now_s)
             self._adapt(row)
-        return rows
 
     def turn(self, row: int, now_s: float) -> None:
         """A job comes to where it changes its rate by itself."""

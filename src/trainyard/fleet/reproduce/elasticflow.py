@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.fleet.policies.elasticflow.policy import elasticflow
 from trainyard.fleet.policies.elasticflow.shares import Wants, satisfactory
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
 from trainyard.fleet.reproduce.programs.elasticflow import SPEEDS, TESTBED, TRACE, deadlines_table
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.workload.readers.elasticflow import read_elasticflow
@@ -48,7 +48,7 @@ def _rows() -> Iterator[Row]:
 
 def _testbed(folder: Path) -> FleetRun:
     jobs = read_elasticflow(folder / TRACE, folder / SPEEDS)
-    return simulate_fleet(jobs, TESTBED, elasticflow(as_published=True))
+    return simulate_fleet(jobs, TESTBED, ElasticFlowProgram())
 
 
 TABLES = (

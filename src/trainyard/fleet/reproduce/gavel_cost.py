@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.cost import CLOUD_PRICES, least_cost
+from trainyard.fleet.policies.gavel.cost import CLOUD_PRICES, LeastCost
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.reproduce.programs.gavel import TYPES, fractions, small_problem
 from trainyard.published import PaperTable, Row
@@ -29,7 +29,7 @@ def _rows() -> Iterator[Row]:
         **{f"no {kind}": _without(whole, i) for i, kind in enumerate(TYPES)},
     }.items():
         gained = given.speed / given.equal_speed[:, None]
-        fraction = fractions(least_cost(), given)
+        fraction = fractions(LeastCost(), given)
         reached = (gained * fraction).sum() / (fraction.sum(axis=0) @ _PRICE)
         yield Row(label, float((gained / _PRICE).max()), float(reached))
 

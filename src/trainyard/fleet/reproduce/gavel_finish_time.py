@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
@@ -30,7 +30,7 @@ def _rows() -> Iterator[Row]:
         yield Row(
             f"{age_s:g} s before the other",
             _share(age_s),
-            float(fractions(finish_time_fairness(), given)[0, 0]),
+            float(fractions(FinishTimeFairness(), given)[0, 0]),
         )
 
 

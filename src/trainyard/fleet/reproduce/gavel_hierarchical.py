@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.hierarchical import hierarchical
+from trainyard.fleet.policies.gavel.hierarchical import Hierarchical
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
@@ -22,7 +22,7 @@ _CASES: dict[str, tuple[int, Literal["fairness", "fifo"], tuple[float, ...]]] = 
 
 def _rows() -> Iterator[Row]:
     for label, (devices, inner, theirs) in _CASES.items():
-        policy = hierarchical(inner=inner, weights=(("b", 2.0), ("c", 3.0)))
+        policy = Hierarchical(inner=inner, weights=(("b", 2.0), ("c", 3.0)))
         given = problem(np.ones((6, 1)), (devices,), entity=_ENTITIES)
         found = fractions(policy, given)[:, 0].tolist()
         for number, (want, ours) in enumerate(zip(theirs, found, strict=True)):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
+from trainyard.fleet.replicas.gavel import MaxMinProgram
 from trainyard.fleet.reproduce.programs import shockwave
 from trainyard.fleet.reproduce.programs.gavel import large_table, small_table
 
-_AWARE = max_min_fairness(as_published=True)
+_AWARE = MaxMinProgram()
 
 TABLES = (
     small_table(_AWARE, "max_min_fairness_perf", 276.897, 769.659),
     large_table(
         {
-            "max_min_fairness": (max_min_fairness(aware=False, as_published=True), 19989.255),
+            "max_min_fairness": (MaxMinProgram(aware=False), 19989.255),
             "max_min_fairness_perf": (_AWARE, 14622.820),
         }
     ),

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from trainyard.fleet.policies.gavel.cost import most_throughput
+from trainyard.fleet.policies.gavel.cost import MostThroughput
+from trainyard.fleet.replicas.gavel import ThroughputProgram
 from trainyard.fleet.reproduce.programs.gavel import fractions, small_problem
 from trainyard.fleet.reproduce.programs.sia import TABLE
 from trainyard.published import PaperTable, Row
@@ -16,13 +17,13 @@ from trainyard.published import PaperTable, Row
 def _rows() -> Iterator[Row]:
     given = small_problem()
     units = {
-        "speeds in parts of an equal share": (False, given.speed / given.equal_speed[:, None]),
-        "speeds in steps per second (as published)": (True, given.speed),
+        "speeds in parts of an equal share": (MostThroughput(), given.speed / given.equal_speed[:, None]),
+        "speeds in steps per second (the authors' program)": (ThroughputProgram(), given.speed),
     }
-    for label, (as_published, gained) in units.items():
+    for label, (policy, gained) in units.items():
         by_device = np.repeat(gained, given.room, axis=1)
         best = float(by_device[linear_sum_assignment(by_device, maximize=True)].sum())
-        fraction = fractions(most_throughput(as_published=as_published), given)
+        fraction = fractions(policy, given)
         yield Row(label, best, float((gained * fraction).sum()))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.hierarchical import water_filling
+from trainyard.fleet.policies.gavel.hierarchical import WaterFilling
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 
@@ -26,7 +26,7 @@ def filled(weights: tuple[float, ...], devices: float) -> list[float]:
 
 def _rows() -> Iterator[Row]:
     given = problem(np.ones((len(_WEIGHTS), 1)), (_DEVICES,), weight=np.array(_WEIGHTS))
-    found = fractions(water_filling(), given)[:, 0].tolist()
+    found = fractions(WaterFilling(), given)[:, 0].tolist()
     for number, (weight, theirs, ours) in enumerate(
         zip(_WEIGHTS, filled(_WEIGHTS, _DEVICES), found, strict=True)
     ):

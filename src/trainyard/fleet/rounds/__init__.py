@@ -1,1 +1,1 @@
-"""Runs in rounds: what a job is owed, whose turn it is, and the clocks that published programs have."""
+"""Runs in rounds: what a job is owed, and whose turn it is."""

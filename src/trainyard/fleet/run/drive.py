@@ -14,7 +14,6 @@ from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
-from trainyard.fleet.rounds.round_scheduler import RoundScheduler
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.backend import Backend, Progress
 from trainyard.fleet.run.decision import UndecidedError, decide
@@ -65,15 +64,15 @@ class Driver:
     ) -> None:
         if rounds is not None and rounds.only_simulated:
             raise FleetError(
-                "a policy as published follows its authors' simulator, whose jobs do what no real one does; run jobs "
-                "for real without as_published"
+                "such rounds follow a published simulator, whose jobs do what no real one does; run jobs for real in "
+                "rounds of a length"
             )
         self.policy, self.backend, self.rounds = policy, backend, rounds
         self.patience, self.tell, self._cancelled = patience or Patience(), tell, cancelled
         self.notes = notes or Recorder(keep_spans=True)
         self.allocator = Allocator(site, policy, placement(place), Costs(), self.notes, rates=Observed)
         self.books = self.allocator.books
-        self.round_scheduler = None if rounds is None else RoundScheduler(rounds, self.allocator)
+        self.round_scheduler = None if rounds is None else rounds.scheduler(self.allocator)
         self.waiting: dict[str, str] = {}
         self.given_up: dict[str, str] = {}
         self.state = policy.start(site)

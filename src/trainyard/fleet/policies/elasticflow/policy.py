@@ -18,18 +18,7 @@ after it elastic allocation (algorithm 2), and buddy placement with migration.
 Notes
 -----
 Jobs without a deadline run on what the others leave; so do admitted jobs that restarts have made late. A job that got
-ahead keeps its share where a smaller one, for longer, would make another late: the paper computes all shares anew. The
-authors' program (``scheduler.py --schedule=ef-accessctrl``) departs from the paper, and ``as_published`` does as it does:
-
-- It admits all jobs that come to one decision together or none of them, and nobody while an admitted job is late.
-- A share is found from the deadline backwards: from some moment on one level, and before it the next lower one.
-- Spare devices go to jobs that have none now, and then first to the job whose use of devices times time grows most.
-- How many devices a job may have stands in a table by model, which admits numbers on which it is slower.
-- It decides when a job comes or ends, or a plan changes, but not twice within a slot, and places all jobs anew, large
-  ones first and without gaps. On less than 256 devices each then loses 2 s where some job has had just these since the
-  last renewal, and else 4 s and 2 s for every doubling; at a renewal, every 60 decisions, that is 27 s more.
-- A job ends where its plan says, even with work left. When it ended, and whether that was late, goes by the last plan on
-  its share alone; what it has lost since that plan does not count.
+ahead keeps its share where a smaller one, for longer, would make another late: the paper computes all shares anew.
 """
 
 from __future__ import annotations
@@ -45,7 +34,6 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.place.buddies import block, buddies
-from trainyard.fleet.policies.elasticflow.program import PublishedElasticFlow
 from trainyard.fleet.policies.elasticflow.shares import Wants, allocated, satisfactory
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
@@ -152,7 +140,7 @@ class ElasticFlow:
             plan = self._plan(snapshot, known, plan.jobs, snapshot.site)
         shares = dict(zip(plan.jobs, plan.shares.tolist(), strict=True))
         after = {serial[i]: Admitted(known[i].scaling, shares[i]) for i in sorted(shares)}
-        return self._targets(snapshot, known, plan, refused), MappingProxyType(after)
+        return self._allocation(snapshot, known, plan, refused), MappingProxyType(after)
 
     def _admitted(
         self, snapshot: Snapshot, known: Sequence[Admitted], jobs: Sequence[int], before: Set[int]
@@ -192,7 +180,7 @@ class ElasticFlow:
     def _offset(self, snapshot: Snapshot) -> float:
         return snapshot.now_s / self.slot_s % 1.0
 
-    def _targets(
+    def _allocation(
         self, snapshot: Snapshot, known: Sequence[Admitted], plan: _Plan, refused: Mapping[int, str]
     ) -> Allocation:
         counts, later = allocated(plan.wants, snapshot.site.num_devices, self._offset(snapshot))
@@ -224,27 +212,6 @@ class ElasticFlow:
             num_devices,
             work * self.slot_s,
         )
-
-
-def elasticflow(*, slot_s: float = 60.0, as_published: bool = False) -> ElasticFlow | PublishedElasticFlow:
-    """Deadlines are kept or refused.
-
-    Parameters
-    ----------
-    slot_s : time between two decisions, and unit of all plans; rounds of another length fit only if a slot is a whole
-        number of them, for plans begin and end with a slot.
-    as_published : with the rules of the authors' program, and its clock.
-
-    Returns
-    -------
-    The policy.
-
-    Examples
-    --------
-    >>> elasticflow(slot_s=30.0).round_s
-    30.0
-    """
-    return PublishedElasticFlow(slot_s) if as_published else ElasticFlow(slot_s)
 
 
 def _is_multiple(whole: float, part: float) -> bool:

@@ -7,7 +7,7 @@ Narayanan et al., OSDI 2020, section 4.2::
 and with SLOs, every job gets ``throughput(m, X) >= num_steps_m / SLO_m``. Throughputs are in parts of a job's speed with
 equal shares, since jobs count work in different units. A ratio of linear functions is maximised by Dinkelbach's method;
 of the fractions with the best ratio, those with most throughput are taken. Deadlines that cannot all be kept are left
-out, all of them. The authors' program maximises the sum of throughput over cost, in each job's own unit.
+out, all of them.
 
 Fidelity: simplified. Nothing is measured: the speeds of pairs that share devices are known, or estimated as in section 6.
 
@@ -18,7 +18,7 @@ W. Dinkelbach. "On Nonlinear Fractional Programming", Management Science 13(7), 
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.best import can_have, with_most_reward
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
 
@@ -39,63 +38,52 @@ CLOUD_PRICES: Prices = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 """Dollars per hour of one device on demand at Google Cloud."""
 
 
-def least_cost(
-    prices: Prices = CLOUD_PRICES,
-    slo: bool = False,
-    as_published: bool = False,
-    space_sharing: SpaceSharing = False,
-    solver: SolverName = "prices",
-) -> Gavel:
-    """Most throughput per dollar.
+@dataclass(frozen=True, kw_only=True)
+class LeastCost(Gavel):
+    """Most throughput per dollar; devices that two jobs share are paid for once.
 
-    Parameters
+    Attributes
     ----------
     prices : (device type, dollars per hour of one device); any unit will do, and a cluster of one type needs none.
     slo : meet the deadlines of jobs that have one.
-    as_published : the objective and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once, which are paid for once; "estimated" if only some of their
-        speeds then are known.
-    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
     """
-    needs: frozenset[Need] = frozenset({"speed", "length", "deadline"} if slo else {"speed"})
-    objective = partial(_cheapest, prices=prices, as_published=as_published)
-    published = Published() if as_published else None
-    return Gavel(objective, needs, published=published, space_sharing=space_sharing, solver=solver)
+
+    prices: Prices = CLOUD_PRICES
+    slo: bool = False
+    aware: bool = field(default=True, init=False)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Lengths only for deadlines."""
+        return frozenset({"speed", "length", "deadline"} if self.slo else {"speed"})
+
+    def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        need = None
+        if len(problem.time_left_s):
+            has_time = np.isfinite(problem.time_left_s) & (problem.time_left_s > 0)
+            need = np.where(has_time, problem.left / np.where(has_time, problem.time_left_s, 1.0), -np.inf)
+            need = need if can_have(problem, need) else None
+        return self.best(problem, _by_type(problem.kinds, self.prices), need), None
+
+    def best(self, problem: Problem, price: Floats, need: Floats | None) -> Fractions:
+        """Fractions with most throughput per dollar.
+
+        Parameters
+        ----------
+        price : of one device of every type.
+        need : speed that every job needs; None for none.
+        """
+        return _best_ratio(problem, problem.gang[:, None] * price, need)
 
 
-def most_throughput(
-    as_published: bool = False, space_sharing: SpaceSharing = False, solver: SolverName = "prices"
-) -> Gavel:
-    """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster.
+@dataclass(frozen=True, kw_only=True)
+class MostThroughput(Gavel):
+    """Most throughput of all jobs together, each in parts of its speed with equal shares of the cluster."""
 
-    Parameters
-    ----------
-    as_published : each in its own unit instead, and the rules of rounds of the authors' program.
-    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
-    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
-    """
-    published = Published() if as_published else None
-    objective = partial(_fastest, as_published=as_published)
-    return Gavel(
-        objective, frozenset({"speed"}), published=published, space_sharing=space_sharing, solver=solver
-    )
+    aware: bool = field(default=True, init=False)
 
-
-def _fastest(problem: Problem, kept: Any, as_published: bool) -> tuple[Fractions, None]:
-    rate = problem.speed if as_published else problem.speed / problem.equal_speed[:, None]
-    return with_most_reward(problem, rate), None
-
-
-def _cheapest(problem: Problem, kept: Any, prices: Prices, as_published: bool) -> tuple[Fractions, None]:
-    price = _by_type(problem.kinds, prices)
-    need = None
-    if len(problem.time_left_s):
-        has_time = np.isfinite(problem.time_left_s) & (problem.time_left_s > 0)
-        need = np.where(has_time, problem.left / np.where(has_time, problem.time_left_s, 1.0), -np.inf)
-        need = need if can_have(problem, need) else None
-    if as_published:
-        return with_most_reward(problem, problem.speed / price, need=need), None
-    return _best_ratio(problem, problem.gang[:, None] * price, need), None
+    def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        return with_most_reward(problem, problem.spare), None
 
 
 def _best_ratio(problem: Problem, spent: Floats, need: Floats | None) -> Fractions:

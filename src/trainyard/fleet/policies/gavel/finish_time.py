@@ -16,18 +16,15 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.policies.gavel.burden import ALL, costs, least_part
-from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.policies.gavel.filling import rewarded_alone
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
-from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]
@@ -54,51 +51,37 @@ class _Alone:
     past_s: Floats
 
 
-def finish_time_fairness(
-    aware: bool = True,
-    as_published: bool = False,
-    seed: int = 0,
-    space_sharing: SpaceSharing = False,
-    solver: SolverName = "prices",
-) -> Gavel:
-    """Least worst slowdown.
+@dataclass(frozen=True, kw_only=True)
+class FinishTimeFairness(Gavel):
+    """Least worst slowdown."""
 
-    Parameters
-    ----------
-    aware : False takes all types for the first one.
-    as_published : keep to the authors' program: its rules of rounds, and solutions inside their set. It solves a cone
-        program in one, and so comes to others of the many best fractions.
-    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
-    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
-    seed : of the program.
-    """
-    published = Published(shuffle=not aware, seed=seed) if as_published else None
-    nobody = _Alone(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-    objective = partial(_least_slowed, inner=as_published)
-    needs: frozenset[Need] = frozenset({"speed", "length"})
-    return Gavel(
-        objective,
-        needs,
-        aware,
-        published=published,
-        start_with=nobody,
-        space_sharing=space_sharing,
-        solver=solver,
-    )
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Speeds, and how much work is left."""
+        return frozenset({"speed", "length"})
+
+    @property
+    def start_with(self) -> _Alone:
+        """Nobody was ever there."""
+        return _Alone(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+
+    def fractions(self, problem: Problem, kept: _Alone) -> tuple[Fractions, _Alone]:
+        alone, own = _reckoned(problem, kept), slice(problem.num_jobs)
+        return self.best(problem, alone.past_s[own] + problem.left / alone.speed[own]), alone
+
+    def best(self, problem: Problem, whole_s: Floats) -> Fractions:
+        """Fractions with the least worst slowdown.
+
+        Parameters
+        ----------
+        whole_s : that every job would take on its own part of the cluster.
+        """
+        return least_slowed(problem, whole_s)[0]
 
 
-def _least_slowed(problem: Problem, kept: _Alone, inner: bool) -> tuple[Fractions, _Alone]:
-    alone = _reckoned(problem, kept)
-    own = slice(problem.num_jobs)
-    whole_s = alone.past_s[own] + problem.left / alone.speed[own]
-    search = _by_prices if problem.by_prices else _in_highs
-    fraction, rho = search(problem, whole_s)
-    if inner:
-        found = centre(
-            _rate(problem, whole_s, rho), problem.gang, problem.room, share=np.ones(problem.num_jobs)
-        )
-        fraction = fraction if found is None else Fractions.without_pairs(found)
-    return fraction, alone
+def least_slowed(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
+    """Best fractions and their rho."""
+    return _by_prices(problem, whole_s) if problem.by_prices else _in_highs(problem, whole_s)
 
 
 def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
@@ -165,7 +148,7 @@ def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
     rho, under, above = low * (1 + _EXACT), 0.0, (0.0, 0.0)
     near = None
     while True:
-        rate = _rate(problem, whole_s, rho)
+        rate = rates_for(problem, whole_s, rho)
         solution = solve(problem, rate, share=np.ones(problem.num_jobs), near=near)
         assert solution is not None, "no time at all for anybody is a solution"
         fraction, near = solution
@@ -178,7 +161,7 @@ def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             above, reached = (rho, level - 1), min(reached, rho)
         high = min(high, reached)
         if high - low <= _EXACT * high:
-            rate = _rate(problem, whole_s, high)
+            rate = rates_for(problem, whole_s, high)
             solution = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare, near=near)
             assert solution is not None, "no time at all for anybody is a solution"
             return solution[0], high
@@ -191,7 +174,7 @@ def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             rho = min(max(chord, low + margin), high - margin)
 
 
-def _rate(problem: Problem, whole_s: Floats, rho: float) -> Floats:
+def rates_for(problem: Problem, whole_s: Floats, rho: float) -> Floats:
     """Speeds in parts of what every job needs for a rho."""
     left_s = np.maximum(rho * whole_s - problem.age_s, problem.left / problem.fastest)
     found: Floats = problem.speed * (left_s / problem.left)[:, None]

@@ -16,8 +16,7 @@ Fidelity: simplified. Nothing is measured: the speeds of pairs that share device
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,11 +26,9 @@ from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.policies.gavel.filling import Entities, filled_alone
 from trainyard.fleet.policies.gavel.max_min import normalised
 from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.policy import Gavel, SolverName, SpaceSharing
+from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
-from trainyard.fleet.rounds.rounds import Published
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]
 
@@ -42,90 +39,58 @@ _PRICED = 1e-9
 """Prices below count as none: the prices of one program sum to about 1."""
 
 
-def water_filling(
-    aware: bool = True,
-    as_published: bool = False,
-    seed: int = 0,
-    space_sharing: SpaceSharing = False,
-    solver: SolverName = "prices",
-) -> Gavel:
-    """Water filling on one level: max-min fairness that nobody can be better off under unless somebody poorer is worse.
+@dataclass(frozen=True, kw_only=True)
+class WaterFilling(Gavel):
+    """Water filling on one level: max-min fairness in which nobody can have more unless somebody poorer has less."""
 
-    Parameters
-    ----------
-    aware : False takes all types for alike.
-    as_published : keep to the rules of rounds of the authors' program.
-    seed : of the program.
-    space_sharing : two jobs may have the same devices at once; "estimated" if only some of their speeds then are known.
-    solver : "highs" has HiGHS solve every program; "prices", which is faster, only those of jobs that share devices.
-    """
-    published = Published(shuffle=not aware, seed=seed) if as_published else None
-    needs: frozenset[Need] = frozenset({"speed"})
-    return Gavel(_one_level, needs, aware, published=published, space_sharing=space_sharing, solver=solver)
+    def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        everybody = np.zeros(problem.num_jobs, np.int64)
+        one = Entities(everybody, np.array([problem.weight.sum()]), np.array([False]))
+        return filled(problem, one), None
 
 
-def hierarchical(
-    inner: Inner = "fairness",
-    inners: tuple[tuple[str, Inner], ...] = (),
-    weights: tuple[tuple[str, float], ...] = (),
-    aware: bool = True,
-    as_published: bool = False,
-    seed: int = 0,
-    space_sharing: SpaceSharing = False,
-    solver: SolverName = "prices",
-) -> Gavel:
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical(Gavel):
     """Weighted fairness among virtual clusters, and fairness or first in, first out within each.
 
-    Parameters
+    Attributes
     ----------
     inner : what holds within virtual clusters that ``inners`` does not name.
     inners, weights : by virtual cluster; a weight is above 0, and 1 where nothing is said.
-    aware, as_published, seed, space_sharing, solver : as in `water_filling`.
 
     Raises
     ------
     FleetError
-        If one of the first three is something else.
+        If one of these is something else.
     """
-    if inner not in get_args(Inner):
-        raise FleetError(f"inner of gavel_hierarchical is {_INNERS}, got {inner!r}")
-    check_pairs("inners of gavel_hierarchical", inners, _INNERS, lambda rule: rule in get_args(Inner))
-    check_pairs("weights of gavel_hierarchical", weights, "a finite weight above 0", _is_weight)
-    published = Published(shuffle=not aware, seed=seed) if as_published else None
-    objective = partial(_two_levels, inner=inner, inners=dict(inners), weights=dict(weights))
-    needs: frozenset[Need] = frozenset({"speed"})
-    return Gavel(
-        objective,
-        needs,
-        aware,
-        published=published,
-        by_entity=True,
-        space_sharing=space_sharing,
-        solver=solver,
-    )
+
+    inner: Inner = "fairness"
+    inners: tuple[tuple[str, Inner], ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    by_entity: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner not in get_args(Inner):
+            raise FleetError(f"inner of gavel_hierarchical is {_INNERS}, got {self.inner!r}")
+        check_pairs(
+            "inners of gavel_hierarchical", self.inners, _INNERS, lambda rule: rule in get_args(Inner)
+        )
+        check_pairs("weights of gavel_hierarchical", self.weights, "a finite weight above 0", _is_weight)
+
+    def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        names, inners, weights = sorted(set(problem.entity)), dict(self.inners), dict(self.weights)
+        number = {name: place for place, name in enumerate(names)}
+        entities = Entities(
+            np.array([number[name] for name in problem.entity]),
+            np.array([weights.get(name, 1.0) for name in names]),
+            np.array([inners.get(name, self.inner) == "fifo" for name in names]),
+        )
+        return filled(problem, entities), None
 
 
 def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _one_level(problem: Problem, kept: Any) -> tuple[Fractions, None]:
-    everybody = np.zeros(problem.num_jobs, np.int64)
-    one = Entities(everybody, np.array([problem.weight.sum()]), np.array([False]))
-    return filled(problem, one), None
-
-
-def _two_levels(
-    problem: Problem, kept: Any, inner: Inner, inners: dict[str, Inner], weights: dict[str, float]
-) -> tuple[Fractions, None]:
-    names = sorted(set(problem.entity))
-    number = {name: place for place, name in enumerate(names)}
-    entities = Entities(
-        np.array([number[name] for name in problem.entity]),
-        np.array([weights.get(name, 1.0) for name in names]),
-        np.array([inners.get(name, inner) == "fifo" for name in names]),
-    )
-    return filled(problem, entities), None
 
 
 def filled(problem: Problem, entities: Entities) -> Fractions:

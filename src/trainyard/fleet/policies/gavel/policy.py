@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,7 +13,7 @@ from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
 from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
 from trainyard.fleet.policies.gavel.problem import Problem
-from trainyard.fleet.rounds.rounds import Published, Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
 from trainyard.fleet.traits import EQUAL_WORKERS, Wish
@@ -26,9 +26,6 @@ SpaceSharing = bool | Literal["estimated"]
 
 SolverName = Literal["prices", "highs"]
 """Who solves programs where no two jobs share devices; where they may, it is HiGHS."""
-
-Objective = Callable[[Problem, Any], tuple[Fractions, Any]]
-"""Fractions of combinations of jobs, from what is known and what the last decision left to remember."""
 
 _INF = float("inf")
 _NEXT_TO_NONE = 1e-6
@@ -44,7 +41,7 @@ class Memory:
     Attributes
     ----------
     serial, speed : of the jobs of the last decision.
-    kept : by the objective.
+    kept : by the program.
     seen : speeds of jobs beside others.
     """
 
@@ -54,59 +51,66 @@ class Memory:
     seen: Seen | Estimated | None = None
 
 
-@dataclass(frozen=True)
-class Gavel:
+@dataclass(frozen=True, kw_only=True)
+class Gavel(ABC):
     """A policy whose decision is a program over fractions of time (section 3.1), brought about in rounds (section 5).
 
     Attributes
     ----------
-    objective : the program.
-    needs : what it has to know.
-    aware : whether it sees that types differ; a policy that is not takes all for the first one.
+    aware : False takes all types for alike, and work for as long as on the first one, as do the policies that the paper
+        compares with.
+    space_sharing : two jobs may have the same devices at once; "estimated" if what is known of their speeds then are
+        measurements of some (section 6).
+    solver : "highs" has HiGHS solve every program; "prices", which is faster and comes to as good fractions by prices of
+        the types, only those of jobs that share devices.
     leftovers : whether devices that no fraction claims go to other jobs.
-    published : rules of the authors' program for rounds, instead of the paper's.
-    start_with : what the objective remembers before the first decision.
     by_entity : whether it looks at virtual clusters.
-    space_sharing : whether two jobs may have the same devices at once; "estimated" if what is known of their speeds then
-        are measurements of some (section 6).
-    solver : "highs" solves every program by linear programs; "prices", which is faster, comes to as good fractions by
-        prices of the types, and asks HiGHS only where two jobs may have the same devices.
 
     Raises
     ------
     FleetError
-        If it is to share devices by rules of which that is not known, or HiGHS to solve what the authors' program does
-        otherwise.
+        If one of the options is something else, or it is to share devices and knows no speeds.
     """
 
-    objective: Objective
-    needs: frozenset[Need]
     aware: bool = True
-    leftovers: bool = True
-    published: Published | None = None
-    start_with: Any = None
-    by_entity: bool = False
-    preempts: bool = True
     space_sharing: SpaceSharing = False
     solver: SolverName = "prices"
+    leftovers: bool = field(default=True, init=False)
+    by_entity: bool = field(default=False, init=False)
+    preempts: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.space_sharing not in (False, True, "estimated"):
             raise FleetError(f'space_sharing is True, False or "estimated", got {self.space_sharing!r}')
-        if self.space_sharing and self.published is not None:
-            raise FleetError(
-                "as_published knows no pairs of jobs: give space_sharing=True without it, for the paper's own rounds"
-            )
         if self.solver not in get_args(SolverName):
             raise FleetError(f'solver is "prices" or "highs", got {self.solver!r}')
-        if self.solver == "highs" and self.published is not None:
-            raise FleetError(
-                'as_published solves as the authors\' program does: give solver="highs" without it'
-            )
         if self.space_sharing and not self.aware:
             raise FleetError(
                 "space_sharing needs the speeds of jobs beside others; give it without aware=False, which knows no speeds"
             )
+
+    @abstractmethod
+    def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
+        """Solve the program: fractions of combinations of jobs, and what it is to remember.
+
+        Parameters
+        ----------
+        kept : what the last decision left to remember.
+        """
+
+    @property
+    def start_with(self) -> Any:
+        """What it remembers before the first decision."""
+        return None
+
+    def seen_speed(self, speed: Floats) -> Floats:
+        """Speeds as it sees them: to one who takes all types for alike, jobs do one second's work in a second."""
+        return speed if self.aware else np.where(speed > 0, 1.0, 0.0)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Speeds."""
+        return frozenset({"speed"})
 
     @property
     def shares(self) -> bool:
@@ -124,8 +128,8 @@ class Gavel:
         return frozenset() if self.space_sharing else EQUAL_WORKERS
 
     def rounds(self, given: Rounds | None) -> Rounds:
-        """Rounds of six minutes if nothing else is asked for, by the rules of the paper or of the program."""
-        return replace(given or Rounds(_ROUND_S), published=self.published)
+        """Rounds of six minutes if nothing else is asked for."""
+        return given or Rounds(_ROUND_S)
 
     def start(self, site: Site) -> Memory:
         """Nobody was there."""
@@ -151,7 +155,7 @@ class Gavel:
             pairs = pairs.where(speed > 0)
             pairs = pairs.of(runs) if (pairs.part > 0).any() else None
         problem = self._problem(snapshot, runs, speed[runs], pairs)
-        found, kept = self.objective(problem, state.kept)
+        found, kept = self.fractions(problem, state.kept)
         jobs, kinds = np.nonzero(problem.able)
         order, fraction, partner = runs[jobs], found.alone[jobs, kinds], None
         if len(found.first):
@@ -178,19 +182,14 @@ class Gavel:
     def _problem(self, snapshot: Snapshot, runs: Ints, speed: Floats, pairs: Pairs | None) -> Problem:
         none = np.zeros(0)
         left = _left(snapshot, runs, speed) if "length" in self.needs else none
-        seen = speed
-        if not self.aware:
-            # To one who takes all types for alike, all jobs do one second's work in a second; in the authors' program
-            # also where they cannot run.
-            reference = np.where(speed[:, 0] > 0, speed[:, 0], speed.max(axis=1, initial=0.0))
-            left = left / reference if len(left) else left
-            seen = np.where((speed > 0) | (self.published is not None), 1.0, 0.0)
+        if not self.aware and len(left):
+            left = left / np.where(speed[:, 0] > 0, speed[:, 0], speed.max(axis=1, initial=0.0))
         time_left_s = snapshot.deadline_s[runs] - snapshot.now_s if "deadline" in self.needs else none
         entity = (
             tuple(snapshot.job(number).virtual_cluster for number in runs.tolist()) if self.by_entity else ()
         )
         return Problem(
-            seen,
+            self.seen_speed(speed),
             snapshot.num_devices[runs].astype(float),
             snapshot.site.devices_of_type,
             snapshot.weight[runs],

@@ -146,12 +146,12 @@ def requeued(jobs, numbers, now_s, seen, *rules):  # type: ignore[no-untyped-def
 
 
 @lean
-def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, as_published, as_in_pollux):  # type: ignore[no-untyped-def]
+def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, as_published):  # type: ignore[no-untyped-def]
     """The same; the numbers are written down, and how many they are is returned.
 
     Parameters
     ----------
-    limits, knob, two_dimensional, as_published, as_in_pollux : the rules.
+    limits, knob, two_dimensional, as_published : the rules.
     """
     held, attained_s, start_s = seen[HELD], seen[ATTAINED_S], seen[FIRST_START_S]
     attained = seen[ATTAINED_DEVICE_S if two_dimensional else ATTAINED_S]
@@ -172,10 +172,7 @@ def _requeue(jobs, numbers, now_s, seen, moved, limits, knob, two_dimensional, a
             _begin_anew(job, now_s, attained_s[i], attained[i], knob, as_published)
         if may_begin_anew:
             job[_ANEW_S] = job[_SINCE_S] + (1.0 + knob) * job[_RAN_S] if job[QUEUE] > 0 else np.inf
-        if as_in_pollux:
-            if job[QUEUE] != former_queue or np.isnan(former_turn):
-                job[TURN] = now_s
-        elif not as_published:
+        if not as_published:
             job[TURN] = np.inf if np.isnan(start_s[i]) else start_s[i]
         if job[QUEUE] != former_queue or job[TURN] != former_turn:
             moved[num_moved] = numbers[i]
@@ -240,7 +237,7 @@ def queue_up(places, num_known, moved, held, num_before):  # type: ignore[no-unt
 
 @compiled
 def looked_ahead(  # type: ignore[no-untyped-def]
-    order, jobs, room, now_s, held, as_before, is_one_pool, limits, knob, two_dimensional, as_published, _
+    order, jobs, room, now_s, held, as_before, is_one_pool, limits, knob, two_dimensional, as_published
 ):
     """Who fits by number; whether each job waits; and the time until this is to be looked at again.
 

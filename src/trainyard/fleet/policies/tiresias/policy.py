@@ -79,7 +79,6 @@ class Tiresias:
     thresholds : between queues, ascending, device-seconds; seconds if not ``two_dimensional``.
     promote_knob : waiting over running at which a job begins anew; infinite for never.
     samples : service of earlier jobs, device-seconds; with it, Gittins instead of LAS.
-    as_in_pollux : within a queue by when they came into it instead of by start; nothing is said of placement.
     skews, pack_limit : skew by model, and from which on a job is consolidated.
     by_skew : whether it is; if not, the placement of the run is that of all jobs.
     """
@@ -89,7 +88,6 @@ class Tiresias:
     samples: tuple[float, ...]
     two_dimensional: bool
     pack_limit: float
-    as_in_pollux: bool
     as_published: bool
     skews: Mapping[str, float] = field(default_factory=lambda: SKEWS)
     by_skew: bool = True
@@ -100,10 +98,6 @@ class Tiresias:
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:
             raise FleetError(f"thresholds of tiresias must ascend from above 0, got {self.thresholds}")
-        if self.as_in_pollux and (self.as_published or self.samples):
-            raise FleetError(
-                "as_in_pollux is the order of queues in another simulator: give it without as_published and samples"
-            )
         if self.promote_knob <= 0:
             raise FleetError(f"promote_knob of tiresias must be above 0, or None, got {self.promote_knob}")
 
@@ -120,8 +114,8 @@ class Tiresias:
         return published_index(self._samples, self.thresholds[0])
 
     @cached_property
-    def _rules(self) -> tuple[Floats, float, bool, bool, bool]:
-        return (self._limits, self.promote_knob, self.two_dimensional, self.as_published, self.as_in_pollux)
+    def _rules(self) -> tuple[Floats, float, bool, bool]:
+        return self._limits, self.promote_knob, self.two_dimensional, self.as_published
 
     @property
     def compiled(self) -> CompiledPolicy | None:
@@ -133,7 +127,7 @@ class Tiresias:
     @property
     def places_some(self) -> bool:
         """Whether it says of some jobs where they are to lie."""
-        return self.by_skew and not (self.as_published or self.as_in_pollux)
+        return self.by_skew and not self.as_published
 
     @property
     def places_by(self) -> str:
@@ -226,7 +220,6 @@ def tiresias(
     samples: tuple[float, ...] = (),
     two_dimensional: bool = True,
     pack_limit: float = 0.5,
-    as_in_pollux: bool = False,
     as_published: bool = False,
 ) -> Tiresias:
     """Queues by attained service.
@@ -240,8 +233,6 @@ def tiresias(
         start.
     two_dimensional : whether service counts devices; if not, it is time alone.
     pack_limit : PackLimit: share of the largest tensor above which a model's jobs are consolidated.
-    as_in_pollux : as in the simulator of the authors of Pollux, who compare with it: within a queue the job goes
-        first that came into it first, also before those that run, and nothing is said of placement.
     as_published : with the rules of the authors' program.
 
     Returns
@@ -259,4 +250,4 @@ def tiresias(
     (3250.0, 7200.0)
     """
     knob = _INF if promote_knob is None else promote_knob
-    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit, as_in_pollux, as_published)
+    return Tiresias(thresholds, knob, samples, two_dimensional, pack_limit, as_published)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.slots import Slots
+from trainyard.fleet.replicas.slots import Slots
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.job import Job
@@ -57,7 +57,7 @@ def deadlines_table(policy: str, theirs: int, run: Callable[[Path], FleetRun], *
     return PaperTable(
         f"The authors' simulator of ElasticFlow, ASPLOS 2023, its 195 jobs on 16 nodes of 4 T4, policy {policy}",
         "jobs",
-        "simulated, the same jobs and nodes",
+        "simulated by the rules of the program, the same jobs and nodes",
         rows,
         tolerance=0.0,
         files=fetched,

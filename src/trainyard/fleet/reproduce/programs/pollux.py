@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.optimus import Optimus
-from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -117,7 +117,7 @@ def as_in_pollux(
 
 def tiresias_run(folder: Path) -> FleetRun:
     """The program's jobs under its Tiresias, which has two queues."""
-    queues = tiresias(thresholds=(16 * 3600.0,), as_in_pollux=True)
+    queues = TiresiasInPollux(thresholds=(16 * 3600.0,))
     return as_in_pollux(_kept(folder, in_gangs(folder)), queues, "emptiest")
 
 
@@ -143,7 +143,7 @@ def jobs_table(
     return PaperTable(
         f"The authors' simulator of Pollux, OSDI 2021, workload-6 on 16 nodes of 4 T4, policy {policy}",
         "mean completion time, s",
-        "simulated, the same jobs, measurements and nodes",
+        "simulated by the rules of the program, the same jobs, measurements and nodes",
         rows,
         tolerance=tolerance,
         is_slow=is_slow,

@@ -9,18 +9,17 @@ loses 20 s.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
-from trainyard.fleet.rounds.rounds import Published, Rounds
+from trainyard.fleet.replicas.gavel import MaxMinProgram
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.readers.shockwave import read_shockwave
 from trainyard.published import Files, PaperTable, Row
 
-_RULES = Published(hold_s=1000.0, shuffle=True)
+_HOLD_S = 1000.0
 _FILES = Files(
     (
         "traces/reproduce/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace",
@@ -33,7 +32,7 @@ _FILES = Files(
 
 def makespan_s(trace: Path, throughputs: Path) -> float:
     """Of a trace, as that program would have it."""
-    policy = replace(max_min_fairness(aware=False, as_published=True), published=_RULES)
+    policy = MaxMinProgram(aware=False, hold_s=_HOLD_S)
     jobs, site = read_shockwave(trace, throughputs), Site.of_pools([("v100", 1, 32)])
     costs = Costs(restart_s=20.0, start_s=20.0)
     return simulate_fleet(jobs, site, policy, rounds=Rounds(120.0), place="anywhere", costs=costs).makespan_s

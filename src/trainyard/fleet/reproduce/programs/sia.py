@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.policies.gavel.centre import centre
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas.centre import centre
+from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.reproduce.programs.whole_seconds import whole_seconds
-from trainyard.fleet.rounds.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel import max_min
-from trainyard.fleet.policies.gavel.centre import centre
-from trainyard.fleet.policies.gavel.fifo import gavel_fifo
-from trainyard.fleet.policies.gavel.makespan import makespan
-from trainyard.fleet.policies.gavel.max_min import max_min_fairness
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas import gavel
+from trainyard.fleet.replicas.centre import centre
+from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
+from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.workload.readers.gavel import read_gavel
@@ -28,11 +27,11 @@ DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 POLICIES: dict[str, Callable[[], Gavel]] = {
-    "fifo": lambda: gavel_fifo(aware=False, as_published=True),
-    "fifo_perf": lambda: gavel_fifo(as_published=True),
-    "max_min_fairness": lambda: max_min_fairness(aware=False, as_published=True),
-    "max_min_fairness_perf": lambda: max_min_fairness(as_published=True),
-    "min_total_duration_perf": lambda: makespan(as_published=True),
+    "fifo": lambda: FifoProgram(aware=False),
+    "fifo_perf": FifoProgram,
+    "max_min_fairness": lambda: MaxMinProgram(aware=False),
+    "max_min_fairness_perf": MaxMinProgram,
+    "min_total_duration_perf": MakespanProgram,
 }
 
 
@@ -91,7 +90,7 @@ def test_with_types_alike_rounding_errors_say_when_the_last_job_ends(monkeypatch
             found = centre(*given, **named)
             return None if found is None else found * (1 - 1e-12 * rng.random(found.shape))
 
-        monkeypatch.setattr(max_min, "centre", rounded)
+        monkeypatch.setattr(gavel, "centre", rounded)
         run = as_published(trace, cluster, name)
         ends_s.append(run.makespan_s)
         completions_s.append(run.mean_completion_s)

@@ -9,14 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trainyard.fleet.policies.elasticflow.backwards import Plan, Planner, Steps, Wish, reserve
-from trainyard.fleet.policies.elasticflow.policy import elasticflow
-from trainyard.fleet.policies.elasticflow.program import most_devices
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.planned import PlannedEnds
+from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
+from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram, most_devices
+from trainyard.fleet.replicas.planned_ends import PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
-from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job
@@ -95,7 +93,7 @@ def job(
 
 
 def simulated(*jobs: Job) -> FleetRun:
-    return simulate_fleet(jobs, NODE, elasticflow(as_published=True))
+    return simulate_fleet(jobs, NODE, ElasticFlowProgram())
 
 
 def test_the_end_that_counts_is_that_on_the_share_alone() -> None:
@@ -139,11 +137,9 @@ def test_most_devices(model: str, batch_size: int, device_type: str, most: int) 
 
 
 def test_other_clocks_are_refused() -> None:
-    with pytest.raises(FleetError, match="give it no rounds"):
-        scheduler_of("elasticflow(as_published=True)", round_s=60.0)
     with pytest.raises(FleetError, match="jobs can end as planned only under a policy that plans"):
         simulate_fleet([job("a", 0, 1, 100)], NODE, srtf(), rounds=PlannedEnds())
-    assert scheduler_of("elasticflow(as_published=True)").rounds == PlannedEnds(60.0)
-    assert elasticflow(as_published=True).rounds(PlannedEnds(30.0)) == PlannedEnds(30.0)
+    assert ElasticFlowProgram().rounds(None) == PlannedEnds(60.0)
+    assert ElasticFlowProgram().rounds(PlannedEnds(30.0)) == PlannedEnds(30.0)
     with pytest.raises(FleetError, match="give it no rounds"):
-        elasticflow(as_published=True).rounds(Rounds(60.0))
+        ElasticFlowProgram().rounds(Rounds(60.0))

@@ -7,7 +7,7 @@ import pytest
 from trainyard.fleet.policies.queues import fifo
 from trainyard.fleet.policy import Priority
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.slots import Slots
+from trainyard.fleet.replicas.slots import Slots
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.workload.job import Job, declared_job

@@ -1,4 +1,22 @@
-"""ElasticFlow as in the program that its authors published; `policy` beside this file is the paper's."""
+"""ElasticFlow as in the program that its authors published; `trainyard.fleet.policies.elasticflow` is the paper's.
+
+The program (``scheduler.py --schedule=ef-accessctrl``) departs from the paper:
+
+- It admits all jobs that come to one decision together or none of them, and nobody while an admitted job is late.
+- A share is found from the deadline backwards: from some moment on one level, and before it the next lower one.
+- Spare devices go to jobs that have none now, and then first to the job whose use of devices times time grows most.
+- How many devices a job may have stands in a table by model, which admits numbers on which it is slower.
+- It decides when a job comes or ends, or a plan changes, but not twice within a slot, and places all jobs anew, large
+  ones first and without gaps. On less than 256 devices each then loses 2 s where some job has had just these since the
+  last renewal, and else 4 s and 2 s for every doubling; at a renewal, every 60 decisions, that is 27 s more.
+- A job ends where its plan says, even with work left. When it ended, and whether that was late, goes by the last plan on
+  its share alone; what it has lost since that plan does not count.
+
+References
+----------
+D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023;
+pkusys/ElasticFlow at 04a0109.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.fleet.allocation import Allocation
-from trainyard.fleet.policies.elasticflow.backwards import Plan, Planner, Steps, Wish, reserve
-from trainyard.fleet.rounds.planned import PlacedUntil, PlannedEnds
+from trainyard.fleet.replicas.backwards import Plan, Planner, Steps, Wish, reserve
+from trainyard.fleet.replicas.planned_ends import PlacedUntil, PlannedEnds
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
 from trainyard.fleet.site import FleetError, Site
@@ -43,8 +61,8 @@ class _Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PublishedElasticFlow:
-    """The policy; `trainyard.fleet.policies.elasticflow.policy` says where it departs from the paper.
+class ElasticFlowProgram:
+    """The policy.
 
     Attributes
     ----------
@@ -66,13 +84,13 @@ class PublishedElasticFlow:
         """
         if given is not None and not isinstance(given, PlannedEnds):
             raise FleetError(
-                "elasticflow(as_published=True) decides whenever its program does; give it no rounds (round_s)"
+                "ElasticFlow's program decides at moments of its own; give it no rounds (round_s)"
             )
         return given or PlannedEnds(self.slot_s)
 
     def start(self, site: Site) -> State:
         """Nobody is admitted."""
-        site.require_one_type("elasticflow(as_published=True)")
+        site.require_one_type("ElasticFlow's program")
         return MappingProxyType({})
 
     def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:

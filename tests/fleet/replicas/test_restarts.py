@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.policies.queues import fifo
-from trainyard.fleet.rounds.restarts import Restarts
+from trainyard.fleet.replicas.restarts import Restarts
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot

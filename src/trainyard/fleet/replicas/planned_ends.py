@@ -1,24 +1,88 @@
-"""The clock of a run in which jobs end as planned."""
+"""Slots in which jobs end as planned, as in the program that the authors of ElasticFlow published.
+
+Something happens when a job comes, when one is planned to end, and when the policy wants to decide; what happens within a
+slot of the last decision counts from its end on. At every decision all jobs that run lose time: little where some job has
+had just these devices since the last renewal. A job ends where its plan says, even with work left, and else at the
+decision at which its work is seen to be done; the end that counts is the one that the plan gave as its own.
+
+References
+----------
+D. Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023;
+pkusys/ElasticFlow at 04a0109, ``scheduler.py --schedule=ef-accessctrl --scheme=elastic`` and ``utils.py``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from trainyard.fleet.allocation import Allocation
+from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.rounds.planned import PlacedUntil, PlannedEnds
 from trainyard.fleet.rounds.round_scheduler import RoundScheduler
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.snapshot import Ints
+from trainyard.fleet.snapshot import Floats, Ints
 
 _INF = float("inf")
+_LARGE = 256
+"""A cluster of so many devices takes longer to start jobs."""
+
+
+class PlacedUntil(Placed):
+    """Jobs with their devices, and when each is planned to be done.
+
+    Attributes
+    ----------
+    done_s : of each.
+    """
+
+    done_s: Floats
+
+
+@dataclass(frozen=True)
+class PlannedEnds(Rounds):
+    """A decision whenever something happens, but not within ``round_s`` of the last one.
+
+    Attributes
+    ----------
+    renewed_every : decisions after which all devices are new to all jobs.
+    """
+
+    round_s: float = 60.0
+    renewed_every: int = 60
+
+    def pause_s(self, num_devices: int, site_size: int, known: bool, renews: bool) -> float:
+        """Time in which a job does no work after a decision.
+
+        Parameters
+        ----------
+        site_size : devices of the cluster.
+        known : whether some job has had just its devices since the last renewal.
+        renews : whether this decision is one.
+        """
+        large = site_size >= _LARGE
+        least_s = 7.0 if large else 2.0
+        if known:
+            return least_s
+        renewal_s = (47.0 if large else 27.0) if renews else 0.0
+        return least_s + renewal_s + 2.0 * (math.log2(num_devices) + 1.0)
+
+    @property
+    def only_simulated(self) -> bool:
+        """They are: jobs end before their work is done."""
+        return True
+
+    def scheduler(self, allocator: Allocator) -> PlannedScheduler:
+        """Their clock."""
+        return PlannedScheduler(self, allocator)
 
 
 class PlannedScheduler(RoundScheduler):
-    """Knows when jobs are planned to end, and on which devices some job was."""
+    """The clock of a run in which jobs end as planned: it knows when, and on which devices some job was."""
 
     def __init__(self, slots: PlannedEnds, allocator: Allocator) -> None:
-        super().__init__(slots, allocator)
+        super().__init__(slots.round_s, allocator)
         self.slots = slots
         self._last_s, self._num_before = -_INF, -1
         # By row of the jobs that run: when their slot ends, pauses counted, and when they end by their plan.
@@ -70,8 +134,8 @@ class PlannedScheduler(RoundScheduler):
         placed = allocation.given
         if not isinstance(placed, PlacedUntil) or placed.until_s is None:
             raise FleetError(
-                "jobs can end as planned only under a policy that plans their ends, as "
-                "elasticflow(as_published=True) does; give this one no rounds, or Rounds of a length"
+                "jobs can end as planned only under a policy that plans their ends, as ElasticFlowProgram does; give "
+                "this one no rounds, or Rounds of a length"
             )
         running = rows[placed.order].tolist()
         self._until_s = dict(zip(running, placed.until_s.tolist(), strict=True))

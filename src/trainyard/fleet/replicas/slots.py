@@ -55,6 +55,10 @@ class Slots(Rounds):
         """They are: what starts take is noted a decision late."""
         return True
 
+    def scheduler(self, allocator: Allocator) -> SlotScheduler:
+        """Their clock."""
+        return SlotScheduler(self, allocator)
+
 
 class SlotScheduler(RoundScheduler):
     """The clock of a run in slots."""
@@ -64,7 +68,7 @@ class SlotScheduler(RoundScheduler):
             raise FleetError(
                 "slots need a policy that takes devices away; others are not asked whenever a slot begins"
             )
-        super().__init__(slots, allocator)
+        super().__init__(slots.round_s, allocator)
         self.slots = slots
         self._last_s, self._num_before = -_INF, -1
         # Pauses that are not noted yet: row, when the job got its devices, and how long.

@@ -15,10 +15,14 @@ from probe import Probe
 from runs import finished
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
-from trainyard.fleet.policies.gavel.cost import least_cost, most_throughput
-from trainyard.fleet.policies.gavel.finish_time import finish_time_fairness
-from trainyard.fleet.policies.gavel.hierarchical import hierarchical, water_filling
 from trainyard.fleet.policies.gavel.policy import Gavel
+from trainyard.fleet.replicas.gavel import (
+    CostProgram,
+    FinishTimeProgram,
+    HierarchicalProgram,
+    ThroughputProgram,
+    WaterFillingProgram,
+)
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Snapshot
@@ -132,11 +136,11 @@ def drawn(seed: int) -> tuple[list[Job], dict[str, list[float]]]:
 
 
 POLICIES: dict[str, Callable[[], Gavel]] = {
-    "cost": lambda: least_cost(as_published=True),
-    "throughput": lambda: most_throughput(as_published=True),
-    "finish time": lambda: finish_time_fairness(as_published=True),
-    "water filling": lambda: water_filling(as_published=True),
-    "hierarchical": lambda: hierarchical(as_published=True),
+    "cost": CostProgram,
+    "throughput": ThroughputProgram,
+    "finish time": FinishTimeProgram,
+    "water filling": WaterFillingProgram,
+    "hierarchical": HierarchicalProgram,
 }
 
 

@@ -31,12 +31,16 @@ class Restarts(Rounds):
 
     by_model: Mapping[str, float] = field(default_factory=dict)
 
+    def scheduler(self, allocator: Allocator) -> RestartScheduler:
+        """Their clock."""
+        return RestartScheduler(self, allocator)
+
 
 class RestartScheduler(RoundScheduler):
     """The clock of a run in such rounds."""
 
     def __init__(self, rounds: Restarts, allocator: Allocator) -> None:
-        super().__init__(rounds, allocator)
+        super().__init__(rounds.round_s, allocator)
         self._by_model = rounds.by_model
         # Where every job ran in the last round, by its serial number.
         self._spots: dict[int, Spot] = {}

@@ -1,0 +1,6 @@
+"""Replicas: programs that authors published, repeated decision by decision where they do otherwise than their papers say.
+
+They are evidence that the simulator does what theirs do: `trainyard.fleet.reproduce` runs them on the jobs of those
+programs, beside what these print. Each derives from the policy or the rounds that it departs from and says where it does.
+Nothing else imports them, and no name of the catalog stands for one.
+"""
