@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields
+from operator import attrgetter
 
 from trainyard.fleet.site import FleetError
-from trainyard.fleet.workload.job import Job, Profile
+from trainyard.fleet.workload.job import Job, JobRequest, Profile
 
 
 def require(need: str, needs: frozenset[str]) -> None:
@@ -23,16 +24,21 @@ def require(need: str, needs: frozenset[str]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class KnownJob:
-    """A job as it was submitted, for a policy to look at; properties are those of `Job`.
+class KnownJob(JobRequest):
+    """A job as it was submitted, for a policy to look at: what every cluster knows of it, and what the policy declared.
 
     How much ``work`` it is needs "length", its ``profile`` needs "speed", its ``deadline_s`` needs "deadline",
     its ``limit_s`` needs "limit".
     """
 
+    __slots__ = ("_job", "_needs")
     _job: Job
     _needs: frozenset[str]
+
+    def __init__(self, job: Job, needs: frozenset[str]) -> None:
+        # Nothing is copied: every decision of a simulation makes as many of these as there are jobs.
+        object.__setattr__(self, "_job", job)
+        object.__setattr__(self, "_needs", needs)
 
     @property
     def work(self) -> float:
@@ -55,89 +61,10 @@ class KnownJob:
         return self._job.limit_s
 
     @property
-    def name(self) -> str:
-        return self._job.name
-
-    @property
-    def arrival_s(self) -> float:
-        return self._job.arrival_s
-
-    @property
-    def num_devices(self) -> int:
-        return self._job.num_devices
-
-    @property
-    def least_devices(self) -> int:
-        return self._job.least_devices
-
-    @property
-    def most_devices(self) -> int:
-        return self._job.most_devices
-
-    @property
-    def device_types(self) -> tuple[str, ...]:
-        return self._job.device_types
-
-    @property
-    def user(self) -> str:
-        return self._job.user
-
-    @property
-    def account(self) -> str:
-        return self._job.account
-
-    @property
-    def virtual_cluster(self) -> str:
-        return self._job.virtual_cluster
-
-    @property
-    def weight(self) -> float:
-        return self._job.weight
-
-    @property
-    def guaranteed(self) -> bool:
-        return self._job.guaranteed
-
-    @property
-    def cpus(self) -> float:
-        return self._job.cpus
-
-    @property
-    def memory_bytes(self) -> float:
-        return self._job.memory_bytes
-
-    @property
-    def model(self) -> str:
-        return self._job.model
-
-    @property
-    def batch_size(self) -> int:
-        return self._job.batch_size
-
-    @property
-    def busy(self) -> float:
-        return self._job.busy
-
-    @property
     def skew(self) -> float | None:
+        """See `Job.skew`."""
         return self._job.skew
 
-    @property
-    def priority(self) -> int:
-        return self._job.priority
 
-    @property
-    def gang(self) -> tuple[int, ...]:
-        return self._job.gang
-
-    @property
-    def pinned_cell(self) -> str:
-        return self._job.pinned_cell
-
-    @property
-    def yields(self) -> bool:
-        return self._job.yields
-
-    def share_beside(self, other: KnownJob) -> float:
-        """Share of its devices that it has when another job has them, too."""
-        return self._job.share_beside(other._job)
+for _field in fields(JobRequest):
+    setattr(KnownJob, _field.name, property(attrgetter(f"_job.{_field.name}")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -159,23 +159,18 @@ class Declared(Placeless):
 
 
 @dataclass(frozen=True)
-class Job:
-    """One training job.
+class JobRequest:
+    """What a user asks for with a job, which every cluster knows of it.
 
     Attributes
     ----------
     name : unique in its workload.
     arrival_s : when it is submitted.
     num_devices : that it asks for, as a gang.
-    work : to be done, in the unit of its profile: seconds on its gang, steps, or samples.
-    profile : how fast it runs.
     min_devices, max_devices : between which it may be resized; by default it may not.
     device_types : that it can run on; all if empty.
     user, account, virtual_cluster : whose it is; the virtual cluster of a Slurm job is its partition.
     weight : of its share in weighted fairness, above 0.
-    deadline_s : time by which it should end, counted as ``arrival_s``.
-    started_s : when it first had devices where it was recorded, counted as ``arrival_s``; None where that is not known.
-    limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
     guaranteed : False for an opportunistic job, which runs on what the others leave.
     cpus, memory_bytes : that it asks for, in all; 0 is a proportional share of its nodes.
     model, batch_size : what it trains; samples of one step.
@@ -191,15 +186,14 @@ class Job:
     name: str
     arrival_s: float
     num_devices: int
-    work: float
-    profile: Profile
+    _: KW_ONLY
     min_devices: int = 0
     max_devices: int = 0
     device_types: tuple[str, ...] = ()
     user: str = ""
+    account: str = ""
     virtual_cluster: str = ""
     weight: float = 1.0
-    deadline_s: float | None = None
     guaranteed: bool = True
     cpus: float = 0.0
     memory_bytes: float = 0.0
@@ -210,15 +204,6 @@ class Job:
     gang: tuple[int, ...] = ()
     pinned_cell: str = ""
     yields: bool = False
-    started_s: float | None = None
-    limit_s: float | None = None
-    account: str = ""
-
-    def __post_init__(self) -> None:
-        # What is compiled for numbers would be compiled for whole numbers once more.
-        for name in ("arrival_s", "work", "weight"):
-            if type(value := getattr(self, name)) is not float:
-                object.__setattr__(self, name, float(value))
 
     @property
     def least_devices(self) -> int:
@@ -230,15 +215,42 @@ class Job:
         """The most devices that it can use."""
         return self.max_devices or self.num_devices
 
+    def share_beside(self, other: JobRequest) -> float:
+        """Share of its devices that it has when another job has them, too: they run the kernels of both as they come."""
+        return self.busy / max(1.0, self.busy + other.busy)
+
+
+@dataclass(frozen=True)
+class Job(JobRequest):
+    """One training job: what is asked for, and what a policy is told only as far as it declares to need it.
+
+    Attributes
+    ----------
+    work : to be done, in the unit of its profile: seconds on its gang, steps, or samples.
+    profile : how fast it runs.
+    deadline_s : time by which it should end, counted as ``arrival_s``.
+    limit_s : time on its devices after which it would be stopped, as its user set it; None where there is no such limit.
+    started_s : when it first had devices where it was recorded, counted as ``arrival_s``; None where that is not known.
+    """
+
+    work: float
+    profile: Profile
+    _: KW_ONLY
+    deadline_s: float | None = None
+    limit_s: float | None = None
+    started_s: float | None = None
+
+    def __post_init__(self) -> None:
+        # What is compiled for numbers would be compiled for whole numbers once more.
+        for name in ("arrival_s", "work", "weight"):
+            if type(value := getattr(self, name)) is not float:
+                object.__setattr__(self, name, float(value))
+
     @property
     def skew(self) -> float | None:
         """Share of the largest tensor in the parameters of its model, as far as its profile knows these."""
         share: float | None = getattr(self.profile, "skew", None)
         return share
-
-    def share_beside(self, other: Job) -> float:
-        """Share of its devices that it has when another job has them, too: they run the kernels of both as they come."""
-        return self.busy / max(1.0, self.busy + other.busy)
 
 
 def rate_anywhere(job: Job) -> float:
