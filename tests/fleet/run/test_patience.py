@@ -43,11 +43,11 @@ def test_a_new_checkpoint_makes_failures_forgotten() -> None:
 def test_what_follows_from_a_kill_is_no_failure_of_the_job(first: str, tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Training("gpt-tiny", 4, 8))
-    notes = [("rank 1 was killed by signal 9", True), ("RuntimeError: connection closed by peer", False)]
+    notes = [("rank 1 was ended by SIGKILL", True), ("RuntimeError: connection closed by peer", False)]
     for why, killed in notes if first == "the kill" else notes[::-1]:
         directory.fail(why, killed=killed)
     progress = directory.progress(is_over=True)
-    assert (progress.failure, progress.killed) == ("rank 1 was killed by signal 9", True)
+    assert (progress.failure, progress.killed) == ("rank 1 was ended by SIGKILL", True)
     directory.allow()
     directory.fail("ValueError: no")
     assert not directory.progress(is_over=True).killed
@@ -56,7 +56,7 @@ def test_what_follows_from_a_kill_is_no_failure_of_the_job(first: str, tmp_path:
 def test_what_would_happen_again_is_not_tried_again(tmp_path: Path) -> None:
     directory = JobDirectory(tmp_path / "a")
     directory.set_up(Training("gpt-tiny", 4, 8))
-    directory.fail("rank 1 was killed by signal 9", killed=True)
+    directory.fail("rank 1 was ended by SIGKILL", killed=True)
     directory.fail("step 3 is not finite", repeats=True)
     progress = directory.progress(is_over=True)
     assert (progress.failure, progress.killed, progress.repeats) == ("step 3 is not finite", False, True)

@@ -13,12 +13,8 @@ import os
 import resource
 import signal
 import sys
-import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +22,15 @@ from trainyard.fleet.errors import one_line
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.site import FleetError
-from trainyard.job.run.processes.heartbeat import Heartbeats, beating
-from trainyard.job.run.processes.logs import cut, rank_log
+from trainyard.job.run.processes.heartbeat import beating
+from trainyard.job.run.processes.logs import print_to
+from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
 from trainyard.private import OTHERS
 
 if TYPE_CHECKING:
     from trainyard.job.run.train import Launched
 
 NODE_MODULE = "trainyard.fleet.run.node"
-_POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
@@ -137,29 +133,22 @@ def run(directory: JobDirectory, ranks: Ranks, ticket: str | None = None) -> int
         except Exception as error:
             directory.fail(one_line(error))
             raise
-        fork, parent, processes = get_context("fork"), os.getpid(), {}
-        own = range(ranks.first, ranks.first + ranks.count)
-        heartbeats = Heartbeats(own, ranks.heartbeat_s, ranks.stall_s)
-        for rank in own:
-            begin = partial(ranks.begin, rank, parent)
-            arguments = (directory, work, prepared, ranks, rank, begin, heartbeats)
-            processes[rank] = fork.Process(target=be_rank, args=arguments)
-            processes[rank].start()
+        own, node_log = range(ranks.first, ranks.first + ranks.count), directory.logs / "node.log"
+        processes = RankProcesses(own, directory.logs, ranks.heartbeat_s, ranks.stall_s, [node_log])
         try:
+            for rank in own:
+                arguments = (directory, work, prepared, ranks, rank, os.getpid(), processes)
+                processes.start(rank, be_rank, *arguments)
             with beating(beat, ranks.heartbeat_s):
-                return _wait(directory, processes, heartbeats)
+                return _wait(directory, processes)
         finally:
-            for process in processes.values():
-                process.kill()
-            cut(_logs(directory, own))
+            processes.end()
             if ranks.first == 0:
                 (directory.path / ranks.meeting).unlink(missing_ok=True)
 
 
 def run_apart(directory: JobDirectory, ranks: Ranks, ticket: str) -> None:
     """The same, in a process that has been started for it: what stops the one that did does not stop this."""
-    from trainyard.job.run.processes.worker_group import print_to
-
     os.umask(OTHERS)
     os.setsid()
     print_to(directory.logs / "node.log")
@@ -173,34 +162,26 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _logs(directory: JobDirectory, ranks: Iterable[int]) -> list[Path]:
-    return [directory.logs / "node.log", *(rank_log(directory.logs, rank) for rank in ranks)]
-
-
-def _wait(directory: JobDirectory, processes: Mapping[int, ForkProcess], heartbeats: Heartbeats) -> int:
-    look_s = 0.0
+def _wait(directory: JobDirectory, processes: RankProcesses) -> int:
     while True:
-        codes = {rank: process.exitcode for rank, process in processes.items()}
-        if any(codes.values()):
+        codes = processes.exit_codes()
+        if failed := {rank: code for rank, code in codes.items() if code}:
             # First those that were killed: others may have failed for it.
-            rank, code = min(
-                ((rank, code) for rank, code in codes.items() if code), key=lambda found: found[1]
-            )
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            directory.fail(f"rank {rank} {how}", killed=-code in _FROM_OUTSIDE)
+            rank = min(failed, key=failed.__getitem__)
+            code = failed[rank]
+            directory.fail(f"rank {rank} {how_it_ended(code)}", killed=-code in _FROM_OUTSIDE)
             return 1
-        if None not in codes.values():
+        running = [rank for rank, code in codes.items() if code is None]
+        if not running:
             return 0
-        if time.monotonic() > look_s:
-            look_s = time.monotonic() + heartbeats.look_s
-            cut(_logs(directory, processes))
-            if problem := heartbeats.problem(rank for rank, code in codes.items() if code is None):
+        if processes.is_time_to_look():
+            if problem := processes.problem(running):
                 directory.fail(str(problem), killed=problem.stopped)
                 return 1
             if directory.is_abandoned():
                 directory.fail("the process that was to end it is gone", killed=True)
                 return 1
-        time.sleep(_POLL_S)
+        processes.wait(running)
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -19,10 +18,8 @@ from trainyard.hardware import parse_cluster
 from trainyard.job.optimizer import OptimizerConfig
 from trainyard.job.run.config import TrainConfig, WorkerInput
 from trainyard.job.run.errors import NonFiniteError
-from trainyard.job.run.processes.heartbeat import Heartbeats
-from trainyard.job.run.processes.logs import rank_log
+from trainyard.job.run.processes.rank_processes import RankProcesses
 from trainyard.job.run.processes.worker import Prepared, prepare
-from trainyard.job.run.processes.worker_group import print_to
 from trainyard.job.run.step.data import DataError, example_data
 from trainyard.job.run.train import train_prepared
 from trainyard.job.task import Task
@@ -70,16 +67,15 @@ def be_rank(
     prepared: Prepared | None,
     ranks: Ranks,
     rank: int,
-    begin: Callable[[], None],
-    heartbeats: Heartbeats,
+    parent: int,
+    processes: RankProcesses,
 ) -> None:
     """What a process of a job runs; an error is kept in the folder."""
-    begin()
+    ranks.begin(rank, parent)
     os.environ |= ranks.environment(rank)
-    print_to(rank_log(directory.logs, rank))
-    heartbeats.alive(rank)
+    processes.begin(rank)
     try:
-        launched = replace(ranks.launched(directory, rank), stepped=partial(heartbeats.stepped, rank))
+        launched = replace(ranks.launched(directory, rank), stepped=partial(processes.stepped, rank))
         train_prepared(work, launched, prepared)
     except Exception as error:
         traceback.print_exc()

@@ -27,9 +27,9 @@ from trainyard.job.run.checkpoint.saved import complete_steps
 from trainyard.job.run.config import WorkerInput
 from trainyard.job.run.errors import FailedRunError
 from trainyard.job.run.processes.fork_server import WorkerError
-from trainyard.job.run.processes.logs import last_lines, rank_log
+from trainyard.job.run.processes.logs import last_lines, print_to, rank_log
 from trainyard.job.run.processes.worker import Prepared, prepare
-from trainyard.job.run.processes.worker_group import RankError, WorkerGroup, print_to
+from trainyard.job.run.processes.worker_group import RankError, WorkerGroup
 
 _TAIL_LINES = 20
 
@@ -100,6 +100,7 @@ def _with_restarts(
     for num_restarts in range(work.config.max_restarts + 1):
         group = WorkerGroup(work, prepared, pipe, folder, logs, num_restarts, resume, failed)
         try:
+            group.start()
             group.watch()
             return
         except RankError as error:

@@ -20,6 +20,7 @@ import psutil
 from trainyard.hardware.heap import heap_of_children
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.errors import FailedRunError
+from trainyard.job.run.processes.rank_processes import how_it_ended
 
 # Beside the workers' own modules what PyTorch loads when it traces the first time.
 _PRELOAD = [
@@ -136,9 +137,7 @@ def _collect(workers: list[Any], results: Any, timeout_s: float) -> list[Any]:
             waited_s += 0.5
             dead = [r for r, w in enumerate(workers) if r not in found and w.exitcode is not None]
             if dead:
-                raise WorkerError(
-                    f"rank {dead[0]} ended with exit code {workers[dead[0]].exitcode}"
-                ) from None
+                raise WorkerError(f"rank {dead[0]} {how_it_ended(workers[dead[0]].exitcode)}") from None
             if waited_s > timeout_s:
                 missing = sorted(set(range(len(workers))) - set(found))
                 raise WorkerError(f"ranks {missing} gave no answer in {timeout_s:.0f} s") from None

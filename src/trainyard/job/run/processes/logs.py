@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainyard.private import make_private, opener
 
-__all__ = ["MOST_BYTES", "Metrics", "cut", "end_of", "last_lines", "metrics_files", "rank_log"]
+__all__ = ["MOST_BYTES", "Metrics", "cut", "end_of", "last_lines", "metrics_files", "print_to", "rank_log"]
 
 MOST_BYTES = 64 * 2**20
 """Of a log; see `cut` and `Metrics`."""
@@ -22,6 +23,16 @@ _CUT = b"\n[what was printed here is left out, because this log had grown to %d 
 def rank_log(logs: Path, rank: int) -> Path:
     """The file of what a rank prints."""
     return logs / f"rank-{rank}.log"
+
+
+def print_to(log: Path) -> None:
+    """Send what this process prints to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = opener(str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
 
 def metrics_files(logs: Path) -> tuple[Path, ...]:

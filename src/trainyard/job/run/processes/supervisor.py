@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from trainyard.job.run.processes.agent import Ended, agent_main
 from trainyard.job.run.processes.fork_server import WorkerError, context, start
 from trainyard.job.run.processes.heartbeat import Silence
 from trainyard.job.run.processes.logs import rank_log
+from trainyard.job.run.processes.rank_processes import how_it_ended
 from trainyard.job.run.processes.worker_group import AllReady, Watching
 from trainyard.private import make_private, opener
 
@@ -91,8 +91,7 @@ def _listen(pipe: Any, process: Any, watcher: Watcher, logs: Path, heartbeat_s: 
             message = pipe.recv()
         except EOFError:
             process.join()
-            code = process.exitcode
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = how_it_ended(process.exitcode)
             said = (logs / "prepare.log").read_text(errors="replace")[-2000:]
             raise WorkerError(f"the process that prepares the ranks {how}. It printed:\n{said}") from None
         if isinstance(message, Watching):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from torch._C._distributed_c10d import FileStore
 from trainyard.hardware.interface import use_interface
 from trainyard.job.run.config import RankStep, Restart, WorkerInput, combine
 from trainyard.job.run.errors import CheckpointError, NonFiniteError
-from trainyard.job.run.processes.heartbeat import Heartbeats
-from trainyard.job.run.processes.logs import cut, rank_log
+from trainyard.job.run.processes.rank_processes import RankProcesses, how_it_ended
 from trainyard.job.run.processes.worker import Prepared, Ready, join_group, prepare, set_up_device, train_rank
-from trainyard.private import only_for_user, opener
+from trainyard.private import only_for_user
 
 # After the first sign of a failure: how long to wait for the one that caused it.
 _SETTLE_S = 0.3
@@ -90,28 +89,25 @@ class WorkerGroup:
         resume: bool,
         failed: tuple[str, float] | None,
     ) -> None:
-        self.work, self.pipe, self.failed = work, pipe, failed
-        config, ranks = work.config, range(work.plan.num_ranks)
-        self.heartbeats = Heartbeats(ranks, config.heartbeat_s, config.stall_s)
-        self.logs = [rank_log(logs, rank) for rank in ranks]
-        self._look_at_s = 0.0
+        self.work, self.prepared, self.pipe = work, prepared, pipe
+        self.resume, self.failed = resume, failed
+        # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
+        self.store = folder / f"store-{num_restarts}"
+        self.ranks, config = range(work.plan.num_ranks), work.config
+        self.processes = RankProcesses(self.ranks, logs, config.heartbeat_s, config.stall_s)
         self.ready: dict[int, Ready] = {}
         self.done: set[int] = set()
         self.steps: dict[int, dict[int, RankStep]] = {}
         self.pipes: dict[Connection, int] = {}
-        self.processes: list[Any] = []
-        fork = mp.get_context("fork")
-        # A rendezvous of its own: addresses of an earlier group's processes would be waited for in vain.
-        store = folder / f"store-{num_restarts}"
-        for rank in ranks:
-            ours, theirs = fork.Pipe()
+
+    def start(self) -> None:
+        """Fork all ranks."""
+        for rank in self.ranks:
+            ours, theirs = Pipe()
             # A forked process has these too; while it keeps them open, nobody learns that they were closed.
-            inherited = [*self.pipes, ours, pipe]
-            arguments = (work, prepared, theirs, inherited, store, self.logs[rank], rank, resume)
-            process = fork.Process(target=_rank_main, args=(*arguments, self.heartbeats), daemon=True)
-            process.start()
+            inherited = [*self.pipes, ours, self.pipe]
+            self.processes.start(rank, _rank_main, self, theirs, inherited, rank)
             theirs.close()
-            self.processes.append(process)
             self.pipes[ours] = rank
 
     def watch(self) -> None:
@@ -124,26 +120,21 @@ class WorkerGroup:
         CheckpointError, NonFiniteError, ValueError
             When one says that the run cannot begin, or cannot go on however often it is started again.
         """
-        while len(self.done) < len(self.processes):
-            running = {p.sentinel: r for r, p in enumerate(self.processes) if r not in self.done}
-            signs = wait([self.pipe, *self.pipes, *running], timeout=self.heartbeats.look_s)
-            if self.pipe in signs:
+        while running := self._running():
+            ended, readable = self.processes.wait(running, [self.pipe, *self.pipes])
+            if self.pipe in readable:
                 # Nothing is ever sent this way: the caller is gone.
                 raise SystemExit(1)
-            failures = self._take([s for s in signs if isinstance(s, Connection)])
-            gone = [r for s, r in running.items() if s in signs and r not in self.done]
-            if failures or gone:
+            failures = self._take(readable)
+            if failures or any(rank not in self.done for rank in ended):
                 raise self._cause(failures)
-            if time.monotonic() > self._look_at_s:
-                self._look_at_s = time.monotonic() + self.heartbeats.look_s
-                self._look()
+            if self.processes.is_time_to_look():
+                self.pipe.send(Watching())
+                if problem := self.processes.problem(self._running()):
+                    raise RankError(problem.rank, problem.reason)
 
-    def _look(self) -> None:
-        """See whether the ranks work, and say that this process does."""
-        self.pipe.send(Watching())
-        cut(self.logs)
-        if problem := self.heartbeats.problem(r for r in range(len(self.processes)) if r not in self.done):
-            raise RankError(problem.rank, problem.reason)
+    def _running(self) -> list[int]:
+        return [rank for rank in self.ranks if rank not in self.done]
 
     def _take(self, pipes: list[Connection]) -> list[_Failed]:
         """Read what ranks sent."""
@@ -166,12 +157,12 @@ class WorkerGroup:
             self.done.add(message.rank)
         elif isinstance(message, Ready):
             self.ready[message.rank] = message
-            if len(self.ready) == len(self.processes):
+            if len(self.ready) == len(self.ranks):
                 self._all_ready(message)
         elif isinstance(message, RankStep):
             reports = self.steps.setdefault(message.step, {})
             reports[message.rank] = message
-            if len(reports) == len(self.processes):
+            if len(reports) == len(self.ranks):
                 del self.steps[message.step]
                 in_order = [reports[r] for r in sorted(reports)]
                 self.pipe.send(combine(in_order, self.work.plan.num_rows))
@@ -187,54 +178,41 @@ class WorkerGroup:
         """The rank that failed by itself: the others only lost their connection to it."""
         deadline = time.monotonic() + _SETTLE_S
         while (left := deadline - time.monotonic()) > 0:
-            if any(p.exitcode is not None and p.exitcode < 0 for p in self.processes):
+            codes = self.processes.exit_codes()
+            if _killed(codes):
                 break
-            signs = wait(
-                [*self.pipes, *(p.sentinel for p in self.processes if p.exitcode is None)], timeout=left
-            )
-            failures += self._take([s for s in signs if isinstance(s, Connection)])
-        for rank, process in enumerate(self.processes):
-            if process.exitcode is not None and process.exitcode < 0:
-                return RankError(rank, f"was ended by {signal.Signals(-process.exitcode).name}")
+            _, readable = self.processes.wait([r for r in self.ranks if codes[r] is None], self.pipes, left)
+            failures += self._take(readable)
+        codes = self.processes.exit_codes()
+        if killed := _killed(codes):
+            rank = min(killed)
+            return RankError(rank, how_it_ended(killed[rank]))
         own = [f for f in failures if not any(text in f.said for text in _LOST)] or failures
         if own and own[0].error is not None:
             return own[0].error
         if own:
             return RankError(own[0].rank, f"failed: {own[0].said.splitlines()[0]}")
-        rank = next(r for r, p in enumerate(self.processes) if p.exitcode is not None and r not in self.done)
-        return RankError(rank, f"ended with exit code {self.processes[rank].exitcode}")
+        rank, code = next((r, c) for r, c in codes.items() if c is not None and r not in self.done)
+        return RankError(rank, how_it_ended(code))
 
     def stop(self) -> None:
         """End all processes at once, whatever they wait for."""
-        for process in self.processes:
-            if process.exitcode is None and len(self.done) == len(self.processes):
-                process.join(5.0)
-            process.kill()
-        for process in self.processes:
-            process.join()
-            process.close()
+        self.processes.end(0.0 if self._running() else 5.0)
         for pipe in self.pipes:
             pipe.close()
-        cut(self.logs)
 
 
-def _rank_main(
-    work: WorkerInput,
-    prepared: Prepared | None,
-    pipe: Connection,
-    inherited: list[Connection],
-    store: Path,
-    log: Path,
-    rank: int,
-    resume: bool,
-    heartbeats: Heartbeats,
-) -> None:
+def _killed(exit_codes: Mapping[int, int | None]) -> dict[int, int]:
+    """The ranks that were killed, and their exit codes."""
+    return {rank: code for rank, code in exit_codes.items() if code is not None and code < 0}
+
+
+def _rank_main(group: WorkerGroup, pipe: Connection, inherited: list[Connection], rank: int) -> None:
     """What a worker process runs."""
     for other in inherited:
         other.close()
-    print_to(log)
-    heartbeats.alive(rank)
-    num_ranks = work.plan.num_ranks
+    group.processes.begin(rank)
+    work, num_ranks = group.work, len(group.ranks)
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     begun = False
 
@@ -243,15 +221,15 @@ def _rank_main(
         begun = True
         pipe.send(message)
         if isinstance(message, RankStep):
-            heartbeats.stepped(rank)
+            group.processes.stepped(rank)
 
     try:
         device = set_up_device(work.config, rank, num_ranks)
         if num_ranks > 1:
             use_interface()
-            join_group(device, FileStore(str(store), num_ranks), rank, num_ranks)
+            join_group(device, FileStore(str(group.store), num_ranks), rank, num_ranks)
         with only_for_user():
-            train_rank(work, prepared or prepare(work), rank, device, report, resume)
+            train_rank(work, group.prepared or prepare(work), rank, device, report, group.resume)
         pipe.send(_Done(rank))
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip()
@@ -275,13 +253,3 @@ def _end_with_parent(pipe: Connection) -> None:
     """Nothing is ever sent to a worker: its pipe becomes readable when the run's own process is gone."""
     wait([pipe])
     os._exit(1)
-
-
-def print_to(log: Path) -> None:
-    """Send what this process prints to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    file = opener(str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
