@@ -20,7 +20,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Snapshot
-from trainyard.fleet.traits import places_jobs
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
 
 CASES = [(entry, variant) for entry in CATALOG for variant in ("", *entry.variants)]
@@ -130,7 +130,7 @@ class Watched(Probe):
         entries = {(frozenset({i, j} - {-1}), kind) for i, j, kind in named}
         assert len(entries) == len(given.order), "the same jobs twice on the same type"
         places = isinstance(given, Placed)
-        assert places_jobs(self.policy) == places, "the run believes that a placement matters"
+        assert traits_of(self.policy).places == places, "the run believes that a placement matters"
         told = dict(first.reasons)
         assert all(told.values())
         self.num_reasons += len(told)

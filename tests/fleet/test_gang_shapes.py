@@ -15,7 +15,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.run.backends import check_runnable
 from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.traits import heeds_of
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
 
@@ -101,7 +101,7 @@ def test_every_policy_heeds_workers_or_refuses_them(entry: Entry, variant: str) 
 
 def check_heeds_workers_or_refuses_them(scheduler: Scheduler) -> None:
     jobs = jobs_of_workers()
-    if not heeds_of(scheduler.policy):
+    if not traits_of(scheduler.policy).heeds:
         with pytest.raises(
             FleetError, match=r"workers of 2\+2 devices, each on one node, and the policy gives devices"
         ):

@@ -25,7 +25,9 @@ _POLICIES = """
 from dataclasses import dataclass, field
 
 from next_to_it import SIGN
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.policy import Priority
+from trainyard.fleet.traits import Traits
 
 widest = Priority(lambda s: SIGN * s.num_devices)
 
@@ -36,7 +38,7 @@ def by_size(sign: float = 1.0, among: tuple = ()):
 class Nobody:
     needs: frozenset = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
+    traits: Traits = field(default=Traits(places=True), init=False)
 
     def start(self, site):
         return None

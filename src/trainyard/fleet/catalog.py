@@ -31,7 +31,7 @@ from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.site import FleetError
 from trainyard.fleet.snapshot import Need
-from trainyard.fleet.traits import round_length_s, shares_devices
+from trainyard.fleet.traits import traits_of
 from trainyard.naming import Names
 
 
@@ -68,7 +68,7 @@ class Entry:
     @property
     def shares(self) -> bool:
         """Whether several jobs may have one device at once."""
-        return shares_devices(self.factory())
+        return traits_of(self.factory()).shares
 
     @property
     def runs(self) -> str:
@@ -79,7 +79,7 @@ class Entry:
     @property
     def round_s(self) -> float | None:
         """Length of the rounds in which it decides if nothing else is said; None for whenever something happens."""
-        return round_length_s(self.factory())
+        return traits_of(self.factory()).round_s
 
     @property
     def module(self) -> str:

@@ -7,7 +7,7 @@ then runs through long stretches of events without coming back to Python (`fleet
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,21 +57,6 @@ class CompiledPolicy(NamedTuple):
     stands: bool = True
     blocks: bool = False
     mark: Callable[[KnownJob], float] | None = None
-
-
-@runtime_checkable
-class OffersCompiled(Protocol):
-    """A policy that may decide in compiled code."""
-
-    @property
-    def compiled(self) -> CompiledPolicy | None:
-        """How it does with its present options; None if it does not."""
-        ...
-
-
-def compiled_policy_of(policy: object) -> CompiledPolicy | None:
-    """A policy in compiled code, as far as there is that."""
-    return policy.compiled if isinstance(policy, OffersCompiled) else None
 
 
 @lean

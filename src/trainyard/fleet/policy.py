@@ -7,7 +7,7 @@ The same policy object decides in simulation and on every backend. It knows neit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.compiled_policy import CompiledPolicy, in_known_order, in_order
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Wish
+from trainyard.fleet.traits import ORDERED, Traits
 
 
 class Policy(Protocol):
@@ -64,11 +64,17 @@ class Priority:
     in_turn: bool = False
     quantum_s: float = float("inf")
     compiled_key: int | Callable[..., Any] | None = None
-    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     @property
-    def compiled(self) -> CompiledPolicy | None:
-        """The same in compiled code."""
+    def traits(self) -> Traits:
+        """It only puts jobs in an order, also in compiled code where there is a key for that."""
+        holds_up: Literal["same nodes", "all"] = "all" if self.one_queue else "same nodes"
+        return Traits(
+            holds_up="nobody" if self.backfill else holds_up, heeds=ORDERED, compiled=self._compiled
+        )
+
+    @property
+    def _compiled(self) -> CompiledPolicy | None:
         if self.compiled_key is None or self.steady:
             return None
         rules, decide = (
@@ -76,13 +82,6 @@ class Priority:
             in_order if callable(self.compiled_key) else in_known_order,
         )
         return CompiledPolicy(decide, rules, self.backfill, one_queue=self.one_queue, blocks=self._blocks)
-
-    @property
-    def holds_up(self) -> Literal["nobody", "same nodes", "all"]:
-        """Whom a job holds up that finds no place."""
-        if self.backfill:
-            return "nobody"
-        return "all" if self.one_queue else "same nodes"
 
     @property
     def _blocks(self) -> bool:

@@ -12,12 +12,12 @@ from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.recorded import AS_RECORDED
 from trainyard.fleet.records import FleetRun
-from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.traits import PlacingSome, places_jobs, round_length_s, shares_devices
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job
 
 
@@ -40,7 +40,7 @@ class Scheduler:
     @property
     def shares(self) -> bool:
         """Whether the policy may give a device to several jobs at once."""
-        return shares_devices(self.policy)
+        return traits_of(self.policy).shares
 
     def simulate(
         self,
@@ -86,17 +86,18 @@ def scheduler_of(text: str, place: str | None = None, round_s: float | None = No
         cannot decide in such rounds.
     """
     policy, entry = parse_policy(text), find(text.partition("(")[0].strip())
-    if place is not None and places_jobs(policy):
+    traits = traits_of(policy)
+    if place is not None and traits.places:
         raise FleetError(f"{text} chooses the devices of its jobs itself; leave the placement {place!r} out")
-    if place is not None and isinstance(policy, PlacingSome):
-        policy = policy.without_placing()
+    if place is not None and traits.without_placing is not None:
+        policy = traits.without_placing()
     place = place or entry.place
     placement(place)
-    if round_s is None and (round_s := round_length_s(policy)) is not None:
+    if round_s is None and (round_s := traits.round_s) is not None:
         check_period(f"a round of {text}", round_s)
     rounds = None if round_s is None else Rounds(round_s)
-    if isinstance(policy, RoundBased):
-        rounds = policy.rounds(rounds)
+    if traits.rounds is not None:
+        rounds = traits.rounds(rounds)
     return Scheduler(text, policy, place, rounds)
 
 

@@ -14,7 +14,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun, Recorder, Submitted, Unfit
-from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.compiled_run import Clock, compiled_run_of
 from trainyard.fleet.simulation.crowding import Crowding
@@ -23,7 +23,7 @@ from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
 from trainyard.fleet.snapshot import Floats, Ints, Snapshot
-from trainyard.fleet.traits import placing, queues
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
 
@@ -70,8 +70,9 @@ def simulate_fleet(
     FleetError
         If jobs are not in order, or the policy leaves jobs waiting or restarting for ever.
     """
-    if isinstance(policy, RoundBased):
-        rounds = policy.rounds(rounds)
+    traits = traits_of(policy)
+    if traits.rounds is not None:
+        rounds = traits.rounds(rounds)
     hazards, crowding = hazards or Hazards(), crowding or Crowding()
     if rounds is not None and rounds.only_simulated and (hazards.are_there or crowding.is_there):
         raise FleetError(
@@ -81,7 +82,7 @@ def simulate_fleet(
     how = placement(place)
     allocator = Allocator(site, policy, how, costs or Costs(), notes, fate, crowding)
     return _Simulator(jobs, policy, allocator, rounds, strict).run(
-        name, placing(policy, place), queues(policy, site)
+        name, traits.placement_text(place), traits.queues_text(site)
     )
 
 

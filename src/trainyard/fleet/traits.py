@@ -1,138 +1,78 @@
-"""What a policy may say of itself beside what every policy does: attributes that it need not have."""
+"""What a policy says of itself beside what it needs and whether it takes devices away."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from trainyard.fleet.compiled_policy import CompiledPolicy
+    from trainyard.fleet.rounds.rounds import Rounds
     from trainyard.fleet.site import Site
-
-
-@runtime_checkable
-class Sharing(Protocol):
-    """A policy that may give a device to several jobs at once."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether it does with its present options."""
-        ...
-
-
-def shares_devices(policy: object) -> bool:
-    """Whether a policy may give a device to several jobs at once."""
-    return isinstance(policy, Sharing) and policy.shares
-
-
-@runtime_checkable
-class Periodic(Protocol):
-    """A policy that is meant to decide in rounds."""
-
-    @property
-    def round_s(self) -> float:
-        """Their length with its present options."""
-        ...
-
-
-def round_length_s(policy: object) -> float | None:
-    """Length of the rounds in which a policy is meant to decide; None for whenever something happens."""
-    return policy.round_s if isinstance(policy, Periodic) else None
-
-
-@runtime_checkable
-class Placing(Protocol):
-    """A policy that may choose the very devices of its jobs."""
-
-    @property
-    def places(self) -> bool:
-        """Whether it does for all of them, so that no placement is asked."""
-        ...
-
-
-def places_jobs(policy: object) -> bool:
-    """Whether a policy chooses the devices of all its jobs itself."""
-    return isinstance(policy, Placing) and policy.places
-
-
-@runtime_checkable
-class PlacingSome(Protocol):
-    """A policy that may say of some jobs how they are to be placed."""
-
-    @property
-    def places_some(self) -> bool:
-        """Whether it does with its present options."""
-        ...
-
-    @property
-    def places_by(self) -> str:
-        """Of which jobs, in words: what comes before "else", where the others are left to the run."""
-        ...
-
-    def without_placing(self) -> Any:
-        """The same policy, which leaves that to the run."""
-        ...
-
-
-def places_some_jobs(policy: object) -> bool:
-    """Whether a policy says of some jobs how they are to be placed."""
-    return isinstance(policy, PlacingSome) and policy.places_some
-
-
-def placing(policy: object, place: str) -> str:
-    """How jobs are placed under a policy, in words.
-
-    Parameters
-    ----------
-    place : name of the placement of jobs that it does not place itself.
-    """
-    if places_jobs(policy):
-        return "its own"
-    if isinstance(policy, PlacingSome) and policy.places_some:
-        return f"{policy.places_by}, else {place}"
-    return place
-
-
-@runtime_checkable
-class Queueing(Protocol):
-    """A policy under which a job that finds no place may hold up those after it."""
-
-    @property
-    def holds_up(self) -> Literal["nobody", "same nodes", "all"]:
-        """Whom: those that could have some of the same nodes, or all."""
-        ...
-
-
-def queues(policy: object, site: Site) -> str:
-    """Which queues a policy has, in words; empty where there can be but one, or none holds up anybody."""
-    if site.is_one_pool or not isinstance(policy, Queueing) or policy.holds_up == "nobody":
-        return ""
-    if policy.holds_up == "all":
-        return "one"
-    pools = {"device type": len(site.device_types) > 1, "partition": bool(site.partitions)}
-    return f"one per {' and '.join(pool for pool, is_one in pools.items() if is_one)}"
-
 
 Wish = Literal["gang", "equal workers", "pinned cell", "partition"]
 """What a job may ask for that not every policy heeds: that each worker of its gang lies on one node, whatever their
 sizes, or if these are equal; that it lies in its pinned cell; and that it lies on nodes of its partition."""
-
-
-@runtime_checkable
-class Heeding(Protocol):
-    """A policy that heeds some of that; from any other, jobs that ask for it are kept away."""
-
-    @property
-    def heeds(self) -> frozenset[Wish]:
-        """What it heeds. The placement that policies share heeds equal workers."""
-        ...
-
-
-def heeds_of(policy: object) -> frozenset[Wish]:
-    """What a policy heeds of what not every policy does."""
-    return policy.heeds if isinstance(policy, Heeding) else frozenset()
-
 
 EQUAL_WORKERS: frozenset[Wish] = frozenset({"equal workers"})
 """What those heed that leave placement to others, and give jobs as many devices as they ask for."""
 
 ORDERED: frozenset[Wish] = EQUAL_WORKERS | {"partition"}
 """What those heed, too, that only put jobs in an order, whichever devices they can have."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a policy does with its present options.
+
+    Attributes
+    ----------
+    shares : whether it may give a device to several jobs at once.
+    round_s : length of the rounds in which it is meant to decide; None for whenever something happens.
+    rounds : makes of the rounds that were asked for, or None, those in which it decides, or raises a `FleetError` if it
+        cannot decide in them; None for one that can in any.
+    places : whether it chooses the devices of all its jobs itself, so that no placement is asked.
+    places_by : by what it says of some jobs how they are to be placed, in words; empty if it does of none.
+    without_placing : makes the same policy, which leaves that to the run.
+    holds_up : whom a job may hold up that finds no place: those that could have some of the same nodes, or all.
+    heeds : what it heeds of what jobs may ask for; from a policy that does not, jobs that ask for it are kept away. The
+        placement that policies share heeds equal workers.
+    compiled : the same policy in compiled code.
+    """
+
+    shares: bool = False
+    round_s: float | None = None
+    rounds: Callable[[Rounds | None], Rounds | None] | None = None
+    places: bool = False
+    places_by: str = ""
+    without_placing: Callable[[], Any] | None = None
+    holds_up: Literal["nobody", "same nodes", "all"] = "nobody"
+    heeds: frozenset[Wish] = frozenset()
+    compiled: CompiledPolicy | None = None
+
+    def placement_text(self, place: str) -> str:
+        """How jobs are placed, in words.
+
+        Parameters
+        ----------
+        place : name of the placement of jobs that the policy does not place itself.
+        """
+        if self.places:
+            return "its own"
+        return f"{self.places_by}, else {place}" if self.places_by else place
+
+    def queues_text(self, site: Site) -> str:
+        """Which queues there are, in words; empty where there can be but one, or none holds up anybody."""
+        if site.is_one_pool or self.holds_up == "nobody":
+            return ""
+        if self.holds_up == "all":
+            return "one"
+        pools = {"device type": len(site.device_types) > 1, "partition": bool(site.partitions)}
+        return f"one per {' and '.join(pool for pool, is_one in pools.items() if is_one)}"
+
+
+def traits_of(policy: object) -> Traits:
+    """The ``traits`` of a policy; one that has none decides whenever something happens, and leaves placing to the run."""
+    found: Traits = getattr(policy, "traits", Traits())
+    return found

@@ -33,13 +33,14 @@ from trainyard.fleet.replicas.gavel import (
 )
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
-from trainyard.fleet.rounds.rounds import RoundBased, Rounds
+from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import Scheduler
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
+from trainyard.fleet.traits import traits_of
 
 PROGRAMS = {
     program.__name__: program
@@ -60,8 +61,9 @@ EVERY = pytest.mark.parametrize("name", MAKERS)
 
 def of_program(name: str) -> Scheduler:
     policy = PROGRAMS[name]()
-    assert isinstance(policy, RoundBased)
-    return Scheduler(name, policy, "consolidated", policy.rounds(None))
+    rounds = traits_of(policy).rounds
+    assert rounds is not None
+    return Scheduler(name, policy, "consolidated", rounds(None))
 
 
 @cache

@@ -20,7 +20,7 @@ from trainyard.fleet.run.limits import JobLimits
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.traits import places_jobs
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, declared_job
 from trainyard.fleet.workload.training import Training, training_job
 
@@ -137,7 +137,7 @@ def test_a_placement_for_a_policy_that_places_jobs_itself_is_refused() -> None:
     ):
         scheduler_of("pollux(fairness=1)", "spread")
     placing = {"antman", "elasticflow", "gandiva", "hived", "optimus", "pollux", "sia", "synergy"}
-    assert {entry.name for entry in CATALOG if places_jobs(entry.factory())} == placing
+    assert {entry.name for entry in CATALOG if traits_of(entry.factory()).places} == placing
 
 
 def test_policies_say_whether_jobs_share_devices() -> None:

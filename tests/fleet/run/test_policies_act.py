@@ -25,7 +25,7 @@ from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
 from trainyard.fleet.run.local import LocalBackend
 from trainyard.fleet.site import Site
-from trainyard.fleet.traits import shares_devices
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import Predicted, training_job
 
@@ -117,7 +117,7 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
 ) -> None:
     """Each step of each job counts as a second, so that a policy does the same where steps take longer."""
     jobs, told = workload(apart_s), list[Event]()
-    local = LocalBackend(SITE, tmp_path, shares=shares_devices(policy))
+    local = LocalBackend(SITE, tmp_path, shares=traits_of(policy).shares)
     rounds = None if round_s is None else Rounds(round_s)
     run = run_by_steps(jobs, policy, local, rounds, told.append)
     assert sorted(run.names) == [job.name for job in jobs]

@@ -11,7 +11,6 @@ import pytest
 from trainyard.fleet import simulate
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.compiled_policy import CompiledPolicy, compiled_policy_of
 from trainyard.fleet.mechanism import allocator
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
@@ -20,6 +19,7 @@ from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulation import compiled_run
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Snapshot
+from trainyard.fleet.traits import Traits, traits_of
 from trainyard.fleet.workload.generate import philly_jobs
 from trainyard.fleet.workload.job import Job, declared_job
 
@@ -198,10 +198,10 @@ class Changed:
         return self.policy.preempts
 
     @property
-    def compiled(self) -> CompiledPolicy:
-        compiled = compiled_policy_of(self.policy)
-        assert compiled is not None
-        return compiled._replace(**self.changes)
+    def traits(self) -> Traits:
+        traits = traits_of(self.policy)
+        assert traits.compiled is not None
+        return replace(traits, compiled=traits.compiled._replace(**self.changes))
 
     def start(self, site: Site) -> Any:
         return self.policy.start(site)
@@ -212,7 +212,7 @@ class Changed:
 
 def test_policies_that_go_wrong_are_refused_there_too() -> None:
     las = parse_policy("las")
-    _, key = las.compiled.rules
+    _, key = traits_of(las).compiled.rules
     with pytest.raises(FleetError, match="give a later time"):
         simulate.simulate_fleet(crowded(), MIXED, Changed(las, {"rules": (0.0, key)}))
     with pytest.raises(FleetError, match="times in a row and did no work"):

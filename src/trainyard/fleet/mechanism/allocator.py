@@ -29,7 +29,7 @@ from trainyard.fleet.records import FleetRun, Recorder, Span
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import Site
-from trainyard.fleet.traits import heeds_of
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Grant, Job
 
 # Ends of jobs that are noted before they are written down.
@@ -72,7 +72,7 @@ class Allocator:
         self.whole = True
         self._starting: list[int] = []
         self._feasibility, self._has_gangs, self._has_askers = (
-            Feasibility(site, heeds_of(policy)),
+            Feasibility(site, traits_of(policy).heeds),
             False,
             False,
         )

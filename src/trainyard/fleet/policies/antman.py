@@ -21,6 +21,7 @@ from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.pairs import check_pairs
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 
 
 @dataclass
@@ -46,7 +47,6 @@ class AntMan:
     busiest: float = 0.8
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         check_pairs(
@@ -54,9 +54,9 @@ class AntMan:
         )
 
     @property
-    def shares(self) -> bool:
+    def traits(self) -> Traits:
         """Opportunistic jobs are on devices of guaranteed ones."""
-        return True
+        return Traits(shares=True, places=True)
 
     def start(self, site: Site) -> None:
         """Nothing is remembered: who runs where stands in the snapshot."""

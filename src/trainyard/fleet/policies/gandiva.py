@@ -22,6 +22,7 @@ import numpy as np
 from trainyard.fleet.allocation import Allocation, Placed
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 
 Pair = frozenset[str]
 
@@ -65,17 +66,11 @@ class Gandiva:
     grow: bool = True
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     @property
-    def round_s(self) -> float:
-        """A round is a time slice."""
-        return self.quantum_s
-
-    @property
-    def shares(self) -> bool:
-        """Packed jobs have a device together."""
-        return self.pack
+    def traits(self) -> Traits:
+        """A round is a time slice; packed jobs have a device together."""
+        return Traits(shares=self.pack, round_s=self.quantum_s, places=True)
 
     def start(self, site: Site) -> State:
         """Nothing runs."""

@@ -39,6 +39,7 @@ from trainyard.fleet.allocation import Allocation, Placed, Reasons
 from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
+from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Report
 from trainyard.fleet.workload.job import Grant
 
@@ -84,7 +85,6 @@ class Optimus:
     young: float = 0.95
     as_published: bool = False
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -92,9 +92,9 @@ class Optimus:
         return frozenset({"speed", "length"}) if self.as_published else frozenset({"speed", "reports"})
 
     @property
-    def round_s(self) -> float:
+    def traits(self) -> Traits:
         """A round is the time between two decisions."""
-        return self.interval_s
+        return Traits(round_s=self.interval_s, places=True)
 
     def start(self, site: Site) -> History:
         """Nothing is known.

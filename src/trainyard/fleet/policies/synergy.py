@@ -38,6 +38,7 @@ from trainyard.fleet.place.keep import keeping
 from trainyard.fleet.place.packing import Packing, proportional
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.job import Grant
 
 Floats = NDArray[np.float64]
@@ -75,11 +76,15 @@ class Synergy:
     round_s: float = 300.0
     as_published: bool = False
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     @property
     def needs(self) -> frozenset[Need]:
         return frozenset({"speed", "length"}) if self.order == "srtf" else frozenset({"speed"})
+
+    @property
+    def traits(self) -> Traits:
+        """A round is the time between two decisions."""
+        return Traits(round_s=self.round_s, places=True)
 
     def start(self, site: Site) -> Demands:
         """Nothing is profiled.

@@ -35,6 +35,7 @@ from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import scaling
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 
 _INF = float("inf")
 _LEAST_WORK = 1e-9
@@ -72,7 +73,6 @@ class ElasticFlowProgram:
     slot_s: float = 60.0
     needs: frozenset[Need] = field(default=frozenset({"speed", "length", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """The program's own.
@@ -87,6 +87,11 @@ class ElasticFlowProgram:
                 "ElasticFlow's program decides at moments of its own; give it no rounds (round_s)"
             )
         return given or PlannedEnds(self.slot_s)
+
+    @property
+    def traits(self) -> Traits:
+        """Rounds of its own."""
+        return Traits(rounds=self.rounds, places=True)
 
     def start(self, site: Site) -> State:
         """Nobody is admitted."""

@@ -18,7 +18,7 @@ import numpy as np
 from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Wish
+from trainyard.fleet.traits import ORDERED, Traits
 
 _NEAR_S = 1e-4
 """Service is a sum of floats: a job this near to a threshold (device-seconds) has reached it."""
@@ -46,7 +46,11 @@ class TiresiasInPollux:
     round_s: float = 60.0
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
-    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
+
+    @property
+    def traits(self) -> Traits:
+        """It only puts jobs in an order."""
+        return Traits(round_s=self.round_s, heeds=ORDERED)
 
     def start(self, site: Site) -> _Queued:
         """Nobody is queued."""

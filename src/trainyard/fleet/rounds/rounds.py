@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.periods import check_period
@@ -27,22 +26,3 @@ class Rounds:
     def only_simulated(self) -> bool:
         """Whether jobs do in them what no real job does, nor one that may fail or is slowed by others."""
         return False
-
-
-@runtime_checkable
-class RoundBased(Protocol):
-    """A policy that cannot decide in whatever rounds it is put in."""
-
-    def rounds(self, given: Rounds | None) -> Rounds | None:
-        """The rounds in which it decides, by the rules that it knows; None for whenever something happens.
-
-        Parameters
-        ----------
-        given : what was asked for.
-
-        Raises
-        ------
-        FleetError
-            If it cannot decide in them.
-        """
-        ...

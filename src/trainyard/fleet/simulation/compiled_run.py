@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.fleet.compiled_policy import CompiledPolicy, compiled_policy_of
+from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.job_table import note_arrival, rows_for
@@ -19,6 +19,7 @@ from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
 from trainyard.fleet.simulation.ends import Ends
+from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Job, rate_anywhere
 
 _INF = float("inf")
@@ -56,7 +57,7 @@ def compiled_run_of(
 
     Where nodes or jobs may fail, or decisions are made in rounds, it is not to be asked.
     """
-    compiled, books = compiled_policy_of(policy), allocator.books
+    compiled, books = traits_of(policy).compiled, allocator.books
     if compiled is None or not allocator.is_plain or np.isnan(books.gang_rate[books.active]).any():
         return None
     return CompiledRun(policy, compiled, allocator, arrivals, ends)

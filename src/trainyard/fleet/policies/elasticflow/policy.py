@@ -39,6 +39,7 @@ from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.scaling import Scaling, scaling
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 
 Ints = NDArray[np.int64]
 
@@ -80,12 +81,11 @@ class ElasticFlow:
     slot_s: float = 60.0
     needs: frozenset[Need] = field(default=frozenset({"speed", "length", "deadline"}), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     @property
-    def round_s(self) -> float:
+    def traits(self) -> Traits:
         """A round is a slot."""
-        return self.slot_s
+        return Traits(round_s=self.slot_s, rounds=self.rounds, places=True)
 
     def rounds(self, given: Rounds | None) -> Rounds | None:
         """Rounds that begin whenever a slot does, as what was promised to jobs is planned.

@@ -16,7 +16,7 @@ from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.traits import EQUAL_WORKERS, Wish
+from trainyard.fleet.traits import EQUAL_WORKERS, Traits, Wish
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -113,19 +113,10 @@ class Gavel(ABC):
         return frozenset({"speed"})
 
     @property
-    def shares(self) -> bool:
-        """Whether two jobs may have the same devices."""
-        return bool(self.space_sharing)
-
-    @property
-    def round_s(self) -> float:
-        """The paper's six minutes."""
-        return _ROUND_S
-
-    @property
-    def heeds(self) -> frozenset[Wish]:
-        """Workers, where no devices are shared: partners are placed together, whatever their workers."""
-        return frozenset() if self.space_sharing else EQUAL_WORKERS
+    def traits(self) -> Traits:
+        """Rounds of six minutes, as the paper's. Partners are placed together, whatever their workers."""
+        heeds = frozenset[Wish]() if self.space_sharing else EQUAL_WORKERS
+        return Traits(shares=bool(self.space_sharing), round_s=_ROUND_S, rounds=self.rounds, heeds=heeds)
 
     def rounds(self, given: Rounds | None) -> Rounds:
         """Rounds of six minutes if nothing else is asked for."""

@@ -35,7 +35,7 @@ from trainyard.fleet.policies.hived.request import HIGHEST, Request
 from trainyard.fleet.policies.hived.virtual import Ints, Layout, Quotas
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
-from trainyard.fleet.traits import Wish
+from trainyard.fleet.traits import Traits
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,11 @@ class HiveD:
     quotas: Quotas = ()
     needs: frozenset[Need] = field(default=frozenset(), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
-    heeds: frozenset[Wish] = field(default=frozenset({"gang", "pinned cell"}), init=False)
+
+    @property
+    def traits(self) -> Traits:
+        """Cells are gangs, and may be pinned."""
+        return Traits(places=True, heeds=frozenset({"gang", "pinned cell"}))
 
     def start(self, site: Site) -> State:
         """No job is known.

@@ -44,6 +44,7 @@ from trainyard.fleet.policies.pollux.genetic import (
 )
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot
+from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Models, Report
 
 Row = list[tuple[int, int]]
@@ -93,7 +94,6 @@ class Pollux:
     as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.fairness in (0.0, np.inf) or np.isnan(self.fairness):
@@ -108,9 +108,9 @@ class Pollux:
                 )
 
     @property
-    def round_s(self) -> float:
+    def traits(self) -> Traits:
         """A round is the time between two decisions."""
-        return self.interval_s
+        return Traits(round_s=self.interval_s, places=True)
 
     def start(self, site: Site) -> Searched:
         """Nothing is known.

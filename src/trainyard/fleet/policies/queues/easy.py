@@ -15,7 +15,6 @@ D. A. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.trial import TrialPlacement
 from trainyard.fleet.site import Site
 from trainyard.fleet.snapshot import Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Wish
+from trainyard.fleet.traits import ORDERED, Traits
 
 _INF = float("inf")
 
@@ -42,12 +41,11 @@ class EasyBackfilling:
     one_queue: bool = False
     needs: frozenset[Need] = field(default=frozenset({"limit"}), init=False)
     preempts: bool = field(default=True, init=False)
-    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     @property
-    def holds_up(self) -> Literal["same nodes", "all"]:
-        """Whom the first that waits may hold up."""
-        return "all" if self.one_queue else "same nodes"
+    def traits(self) -> Traits:
+        """The first that waits may hold up others."""
+        return Traits(holds_up="all" if self.one_queue else "same nodes", heeds=ORDERED)
 
     def start(self, site: Site) -> None:
         """It remembers nothing."""

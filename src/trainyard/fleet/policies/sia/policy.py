@@ -35,6 +35,7 @@ from trainyard.fleet.place.blocks import blocks
 from trainyard.fleet.policies.sia.assignment import Options, assigned
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Bools, Floats, Ints, Need, Snapshot
+from trainyard.fleet.traits import Traits
 from trainyard.fleet.workload.goodput import Limits, Models, Noise, Report
 from trainyard.fleet.workload.throughput import Theta
 
@@ -103,16 +104,15 @@ class Sia:
     as_published: bool = False
     needs: frozenset[Need] = field(default=frozenset({"reports"}), init=False)
     preempts: bool = field(default=True, init=False)
-    places: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if self.power == 0:
             raise FleetError("the power of goodputs must not be 0; -0.5 is the paper's")
 
     @property
-    def round_s(self) -> float:
+    def traits(self) -> Traits:
         """A round is the time between two decisions."""
-        return self.interval_s
+        return Traits(round_s=self.interval_s, places=True)
 
     def start(self, site: Site) -> Configurations:
         """All that follows from the cluster."""

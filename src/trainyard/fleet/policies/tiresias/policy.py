@@ -58,7 +58,7 @@ from trainyard.fleet.policies.tiresias.moves import (
 from trainyard.fleet.policies.tiresias.queue_order import repaired
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Floats, Ints, Need, Snapshot
-from trainyard.fleet.traits import ORDERED, Wish
+from trainyard.fleet.traits import ORDERED, Traits
 
 _INF = float("inf")
 _NOBODY = np.zeros(0, np.int64)
@@ -93,7 +93,6 @@ class Tiresias:
     by_skew: bool = True
     preempts: bool = field(default=True, init=False)
     needs: frozenset[Need] = field(default=frozenset(), init=False)
-    heeds: frozenset[Wish] = field(default=ORDERED, init=False)
 
     def __post_init__(self) -> None:
         if list(self.thresholds) != sorted(set(self.thresholds)) or min(self.thresholds, default=1.0) <= 0:
@@ -118,21 +117,18 @@ class Tiresias:
         return self._limits, self.promote_knob, self.two_dimensional, self.as_published
 
     @property
-    def compiled(self) -> CompiledPolicy | None:
-        """The same in compiled code, where turns make the order."""
-        if self.as_published or self.samples:
-            return None
-        return CompiledPolicy(decide, (self.places_some, self._rules), mark=self._consolidate)
+    def traits(self) -> Traits:
+        """Models that are skewed are consolidated; turns make the order also in compiled code."""
+        compiled = None
+        if not (self.as_published or self.samples):
+            compiled = CompiledPolicy(decide, (self.places_some, self._rules), mark=self._consolidate)
+        by, without = ("by skew", self.without_placing) if self.places_some else ("", None)
+        return Traits(places_by=by, without_placing=without, heeds=ORDERED, compiled=compiled)
 
     @property
     def places_some(self) -> bool:
         """Whether it says of some jobs where they are to lie."""
         return self.by_skew and not self.as_published
-
-    @property
-    def places_by(self) -> str:
-        """Of models whose parameters it knows: those that are skewed are consolidated, the others lie anywhere."""
-        return "by skew"
 
     def without_placing(self) -> Tiresias:
         """The same, which leaves that to the run."""
