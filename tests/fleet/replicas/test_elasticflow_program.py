@@ -93,7 +93,7 @@ def job(
 
 
 def simulated(*jobs: Job) -> FleetRun:
-    return simulate_fleet(jobs, NODE, ElasticFlowProgram())
+    return simulate_fleet(jobs, NODE, ElasticFlowProgram(), keep_spans=True)
 
 
 def test_the_end_that_counts_is_that_on_the_share_alone() -> None:
@@ -102,6 +102,7 @@ def test_the_end_that_counts_is_that_on_the_share_alone() -> None:
     assert run.finish_s.tolist() == [100.0]
     assert run.series.time_s.tolist() == [0.0, 68.0]
     assert run.device_s.tolist() == [4 * 68.0]
+    assert [(span.start_s, span.end_s) for span in run.spans] == [(0.0, 68.0)]
 
 
 def test_what_is_lost_since_the_last_plan_makes_nobody_late() -> None:

@@ -21,6 +21,7 @@ from test_fleet_conformance import (
 from test_gang_shapes import check_heeds_workers_or_refuses_them
 
 from trainyard.fleet.records import FleetRun
+from trainyard.fleet.replicas import gavel
 from trainyard.fleet.replicas.elasticflow import ElasticFlowProgram
 from trainyard.fleet.replicas.gavel import (
     CostProgram,
@@ -32,11 +33,12 @@ from trainyard.fleet.replicas.gavel import (
     WaterFillingProgram,
 )
 from trainyard.fleet.replicas.gavel_fifo import FifoProgram
+from trainyard.fleet.replicas.gavel_rounds import GavelRounds
 from trainyard.fleet.replicas.tiresias_in_pollux import TiresiasInPollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.local import LocalBackend
-from trainyard.fleet.scheduler import Scheduler
+from trainyard.fleet.scheduler import Scheduler, scheduler_of
 from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Hazards
 from trainyard.fleet.site import FleetError, Site
@@ -120,6 +122,11 @@ def test_jobs_end_on_devices_that_they_can_have(name: str, seed: int) -> None:
 @EVERY
 def test_decisions_about_mixed_jobs_are_pure_and_repeat(name: str) -> None:
     mixed.check_repeats(MAKERS[name](), mixed_run(name, 0))
+
+
+def test_the_command_line_names_one_by_its_file() -> None:
+    found = scheduler_of(f"{gavel.__file__}:MaxMinProgram(aware=False)", round_s=120.0)
+    assert found.rounds == GavelRounds(120.0, shuffle=True)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,5 +2,6 @@
 
 They are evidence that the simulator does what theirs do: `trainyard.fleet.reproduce` runs them on the jobs of those
 programs, beside what these print. Each derives from the policy or the rounds that it departs from and says where it does.
-Nothing else imports them, and no name of the catalog stands for one.
+Nothing else imports them, and no name of the catalog stands for one; on the command line one is named by its file, as any
+policy that is not of the catalog: ``replicas/gavel.py:MaxMinProgram(aware=False)``.
 """

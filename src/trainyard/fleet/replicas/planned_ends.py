@@ -3,7 +3,9 @@
 Something happens when a job comes, when one is planned to end, and when the policy wants to decide; what happens within a
 slot of the last decision counts from its end on. At every decision all jobs that run lose time: little where some job has
 had just these devices since the last renewal. A job ends where its plan says, even with work left, and else at the
-decision at which its work is seen to be done; the end that counts is the one that the plan gave as its own.
+decision at which its work is seen to be done; the end that counts is the one that the plan gave as its own. It has its
+devices until it ends here, at a decision: so say spans, device time and use over time, which may go on after the end that
+counts, or stop before it.
 
 References
 ----------

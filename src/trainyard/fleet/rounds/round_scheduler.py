@@ -84,7 +84,7 @@ class RoundScheduler:
 
         Parameters
         ----------
-        last : whether no more jobs come.
+        last : whether no more jobs come; to these rounds that is all one.
         """
         if self.accounts is None or now_s >= self.ask_again_s:
             return True

@@ -1,1 +1,1 @@
-"""ElasticFlow: its policy, the shares that it reserves, and the program that its authors published."""
+"""ElasticFlow: its policy, and the shares that it reserves."""
