@@ -42,16 +42,16 @@ class CompiledPolicy(NamedTuple):
 
     Attributes
     ----------
-    decide : from ``rules``, the policy's state and a `Seen` to the numbers of the jobs that may run, most urgent first;
+    decide : from ``options``, the policy's state and a `Seen` to the numbers of the jobs that may run, most urgent first;
         ``Queue.consolidate``, empty where the placement of the run decides; when the policy wants to decide next; and
         the state then.
-    rules : what is fixed in it.
+    options : what is fixed in it.
     backfill, one_queue, stands, blocks : as in `Queue` and `Allocation`, of all its decisions.
     mark : a number that the policy makes of every job when it comes, which compiled code cannot; see `mark_of`.
     """
 
     decide: Callable[..., Any]
-    rules: tuple[Any, ...]
+    options: tuple[Any, ...]
     backfill: bool = True
     one_queue: bool = False
     stands: bool = True
@@ -62,13 +62,13 @@ class CompiledPolicy(NamedTuple):
 @lean
 def arrival_s(seen, number):  # type: ignore[no-untyped-def]
     """When a job came."""
-    return seen.table.arrival_s[seen.rows[number]]
+    return seen.table[seen.rows[number]].arrival_s
 
 
 @lean
 def num_held(seen, number):  # type: ignore[no-untyped-def]
     """Devices that a job has."""
-    return seen.table.held[seen.rows[number]]
+    return seen.table[seen.rows[number]].held
 
 
 @compiled
@@ -81,7 +81,7 @@ def all_held(seen):  # type: ignore[no-untyped-def]
 def attained_s(seen, number):  # type: ignore[no-untyped-def]
     """Time for which a job had devices."""
     row = seen.rows[number]
-    return seen.table.attained_s[row] + stint_of(seen.table, row, seen.now_s)
+    return seen.table[row].attained_s + stint_of(seen.table, row, seen.now_s)
 
 
 @lean
@@ -89,7 +89,7 @@ def attained_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times their number."""
     row = seen.rows[number]
     stint_s = stint_of(seen.table, row, seen.now_s)
-    return seen.table.attained_device_s[row] + stint_s * seen.table.held[row]
+    return seen.table[row].attained_device_s + stint_s * seen.table[row].held
 
 
 @lean
@@ -101,7 +101,7 @@ def left_s(seen, number):  # type: ignore[no-untyped-def]
 @lean
 def left_device_s(seen, number):  # type: ignore[no-untyped-def]
     """That, times the devices that it asks for."""
-    return left_s(seen, number) * seen.table.num_devices[seen.rows[number]]
+    return left_s(seen, number) * seen.table[seen.rows[number]].num_devices
 
 
 @compiled
@@ -113,7 +113,7 @@ def serials(seen):  # type: ignore[no-untyped-def]
 @lean
 def mark_of(seen, number):  # type: ignore[no-untyped-def]
     """What the policy made of a job when it came."""
-    return seen.table.mark[seen.rows[number]]
+    return seen.table[seen.rows[number]].mark
 
 
 @compiled
@@ -129,14 +129,14 @@ BY_ARRIVAL, BY_TIME_LEFT, BY_DEVICE_TIME_LEFT, BY_TIME_ATTAINED, BY_DEVICE_TIME_
 
 
 @compiled
-def in_known_order(rules, state, seen):  # type: ignore[no-untyped-def]
+def in_known_order(options, state, seen):  # type: ignore[no-untyped-def]
     """All jobs by one of the numbers above, smallest first, of equal ones the first to arrive.
 
     Parameters
     ----------
-    rules : the time after which to ask again while jobs wait, and which number.
+    options : the time after which to ask again while jobs wait, and which number.
     """
-    quantum_s, which = rules
+    quantum_s, which = options
     keys = np.empty(len(seen.rows))
     for number in range(len(keys)):
         if which == BY_ARRIVAL:
@@ -153,14 +153,14 @@ def in_known_order(rules, state, seen):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def in_order(rules, state, seen):  # type: ignore[no-untyped-def]
+def in_order(options, state, seen):  # type: ignore[no-untyped-def]
     """The same by a number that the policy finds.
 
     Parameters
     ----------
-    rules : the time after which to ask again while jobs wait, and the function that finds the number.
+    options : the time after which to ask again while jobs wait, and the function that finds the number.
     """
-    quantum_s, key = rules
+    quantum_s, key = options
     keys = np.empty(len(seen.rows))
     for number in range(len(keys)):
         keys[number] = key(seen, number)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.fleet.allocation import Allocation, Queue, TimeFractions
+from trainyard.fleet.allocation import Allocation, Queue
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.asking import ask
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import placement
 from trainyard.fleet.policy import Policy
@@ -22,7 +23,7 @@ from trainyard.fleet.simulation.ends import Ends
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.simulation.loop import COMING, EARLY, STUCK
 from trainyard.fleet.site import FleetError, Site, UnfitJobError
-from trainyard.fleet.snapshot import Floats, Ints, Snapshot
+from trainyard.fleet.snapshot import Floats, Ints
 from trainyard.fleet.traits import traits_of
 from trainyard.fleet.workload.job import Adaptive, Job
 from trainyard.fleet.workload.lengths import check_duration, check_times
@@ -316,7 +317,7 @@ class _Simulator:
         assert job is not None
         try:
             if not isinstance(job.profile, Adaptive):
-                alone_s = self.allocator.fair.alone_s(job, bits)
+                alone_s = self.allocator.pending.fair.alone_s(job, bits)
                 check_duration(
                     job,
                     alone_s,
@@ -375,20 +376,17 @@ class _Simulator:
         )
 
     def _ask(self, rows: Ints) -> Allocation:
-        free = self.allocator.free.by_node.copy()
-        trial = self.allocator.trial
-        snapshot = Snapshot(
-            self.clock.now_s, self.allocator.site, free, self.policy.needs, rows, self.books, trial
+        policy, clock = self.policy, self.clock
+        allocation, clock.state = ask(
+            self.allocator,
+            rows,
+            clock.now_s,
+            policy.needs,
+            lambda snapshot: policy.decide(snapshot, clock.state),
+            in_rounds=self.round_scheduler is not None,
         )
-        allocation, self.clock.state = self.policy.decide(snapshot, self.clock.state)
-        self.books.decided()
-        self.notes.num_decisions += 1
         if allocation.ask_again_s <= self.clock.now_s:
             self._refuse_early(allocation.ask_again_s)
-        if isinstance(allocation.given, TimeFractions) and self.round_scheduler is None:
-            raise FleetError(
-                "the policy gives fractions of time; simulate it in rounds, such as Rounds(360.0)"
-            )
         self.clock.wake_s, self.clock.stands = allocation.ask_again_s, allocation.stands
         return allocation
 

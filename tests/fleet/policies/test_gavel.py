@@ -331,5 +331,5 @@ class _Half:
 
 
 def test_fractions_want_rounds() -> None:
-    with pytest.raises(FleetError, match="simulate it in rounds"):
+    with pytest.raises(FleetError, match="give the run rounds"):
         simulate_fleet([declared_job("a", 0.0, 1, 1.0)], Site.uniform(1, 1), _Half())

@@ -11,7 +11,7 @@ import pytest
 from trainyard.fleet import simulate
 from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.catalog import parse_policy
-from trainyard.fleet.mechanism import allocator
+from trainyard.fleet.mechanism import pending_notes
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import PLACEMENTS
 from trainyard.fleet.policy import Policy
@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulate, "_COMPILED_AFTER", 20)
     monkeypatch.setattr(simulate, "_LOOK_EVERY", 50)
     monkeypatch.setattr(compiled_run, "_NUM_COMING", 7)
-    monkeypatch.setattr(allocator, "_NUM_NOTES", 9)
+    monkeypatch.setattr(pending_notes, "_NUM_NOTES", 9)
 
 
 def crowded(num_jobs: int = 300) -> list[Job]:
@@ -212,9 +212,9 @@ class Changed:
 
 def test_policies_that_go_wrong_are_refused_there_too() -> None:
     las = parse_policy("las")
-    _, key = traits_of(las).compiled.rules
+    _, key = traits_of(las).compiled.options
     with pytest.raises(FleetError, match="give a later time"):
-        simulate.simulate_fleet(crowded(), MIXED, Changed(las, {"rules": (0.0, key)}))
+        simulate.simulate_fleet(crowded(), MIXED, Changed(las, {"options": (0.0, key)}))
     with pytest.raises(FleetError, match="times in a row and did no work"):
         simulate.simulate_fleet(crowded(), MIXED, parse_policy("las"), costs=Costs(restart_s=60.0))
     late = crowded()

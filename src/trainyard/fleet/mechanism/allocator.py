@@ -9,16 +9,15 @@ import numpy as np
 from trainyard.fleet.allocation import Allocation, Placed, Queue, TimeFractions
 from trainyard.fleet.mechanism import transitions
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.mechanism.exchange import Asked, assignment, exchange, fill
 from trainyard.fleet.mechanism.extras import are_whole, check_shares, extras_of, granted, tenants_of
-from trainyard.fleet.mechanism.fair import FairTimes
 from trainyard.fleet.mechanism.feasibility import Feasibility
-from trainyard.fleet.mechanism.job_table import Bools, Ints, JobTable, note_arrival, rows_for
+from trainyard.fleet.mechanism.job_table import Arriving, Bools, Ints, JobTable
 from trainyard.fleet.mechanism.leases import Leases
+from trainyard.fleet.mechanism.pending_notes import PendingNotes
 from trainyard.fleet.mechanism.placed import changes
+from trainyard.fleet.mechanism.queue import Asked, Terms, assignment, bring_about, fill
 from trainyard.fleet.mechanism.rates import Rates
-from trainyard.fleet.mechanism.transitions import ENDED, EndNote, State
-from trainyard.fleet.mechanism.wrong import check_given
+from trainyard.fleet.mechanism.transitions import State
 from trainyard.fleet.place.auxiliary import as_asked, asks_for_more, needs_of
 from trainyard.fleet.place.free import FreeDevices
 from trainyard.fleet.place.grants import Laid, laid
@@ -30,10 +29,7 @@ from trainyard.fleet.simulation.crowding import Crowding
 from trainyard.fleet.simulation.hazards import Fate, Hazards
 from trainyard.fleet.site import Site
 from trainyard.fleet.traits import traits_of
-from trainyard.fleet.workload.job import Grant, Job
-
-# Ends of jobs that are noted before they are written down.
-_NUM_NOTES = 4096
+from trainyard.fleet.workload.job import Grant, Job, rate_anywhere
 
 
 class Allocator:
@@ -63,9 +59,10 @@ class Allocator:
         self.books, self.free = JobTable(), FreeDevices(site)
         self.fate = fate or Fate(Hazards())
         self.rates = rates(site, self.books, self.fate, crowding or Crowding())
-        self.fair, self.leases = FairTimes(site), Leases(self.books)
-        self._ended, self._used = np.zeros(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
-        self._coming = rows_for(1)
+        self.leases = Leases(self.books)
+        self.pending = PendingNotes(site, self.books, notes)
+        self._coming = Arriving(1)
+        self._state: State | None = None
         # Rows that the decision changed which is being brought about, some of them twice.
         self._changed: list[int] = []
         # Whether every grant is of whole devices and says nothing else.
@@ -95,8 +92,8 @@ class Allocator:
         self._has_askers = self._has_askers or asks_for_more(job, self.site)
         if self.books.num_active == len(self.books.data):
             self.books.grow()
-        note_arrival(self._coming[0], job, bits, partition)
-        self.books.jobs[int(transitions.arrive(self.state(), self._coming, 0, now_s))] = job
+        self._coming.note(0, job, rate_anywhere(job), bits, partition)
+        self.books.jobs[transitions.arrive(self.state(), self._coming.rows, 0, now_s)] = job
 
     def state(self, num_given: int = 0) -> State:
         """The jobs and devices as they are, for one change of them.
@@ -105,35 +102,33 @@ class Allocator:
         ----------
         num_given : how many devices it may write down.
         """
-        books, free = self.books, self.free
-        (counts,) = books.counts
-        if counts["used"] + 2 > self._used.shape[1]:
-            self._hand_over_uses(kept=1)
+        books = self.books
+        self.pending.make_room()
         if num_given:
-            counts["written"] = books.grants.room(num_given, int(counts["written"]), books.active)
-        return State(
-            books.data,
-            books.rows,
-            books.unused,
-            books.grants.devices,
-            free.kind_of,
-            free.tables,
-            self.site.devices_of_type,
-            books.counts,
-            self._ended,
-            self._used,
-        )
-
-    def _hand_over_uses(self, kept: int) -> None:
-        """Write notes of devices in use down, but for so many of the last ones, which may change."""
-        (counts,), used = self.books.counts, self._used
-        num = int(counts["used"]) - kept
-        self.notes.uses(used[:, :num])
-        used[:, :kept], counts["used"] = used[:, num : num + kept], kept
+            written = books.counts["written"]
+            written[0] = books.grants.room(num_given, int(written[0]), books.active)
+        state = self._state
+        if (
+            state is None
+            or state.table is not books.data
+            or state.written is not books.grants.devices
+            or state.free is not self.free.tables
+        ):
+            state = self._state = State(
+                books.data,
+                books.rows,
+                books.grants.devices,
+                self.free.tables,
+                self.site.devices_of_type,
+                books.counts,
+                self.pending.ended,
+                self.pending.used,
+            )
+        return state
 
     def result(self, policy: str, placement: str = "", queues: str = "") -> FleetRun:
         """What the run left, after its end."""
-        self._hand_over_uses(kept=0)
+        self.pending.write_uses()
         return self.notes.result(policy, self.site.whole, placement, queues)
 
     def trial(self) -> TrialPlacement:
@@ -164,35 +159,41 @@ class Allocator:
         Raises
         ------
         FleetError
-            If it names jobs that are not there or one twice, or gives devices that cannot be had, or more than there are.
+            If it gives jobs devices that they cannot have, or more of a device than there is.
         """
         given = allocation.given
         assert not isinstance(given, TimeFractions), "rounds make a queue of them"
-        check_given(given, rows, self.books)
         for number, reason in allocation.refused.items():
             self._refuse(int(rows[number]), reason, now_s)
         if isinstance(given, Placed):
             changed = self._as_placed(rows, given, now_s)
-        elif self._can_exchange():
-            changed = self._exchange(rows, given, now_s)
+        elif self._is_at_once:
+            changed = self._at_once(rows, given, now_s)
         else:
             changed = self._step_by_step(rows, given, now_s)
         self.leases.note(rows, given, now_s)
-        transitions.note_use(self.state(), now_s)
         return changed
 
-    def _can_exchange(self) -> bool:
+    @property
+    def _is_at_once(self) -> bool:
         """Whether a queue comes down to devices that jobs lose and get, so that one compiled call can do it all."""
-        noted = self.notes.spans is not None
-        return self.preempts and not (noted or self._has_gangs or self.costs.together_s)
+        return self.notes.spans is None and not (self._has_gangs or self.costs.together_s)
 
-    def _exchange(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
-        """The same as `_step_by_step`, at once."""
+    def terms(self, backfill: bool, one_queue: bool) -> Terms:
+        """By which rules a queue is brought about."""
         pauses_s = self.costs.start_s, self.costs.restart_s
-        state = self.state(num_given=self.site.num_devices)
-        done = exchange(state, rows, Asked.of(queue), self.how, queue.backfill, now_s, pauses_s)
-        self.books.forget(done.leaving)
-        self.rates.left(done.leaving)
+        return Terms(self.preempts, self.how, backfill, one_queue, pauses_s)
+
+    def _at_once(self, rows: Ints, queue: Queue, now_s: float) -> Ints:
+        """The same as `_step_by_step`, in one call."""
+        state, terms = (
+            self.state(num_given=self.site.num_devices),
+            self.terms(queue.backfill, queue.one_queue),
+        )
+        done = bring_about(state, rows, Asked.of(queue), terms, now_s)
+        if len(done.leaving):
+            self.books.forget(done.leaving)
+            self.rates.left(done.leaving)
         self._set_going(done.started, done.places, None, done.known)
         return done.started
 
@@ -208,7 +209,7 @@ class Allocator:
             places, *laid_out = fill(self.state(), rows, asked, *more, queue.one_queue)
             given = Laid(*laid_out)
         self._begin(rows[queue.order[places]], places, given, None, now_s)
-        return np.array(list(dict.fromkeys(self._changed)), np.int64)
+        return self._all_changed(now_s)
 
     def _as_placed(self, rows: Ints, placed: Placed, now_s: float) -> Ints:
         """Give jobs the devices that the policy names; returns the rows of those that changed."""
@@ -226,6 +227,11 @@ class Allocator:
         if not (whole and self.whole):
             self._share(wanted, placed, now_s)
         self.whole = whole
+        return self._all_changed(now_s)
+
+    def _all_changed(self, now_s: float) -> Ints:
+        """Rows of the jobs that the decision changed, each once, after it was brought about."""
+        transitions.note_use(self.state(), now_s)
         return np.array(list(dict.fromkeys(self._changed)), np.int64)
 
     def _taken(self) -> Bools:
@@ -396,32 +402,10 @@ class Allocator:
         self._note_left(ended, now_s)
         books.forget(ended)
         transitions.end(self.state(), row, now_s)
-        (note,) = self.take_ended()
-        self.note_end(job, note, ended_s)
+        (note,) = self.pending.take_ended()
+        self.pending.write_end(job, note, ended_s)
         books.take_out(row)
         return True
-
-    def take_ended(self) -> list[EndNote]:
-        """Notes of the jobs that have ended, which are taken away."""
-        (counts,) = self.books.counts
-        found = [EndNote(*note) for note in self._ended[: counts["ended"]].tolist()]
-        counts["ended"] = 0
-        return found
-
-    def note_end(self, job: Job, note: EndNote, ended_s: float | None = None) -> None:
-        """Write the end of a job down; see `finish`."""
-        self.notes.ended(
-            job,
-            note.first_start_s,
-            note.end_s if ended_s is None else ended_s,
-            note.waited_s,
-            note.lost_s,
-            note.device_s,
-            note.lost_device_s,
-            note.num_preempted,
-            note.num_starts,
-            *self.fair.times_s(job, note.allowed, note.job_s, note.end_s),
-        )
 
     def _refuse(self, row: int, reason: str, now_s: float) -> None:
         job = self.books.job(row)

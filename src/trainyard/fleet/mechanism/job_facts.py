@@ -35,31 +35,34 @@ def waiting_rows(rows, count, held, found):  # type: ignore[no-untyped-def]
 @lean
 def stint_of(table, row, now_s):  # type: ignore[no-untyped-def]
     """For how long a job has had devices that is not written down yet."""
-    return now_s - table.attained_until_s[row] if table.held[row] else 0.0
+    job = table[row]
+    return now_s - job.attained_until_s if job.held else 0.0
 
 
 @lean
 def attained(table, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
         row = rows[i]
+        job = table[row]
         stint_s = stint_of(table, row, now_s)
-        found[0, i] = table.attained_s[row] + stint_s
-        found[1, i] = table.attained_device_s[row] + stint_s * table.held[row]
+        found[0, i] = job.attained_s + stint_s
+        found[1, i] = job.attained_device_s + stint_s * job.held
 
 
 @lean
 def facts(table, rows, now_s, found):  # type: ignore[no-untyped-def]
     for i in range(len(rows)):
-        row = rows[i]
-        found[FACT_HELD, i], found[FACT_NUM_DEVICES, i] = table.held[row], table.num_devices[row]
-        found[FACT_ALLOWED, i], found[FACT_FIRST_START_S, i] = table.allowed[row], table.first_start_s[row]
+        job = table[rows[i]]
+        found[FACT_HELD, i], found[FACT_NUM_DEVICES, i] = job.held, job.num_devices
+        found[FACT_ALLOWED, i], found[FACT_FIRST_START_S, i] = job.allowed, job.first_start_s
     attained(table, rows, now_s, found[FACT_ATTAINED_S : FACT_ATTAINED_DEVICE_S + 1])
 
 
 @lean
 def left_of(table, row, now_s):  # type: ignore[no-untyped-def]
-    done = max(0.0, now_s - table.since_s[row]) * table.rate[row]
-    return max(0.0, table.left[row] - done)
+    job = table[row]
+    done = max(0.0, now_s - job.since_s) * job.rate
+    return max(0.0, job.left - done)
 
 
 @lean
@@ -71,7 +74,7 @@ def left_at(table, rows, now_s, found):  # type: ignore[no-untyped-def]
 @lean
 def left_s_of(table, row, now_s):  # type: ignore[no-untyped-def]
     """Time that a job would still take where it is fastest; NaN where that is to be asked."""
-    rate = table.best_rate[row]
+    rate = table[row].best_rate
     return left_of(table, row, now_s) / rate if rate != 0.0 else np.inf
 
 

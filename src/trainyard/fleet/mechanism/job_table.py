@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainyard.fleet.mechanism import job_facts, transitions
 from trainyard.fleet.place.auxiliary import needs_of
 from trainyard.fleet.place.grants import Grants
-from trainyard.fleet.workload.job import Job, Rate, rate_anywhere
+from trainyard.fleet.workload.job import Job, Rate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ class JobTable:
     Attributes
     ----------
     counts : how many there are, and how many came; see `transitions.COUNTS`.
-    rows, unused : rows of all that are there, in the order of arrival, and room for more; rows that nobody has.
+    rows : of all that are there, in the order of arrival, and then those that nobody has, the next one first.
     data : all columns; an array of records, as compiled functions take it.
     jobs, grants : of every row; a job without grant waits.
     adaptive_rates : how running jobs run that adapt themselves.
@@ -62,18 +62,28 @@ class JobTable:
     mark : what the policy made of the job when it came, where it decides in compiled code; see `CompiledPolicy`.
     """
 
+    # Those that decisions look at are next to each other, as memory is read in pieces.
+    held: Ints
+    held_type: Ints
+    num_devices: Ints
+    allowed: Ints
+    attained_until_s: Floats
+    attained_s: Floats
+    attained_device_s: Floats
+    serial: Ints
+    finish_s: Floats
+    since_s: Floats
+    rate: Floats
+    left: Floats
+    best_rate: Floats
+    first_device: Ints
+    has_auxiliary: Ints
+    partition: Ints
     arrival_s: Floats
     weight: Floats
     needs: Floats
-    left: Floats
-    rate: Floats
     turn: Floats
-    since_s: Floats
     began_s: Floats
-    finish_s: Floats
-    attained_s: Floats
-    attained_device_s: Floats
-    attained_until_s: Floats
     placed_s: Floats
     waiting_since_s: Floats
     waited_s: Floats
@@ -82,19 +92,10 @@ class JobTable:
     first_start_s: Floats
     job_s: Floats
     gang_rate: Floats
-    best_rate: Floats
     mark: Floats
-    serial: Ints
-    num_devices: Ints
-    allowed: Ints
-    partition: Ints
-    held: Ints
-    held_type: Ints
-    first_device: Ints
     num_preempted: Ints
     num_starts: Ints
     taken_over: Ints
-    has_auxiliary: Ints
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = []
@@ -102,7 +103,9 @@ class JobTable:
         self.courses: dict[int, tuple[tuple[Floats, Floats], ...]] = {}
         self.reports: list[Any] = []
         self.counts = np.zeros(1, transitions.COUNTS)
-        self.data, self.rows, self.unused = rows_for(0), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        # Views of the counts that are asked for most: to look one up by its name takes longer.
+        self._num_active, self.num_noted = self.counts["active"], self.counts["used"]
+        self.data, self.rows = rows_for(0), np.zeros(0, np.int64)
         self._grow(16)
         self.grants = Grants(self.held, self.first_device)
 
@@ -112,8 +115,7 @@ class JobTable:
         self.data = np.concatenate((self.data, rows_for(more)))
         for name in _RECORD.names or ():
             setattr(self, name, self.data[name])
-        self.rows = np.append(self.rows, np.zeros(more, np.int64))
-        self.unused = np.append(np.arange(before + more, before, -1) - 1, np.zeros(before, np.int64))
+        self.rows = np.append(self.rows, before + np.arange(more))
         self.jobs += [None] * more
         self.reports += [None] * more
 
@@ -125,7 +127,7 @@ class JobTable:
     @property
     def num_active(self) -> int:
         """Jobs that are there."""
-        return int(self.counts["active"][0])
+        return int(self._num_active[0])
 
     @property
     def num_waiting(self) -> int:
@@ -146,7 +148,7 @@ class JobTable:
     @property
     def active(self) -> Ints:
         """Rows of all jobs, in the order of arrival; a view that later changes write to."""
-        return self.rows[: self.num_active]
+        return self.rows[: self._num_active[0]]
 
     def decided(self) -> None:
         """A policy has decided on all jobs that are there."""
@@ -256,14 +258,39 @@ def rows_for(num_jobs: int) -> Table:
     return np.zeros(num_jobs, _RECORD)
 
 
-def note_arrival(row: Any, job: Job, allowed: int, partition: int, mark: float = 0.0) -> None:
-    """Write down in an empty row, or one of another job that came, what is known of one that comes.
+_ARRIVAL = [
+    "arrival_s",
+    "weight",
+    "left",
+    "gang_rate",
+    "needs",
+    "mark",
+    "num_devices",
+    "allowed",
+    "partition",
+]
 
-    Parameters
-    ----------
-    allowed : device types that it can run on, as bits.
-    partition, mark : as in `JobTable`.
-    """
-    row["arrival_s"], row["weight"], row["left"] = job.arrival_s, job.weight, job.work
-    row["gang_rate"], row["needs"], row["mark"] = rate_anywhere(job), needs_of(job), mark
-    row["num_devices"], row["allowed"], row["partition"] = job.num_devices, allowed, partition
+
+class Arriving:
+    """Rows in which is written down what is known of jobs that come; all else in them is 0."""
+
+    def __init__(self, num_jobs: int) -> None:
+        self.rows = rows_for(num_jobs)
+        # To write all at once takes far less than one after the other.
+        self._known = self.rows[_ARRIVAL]
+
+    def note(
+        self, number: int, job: Job, rate: float, allowed: int, partition: int, mark: float = 0.0
+    ) -> None:
+        """Write one down.
+
+        Parameters
+        ----------
+        rate : what `rate_anywhere` says.
+        allowed : device types that it can run on, as bits.
+        partition, mark : as in `JobTable`.
+        """
+        needs, num_devices = needs_of(job), job.num_devices
+        self._known[number] = (
+            job.arrival_s, job.weight, job.work, rate, needs, mark, num_devices, allowed, partition
+        )  # fmt: skip

@@ -89,18 +89,18 @@ def assign(asked, rows, state, how, backfill):  # type: ignore[no-untyped-def]
 def change_holding(row, change, state):  # type: ignore[no-untyped-def]
     """A job takes the devices that it has (1), and what comes with them, or gives them back (-1)."""
     per_device, per_node, by_type, aux, _ = state.free
-    table, first = state.table, state.table.first_device[row]
-    devices = state.written[first : first + table.held[row]]
-    if table.has_auxiliary[row]:
-        change_auxiliary_with(devices, table.needs[row], -change, per_device, aux)
+    job = state.table[row]
+    devices = state.written[job.first_device : job.first_device + job.held]
+    if job.has_auxiliary:
+        change_auxiliary_with(devices, job.needs, -change, per_device, aux)
     change_tenants(devices, change, per_device, per_node, by_type)
 
 
 @compiled
 def devices_held(row, state):  # type: ignore[no-untyped-def]
     """The devices of a job."""
-    first = state.table.first_device[row]
-    return state.written[first : first + state.table.held[row]]
+    job = state.table[row]
+    return state.written[job.first_device : job.first_device + job.held]
 
 
 @compiled
@@ -171,17 +171,18 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             break
         number = order[i]
         row = rows[number]
-        n = counts[i] if len(counts) else table.num_devices[row]
+        job = table[row]
+        n = counts[i] if len(counts) else job.num_devices
         if outcome[number] == KEEPS:
-            num_left -= table.held[row]
+            num_left -= job.held
         if n == 0 or outcome[number] in (KEEPS, GETS):
             continue
         kind, own_how = kinds[i] if len(kinds) else -1, hows[i] if len(hows) and hows[i] >= 0 else how
-        bits = 1 << kind if kind >= 0 else table.allowed[row]
-        key = bits, table.partition[row], own_how
+        bits = 1 << kind if kind >= 0 else job.allowed
+        key = bits, job.partition, own_how
         if outcome[number] == WAITS and may_skip and has_failed(failed, n, *key):
             continue
-        usable, need = usable_nodes(table.partition[row], members, unblocked), table.needs[row]
+        usable, need = usable_nodes(job.partition, members, unblocked), job.needs
         if outcome[number] == LOSES and _may_stay(row, n, bits, usable, state):
             change_holding(row, 1, state)
             outcome[number], num_left = KEEPS, num_left - n
@@ -204,7 +205,7 @@ def _assign_one_by_one(  # type: ignore[no-untyped-def]
             places[placed], sizes[placed] = i, n
             placed, count, num_left = placed + 1, count + n, num_left - n
         elif not backfill:
-            unblocked = without_nodes_of(bits, members[table.partition[row]], unblocked, per_node)
+            unblocked = without_nodes_of(bits, members[job.partition], unblocked, per_node)
     return places[:placed], given[:count], sizes[:placed], outcome
 
 
@@ -257,7 +258,8 @@ def _count_kept(numbers, sign, outcome, rows, state, available):  # type: ignore
 @compiled
 def _has_all_free(row, n, bits, state):  # type: ignore[no-untyped-def]
     """Whether a job that was to lose its devices wants the same, and nobody has taken them."""
-    if state.table.held[row] != n or (bits >> state.table.held_type[row]) & 1 == 0:
+    job = state.table[row]
+    if job.held != n or (bits >> job.held_type) & 1 == 0:
         return False
     return not are_held(devices_held(row, state), state.free[0])
 
@@ -273,7 +275,7 @@ def _may_stay(row, n, bits, usable, state):  # type: ignore[no-untyped-def]
     taken = nodes_of(devices_held(row, state), per_device, per_node.shape[1])
     if len(usable) and (taken * (1 - usable)).any():
         return False
-    return fits_on(taken, state.table.needs[row], per_node, aux)
+    return fits_on(taken, state.table[row].needs, per_node, aux)
 
 
 @compiled

@@ -51,8 +51,9 @@ class SeenRates:
 def _run(rows, found, table, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
     num = 0
     for row in rows:
-        kind = table.held_type[row]
-        if serial[row] == table.serial[row] and lay[kind, row] == _lie(row, table, written, node_of, kind_of):
+        job = table[row]
+        kind = job.held_type
+        if serial[row] == job.serial and lay[kind, row] == _lie(row, table, written, node_of, kind_of):
             run(table, row, rate[kind, row])
         else:
             found[num] = row
@@ -63,17 +64,18 @@ def _run(rows, found, table, written, node_of, kind_of, serial, lay, rate):  # t
 @compiled
 def _note(rows, table, written, node_of, kind_of, serial, lay, rate):  # type: ignore[no-untyped-def]
     for row in rows:
-        if serial[row] != table.serial[row]:
-            serial[row], lay[:, row] = table.serial[row], 0
+        job = table[row]
+        if serial[row] != job.serial:
+            serial[row], lay[:, row] = job.serial, 0
         how = _lie(row, table, written, node_of, kind_of)
         if how != _UNEVEN:
-            lay[table.held_type[row], row], rate[table.held_type[row], row] = how, table.rate[row]
+            lay[job.held_type, row], rate[job.held_type, row] = how, job.rate
 
 
 @compiled
 def _lie(row, table, written, node_of, kind_of):  # type: ignore[no-untyped-def]
     """How a job's devices lie, if they are of one type, and as many on each of its nodes, in the order of these."""
-    first, count = table.first_device[row], table.held[row]
+    first, count = table[row].first_device, table[row].held
     nodes = 1
     for i in range(first + 1, first + count):
         if kind_of[written[i]] != kind_of[written[first]]:

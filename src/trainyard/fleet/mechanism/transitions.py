@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.compiling import compiled, lean
 from trainyard.fleet.mechanism.preempt import change_holding
+from trainyard.fleet.place.find import KIND
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,19 +64,16 @@ class State(NamedTuple):
     Attributes
     ----------
     table : a row for every job that is there, and rows for more.
-    rows, unused : rows of the jobs that are there, in the order of their arrival; rows that nobody has, the last is next.
+    rows : of the jobs that are there, in the order of their arrival, and then those that nobody has, the next one first.
     written : devices of all jobs, and some that jobs had before.
-    kind_of, free, room : of devices: the index of the type of each, the tables of `FreeDevices`, and how many of every
-        type can be given out.
+    free, room : the tables of `FreeDevices`, and how many devices of every type can be given out.
     counts : one of `COUNTS`.
     ended, used : room for notes: of jobs that end, as in `EndNote`; of devices in use and jobs that wait, as in `Series`.
     """
 
     table: Records
     rows: Ints
-    unused: Ints
     written: Ints
-    kind_of: Ints
     free: tuple[Ints, Ints, Ints, Floats, Ints]
     room: Ints
     counts: Records
@@ -83,7 +81,7 @@ class State(NamedTuple):
     used: Floats
 
 
-@compiled
+@lean
 def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
     """A job comes, and waits; there has to be a row for it, and room for a note. Returns its row.
 
@@ -93,11 +91,11 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
     """
     table, counts = state.table, state.counts[0]
     job_s = _count(state, now_s)
-    row = state.unused[len(table) - counts.active - 1]
+    row = state.rows[counts.active]
     table[row] = coming[number]
-    table.serial[row], table.best_rate[row], table.job_s[row] = counts.entered, table.gang_rate[row], job_s
-    table.waiting_since_s[row], table.first_start_s[row], table.finish_s[row] = now_s, np.nan, np.inf
-    state.rows[counts.active] = row
+    job = table[row]
+    job.serial, job.best_rate, job.job_s = counts.entered, job.gang_rate, job_s
+    job.waiting_since_s, job.first_start_s, job.finish_s = now_s, np.nan, np.inf
     counts.active += 1
     counts.entered += 1
     counts.waiting += 1
@@ -108,17 +106,17 @@ def arrive(state, coming, number, now_s):  # type: ignore[no-untyped-def]
 @lean
 def end(state, row, now_s):  # type: ignore[no-untyped-def]
     """A job has done its work; there has to be room for notes."""
-    table, counts = state.table, state.counts[0]
+    table, job, counts = state.table, state.table[row], state.counts[0]
     change_holding(row, -1, state)
     _release(table, row, now_s)
     note_use(state, now_s)
     note = state.ended[counts.ended]
     counts.ended += 1
-    note.serial, note.allowed, note.end_s = table.serial[row], table.allowed[row], now_s
-    note.num_preempted, note.num_starts = table.num_preempted[row], table.num_starts[row]
-    note.first_start_s, note.waited_s = table.first_start_s[row], table.waited_s[row]
-    note.lost_s, note.lost_device_s = table.lost_s[row], table.lost_device_s[row]
-    note.device_s, note.job_s = table.attained_device_s[row], _count(state, now_s) - table.job_s[row]
+    note.serial, note.allowed, note.end_s = job.serial, job.allowed, now_s
+    note.num_preempted, note.num_starts = job.num_preempted, job.num_starts
+    note.first_start_s, note.waited_s = job.first_start_s, job.waited_s
+    note.lost_s, note.lost_device_s = job.lost_s, job.lost_device_s
+    note.device_s, note.job_s = job.attained_device_s, _count(state, now_s) - job.job_s
     _remove(state, row)
 
 
@@ -149,7 +147,7 @@ def _remove(state, row):  # type: ignore[no-untyped-def]
     for i in range(len(later) - 1):
         later[i] = later[i + 1]
     counts.active -= 1
-    state.unused[len(state.table) - counts.active - 1] = row
+    rows[counts.active] = row
 
 
 @lean
@@ -178,28 +176,29 @@ def start(state, rows, devices, sizes, now_s, pauses_s):  # type: ignore[no-unty
     -------
     Whether it is known how fast all of them run: each on its gang, wherever that is.
     """
-    table, counts = state.table, state.counts[0]
+    table, counts, kind_of = state.table, state.counts[0], state.free[0][KIND]
     state.written[counts.written : counts.written + len(devices)] = devices
     known, first = True, 0
     for i in range(len(rows)):
         row = rows[i]
-        if table.held[row]:
+        job = table[row]
+        if job.held:
             settle(table, row, now_s)
         else:
             counts.waiting -= 1
-            table.waited_s[row] += now_s - table.waiting_since_s[row]
+            job.waited_s += now_s - job.waiting_since_s
         pause_s = pauses_s[1]
-        if np.isnan(table.first_start_s[row]):
-            table.first_start_s[row] = now_s
+        if np.isnan(job.first_start_s):
+            job.first_start_s = now_s
             pause_s = pauses_s[0]
-        table.held[row], table.held_type[row] = sizes[i], state.kind_of[devices[first]]
-        table.first_device[row] = counts.written + first
+        job.held, job.held_type = sizes[i], kind_of[devices[first]]
+        job.first_device = counts.written + first
         first += sizes[i]
-        table.num_starts[row] += 1
-        table.placed_s[row] = table.attained_until_s[row] = now_s
-        table.since_s[row] = table.began_s[row] = now_s + pause_s
-        rate = table.gang_rate[row]
-        if np.isnan(rate) or sizes[i] != table.num_devices[row]:
+        job.num_starts += 1
+        job.placed_s = job.attained_until_s = now_s
+        job.since_s = job.began_s = now_s + pause_s
+        rate = job.gang_rate
+        if np.isnan(rate) or sizes[i] != job.num_devices:
             rate, known = 0.0, False
         run(table, row, rate)
     counts.written += len(devices)
@@ -209,25 +208,27 @@ def start(state, rows, devices, sizes, now_s, pauses_s):  # type: ignore[no-unty
 @lean
 def run(table, row, rate):  # type: ignore[no-untyped-def]
     """A job, settled until now, works at this rate from here on."""
-    table.rate[row] = rate
-    left = table.left[row] - table.turn[row]
-    table.finish_s[row] = table.since_s[row] + left / rate if rate > 0 else np.inf
+    job = table[row]
+    job.rate = rate
+    left = job.left - job.turn
+    job.finish_s = job.since_s + left / rate if rate > 0 else np.inf
 
 
 @lean
 def settle(table, row, now_s):  # type: ignore[no-untyped-def]
     """Write down what a running job has done until now."""
-    had_s = now_s - table.attained_until_s[row]
-    table.attained_s[row] += had_s
-    table.attained_device_s[row] += had_s * table.held[row]
-    lost_s = max(0.0, min(now_s, table.began_s[row]) - table.attained_until_s[row])
-    table.lost_s[row] += lost_s
-    table.lost_device_s[row] += lost_s * table.held[row]
-    if now_s > table.since_s[row]:
-        done = (now_s - table.since_s[row]) * table.rate[row]
-        table.left[row] = max(0.0, table.left[row] - done)
-        table.since_s[row] = now_s
-    table.attained_until_s[row] = now_s
+    job = table[row]
+    had_s = now_s - job.attained_until_s
+    job.attained_s += had_s
+    job.attained_device_s += had_s * job.held
+    lost_s = max(0.0, min(now_s, job.began_s) - job.attained_until_s)
+    job.lost_s += lost_s
+    job.lost_device_s += lost_s * job.held
+    if now_s > job.since_s:
+        done = (now_s - job.since_s) * job.rate
+        job.left = max(0.0, job.left - done)
+        job.since_s = now_s
+    job.attained_until_s = now_s
 
 
 @lean
@@ -242,12 +243,13 @@ def wait(state, rows, now_s):  # type: ignore[no-untyped-def]
     """Jobs whose devices were given back wait."""
     for row in rows:
         _release(state.table, row, now_s)
-        state.table.num_preempted[row] += 1
+        state.table[row].num_preempted += 1
         state.counts[0].waiting += 1
 
 
 @lean
 def _release(table, row, now_s):  # type: ignore[no-untyped-def]
     settle(table, row, now_s)
-    table.held[row], table.rate[row] = 0, 0.0
-    table.finish_s[row], table.waiting_since_s[row] = np.inf, now_s
+    job = table[row]
+    job.held, job.rate = 0, 0.0
+    job.finish_s, job.waiting_since_s = np.inf, now_s

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.fleet.allocation import Allocation, Queue, Reasons
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.exchange import Asked
+from trainyard.fleet.mechanism.queue import Asked
 from trainyard.fleet.place.auxiliary import asks_for_more
 from trainyard.fleet.snapshot import Ints
 

@@ -12,7 +12,7 @@ from trainyard.compiling import compiled, lean
 from trainyard.fleet.place.nodes import workers_for
 
 # Rows of the tables of devices and of nodes.
-TENANTS, NODE = range(2)
+TENANTS, NODE, KIND = range(3)
 FREE, SIZE, FIRST, TYPE, RACK = range(5)
 # Of the processors and the memory of nodes: what nobody has, what there is, and what a device's share of that is; two
 # rows each.

@@ -36,19 +36,17 @@ class FreeDevices:
     Attributes
     ----------
     by_node, by_type : numbers of free devices.
-    kind_of : index of the type of every device.
     tables : of devices, of nodes, of types, of what nodes have beside devices, and of the nodes of every partition, as
         compiled functions take them.
     """
 
     def __init__(self, site: Site) -> None:
         sizes = site.devices_per_node
-        per_device = np.array((~site.is_usable, site.node_of), np.int64)
+        per_device = np.array((~site.is_usable, site.node_of, site.type_of_node[site.node_of]), np.int64)
         about = sizes, sizes, site.first_device[:-1], site.type_of_node, site.rack_of_node
         per_node = np.array(about, np.int64)
         self.by_node: Ints = per_node[FREE]
         self.by_type = site.devices_of_type.copy()
-        self.kind_of: Ints = site.type_of_node[site.node_of]
         self.tables = per_device, per_node, self.by_type, _auxiliary(site.whole), site.members
 
     @property

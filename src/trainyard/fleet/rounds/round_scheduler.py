@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from trainyard.fleet.allocation import Allocation, Given, Queue, Reasons, TimeFractions
 from trainyard.fleet.mechanism.allocator import Allocator
 from trainyard.fleet.mechanism.partners import Partners
-from trainyard.fleet.mechanism.wrong import check_given
 from trainyard.fleet.rounds.accounts import (
     Accounts,
     combination,
@@ -105,7 +104,6 @@ class RoundScheduler:
             if not isinstance(decision.given, TimeFractions):
                 self.accounts = None
                 return decision
-            check_given(decision.given, rows, self.books)
             serial, kinds = self.books.serial[rows], len(self.site.device_types)
             self._said = {int(serial[number]): why for number, why in decision.reasons.items()}
             self.accounts = opened(self.accounts, serial, decision.given, kinds, now_s)
@@ -114,7 +112,9 @@ class RoundScheduler:
         given: Given = Queue(numbers, device_type=types)
         if self.partners.of or partners is not None:
             given = self.partners.place(rows, numbers, types, partners)
-        return (decision or Allocation(given))._replace(given=given, reasons=reasons)
+        if decision is None:
+            return Allocation(given, reasons=reasons)
+        return decision._replace(given=given, reasons=reasons)
 
     def _reasons(self, rows: Ints, waits: Ints) -> Reasons:
         """Why jobs are not among those whose turn it is; of the others, it is for whoever places them to say."""

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Collection
 from functools import partial
 
-from trainyard.fleet.allocation import Allocation, TimeFractions
+from trainyard.fleet.allocation import Allocation
 from trainyard.fleet.errors import one_line
 from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.asking import ask
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.mechanism.waiting import why_waiting
 from trainyard.fleet.place.nodes import placement
@@ -23,7 +24,7 @@ from trainyard.fleet.run.past import Done, Past
 from trainyard.fleet.run.patience import Patience
 from trainyard.fleet.run.running import Running
 from trainyard.fleet.site import FleetError, Site
-from trainyard.fleet.snapshot import Ints, Snapshot
+from trainyard.fleet.snapshot import Ints
 from trainyard.fleet.workload.job import Grant, Job
 from trainyard.fleet.workload.training import training_of
 
@@ -336,14 +337,14 @@ class Driver:
         self._bring_about({row: job for row, job in jobs.items() if row in active}, now_s)
 
     def _ask(self, now_s: float, rows: Ints) -> Allocation:
-        free = self.allocator.free.by_node.copy()
-        trial = self.allocator.trial
-        snapshot = Snapshot(now_s, self.site, free, self.policy.needs, rows, self.books, trial)
-        allocation, self.state = decide(self.policy, snapshot, self.state)
-        self.books.decided()
-        self.notes.num_decisions += 1
-        if isinstance(allocation.given, TimeFractions) and self.round_scheduler is None:
-            raise FleetError("the policy gives fractions of time; run it in rounds, such as Rounds(360.0)")
+        allocation, self.state = ask(
+            self.allocator,
+            rows,
+            now_s,
+            self.policy.needs,
+            lambda snapshot: decide(self.policy, snapshot, self.state),
+            in_rounds=self.round_scheduler is not None,
+        )
         return allocation
 
     def _bring_about(self, jobs: dict[int, Job], now_s: float) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from trainyard.fleet.compiled_policy import CompiledPolicy
 from trainyard.fleet.known import KnownJob
 from trainyard.fleet.mechanism.allocator import Allocator
-from trainyard.fleet.mechanism.job_table import note_arrival, rows_for
+from trainyard.fleet.mechanism.job_table import Arriving, rows_for
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.simulation import loop
 from trainyard.fleet.simulation.arrivals import Arrivals
@@ -108,16 +108,17 @@ class CompiledRun:
         """Look at the jobs that come next, if all that were looked at have come; whether there are any."""
         if self._num_came < len(self._coming):
             return True
-        self._coming, num = rows_for(_NUM_COMING), 0
+        coming, num = Arriving(_NUM_COMING), 0
         while num < _NUM_COMING and (job := self.arrivals.job) is not None:
-            if np.isnan(rate_anywhere(job)) or job.gang:
+            rate = rate_anywhere(job)
+            if np.isnan(rate) or job.gang:
                 break
             self._jobs[self.books.num_entered + num] = job
             partition = self.allocator.site.partition_index(job.virtual_cluster)
-            note_arrival(self._coming[num], job, self.arrivals.bits, partition, self._mark(job))
+            coming.note(num, job, rate, self.arrivals.bits, partition, self._mark(job))
             num += 1
             self.arrivals.read_on()
-        self._num_came, self._coming = 0, self._coming[:num]
+        self._num_came, self._coming = 0, coming.rows[:num]
         return num > 0
 
     def _run(self, clock: Clock, look_every: int) -> int:
@@ -130,13 +131,11 @@ class CompiledRun:
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
         )  # fmt: skip
-        state = allocator.state(num_given=len(allocator.free.kind_of))
+        state = allocator.state(num_given=len(allocator.site.node_of))
         tables = loop.Tables(state, ends.when_s, ends.heap, ends.place, self._coming, times)
-        terms = loop.Terms(
-            self.policy.preempts, compiled.backfill, compiled.one_queue, compiled.stands, compiled.blocks, allocator.how,
-            (allocator.costs.start_s, allocator.costs.restart_s), look_every, self.arrivals.job is None,
-        )  # fmt: skip
-        why, clock.state = loop.run(compiled.decide, compiled.rules, clock.state, terms, tables)
+        terms, is_last = allocator.terms(compiled.backfill, compiled.one_queue), self.arrivals.job is None
+        rules = loop.Rules(terms, compiled.stands, compiled.blocks, look_every, is_last)
+        why, clock.state = loop.run(compiled.decide, compiled.options, clock.state, rules, tables)
         (
             clock.now_s, self._moment_s, clock.wake_s, clock.free_when_blocked, clock.stands, notes.num_decisions,
             clock.num_moments, self._num_came, ends.size,
@@ -146,8 +145,8 @@ class CompiledRun:
 
     def _look_at_jobs(self) -> None:
         """Write down which have ended, and which rows the others have."""
-        for note in self.allocator.take_ended():
-            self.allocator.note_end(self._jobs.pop(note.serial), note)
+        for note in self.allocator.pending.take_ended():
+            self.allocator.pending.write_end(self._jobs.pop(note.serial), note)
         books = self.books
         books.jobs = [None] * len(books.jobs)
         for row in books.active.tolist():

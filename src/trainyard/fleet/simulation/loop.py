@@ -13,10 +13,10 @@ import numpy as np
 from trainyard.compiling import compiled, lean
 from trainyard.engine.agenda import drop_first, expect
 from trainyard.fleet.compiled_policy import Seen
-from trainyard.fleet.mechanism.exchange import Asked, exchanged, fill
 from trainyard.fleet.mechanism.job_facts import waiting_rows
 from trainyard.fleet.mechanism.job_table import Floats, Ints, Table
-from trainyard.fleet.mechanism.transitions import State, arrive, end, note_use, start
+from trainyard.fleet.mechanism.queue import Asked, Terms, brought_about
+from trainyard.fleet.mechanism.transitions import State, arrive, end, note_use
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
 from trainyard.fleet.simulation.ends import next_end
 
@@ -60,38 +60,33 @@ class Tables(NamedTuple):
     clock: Table
 
 
-class Terms(NamedTuple):
+class Rules(NamedTuple):
     """What stays as it is in a run.
 
     Attributes
     ----------
-    preempts, backfill, one_queue, stands, blocks : of the policy.
-    how : number of the placement of jobs for which the policy names none.
-    pauses_s : what a first start takes, and another one.
+    queue : how what the policy says is brought about.
+    stands, blocks : of the policy.
     look_every : moments between two looks at whether anything goes on.
     is_last : whether no jobs come after those that are known.
     """
 
-    preempts: bool
-    backfill: bool
-    one_queue: bool
+    queue: Terms
     stands: bool
     blocks: bool
-    how: int
-    pauses_s: tuple[float, float]
     look_every: int
     is_last: bool
 
 
 @compiled
-def run(decide, rules, policy_state, terms, tables):  # type: ignore[no-untyped-def]
+def run(decide, options, policy_state, rules, tables):  # type: ignore[no-untyped-def]
     """Go on until something is to be done that only Python can do.
 
     Parameters
     ----------
-    decide, rules : of the policy; see `CompiledPolicy`.
+    decide, options : of the policy; see `CompiledPolicy`.
     policy_state : of the policy.
-    terms, tables : what stays as it is, and what is worked on.
+    rules, tables : what stays as it is, and what is worked on.
 
     Returns
     -------
@@ -100,27 +95,27 @@ def run(decide, rules, policy_state, terms, tables):  # type: ignore[no-untyped-
     clock, state = tables.clock[0], tables.state
     counts = state.counts[0]
     while True:
-        if clock.num_came == len(tables.coming) and not (terms.is_last and counts.active):
+        if clock.num_came == len(tables.coming) and not (rules.is_last and counts.active):
             return COMING, policy_state
         next_s = min(clock.moment_s, _arrival_s(tables), _end_s(tables), clock.wake_s)
         if next_s == np.inf:
             return STUCK, policy_state
         clock.moment_s = next_s
-        why = _pass_until(next_s, terms, tables)
+        why = _pass_until(next_s, rules, tables)
         if why >= 0:
             return why, policy_state
         clock.now_s = next_s
         if clock.wake_s <= next_s:
             clock.wake_s = np.inf
-        if _may_change(terms, tables):
-            if counts.written + len(state.kind_of) > len(state.written):
+        if _may_change(rules, tables):
+            if counts.written + state.free[0].shape[1] > len(state.written):
                 return DEVICES, policy_state
-            policy_state = _decided(decide, rules, policy_state, terms, tables)
+            policy_state = _decided(decide, options, policy_state, rules, tables)
             if clock.wake_s <= next_s:
                 return EARLY, policy_state
         clock.moment_s = np.inf
         clock.num_moments += 1
-        if clock.num_moments % terms.look_every == 0:
+        if clock.num_moments % rules.look_every == 0:
             return LOOK, policy_state
 
 
@@ -140,8 +135,8 @@ def _end_s(tables):  # type: ignore[no-untyped-def]
     return end_s
 
 
-@compiled
-def _pass_until(next_s, terms, tables):  # type: ignore[no-untyped-def]
+@lean
+def _pass_until(next_s, rules, tables):  # type: ignore[no-untyped-def]
     """All that happens until a moment, ends before arrivals; returns why to leave off, or -1."""
     clock, state = tables.clock[0], tables.state
     counts = state.counts[0]
@@ -149,7 +144,7 @@ def _pass_until(next_s, terms, tables):  # type: ignore[no-untyped-def]
     while True:
         if counts.ended == len(state.ended) or counts.used + 2 > state.used.shape[1]:
             return NOTES
-        if clock.num_came == len(tables.coming) and not terms.is_last:
+        if clock.num_came == len(tables.coming) and not rules.is_last:
             return COMING
         arrival_s = _arrival_s(tables)
         if end_s <= next_s and end_s <= arrival_s:
@@ -167,43 +162,37 @@ def _pass_until(next_s, terms, tables):  # type: ignore[no-untyped-def]
 
 
 @lean
-def _may_change(terms, tables):  # type: ignore[no-untyped-def]
+def _may_change(rules, tables):  # type: ignore[no-untyped-def]
     """Whether a decision could have an effect."""
     clock, counts, free = tables.clock[0], tables.state.counts[0], tables.state.free[2].sum()
-    if terms.preempts:
+    if rules.queue.preempts:
         return counts.active > 0 and (counts.waiting > 0 or clock.stands == 0)
     return counts.waiting > 0 and free > 0 and free != clock.free_when_blocked
 
 
 @compiled
-def _decided(decide, rules, policy_state, terms, tables):  # type: ignore[no-untyped-def]
+def _decided(decide, options, policy_state, rules, tables):  # type: ignore[no-untyped-def]
     """Ask the policy and bring about what it says; returns its state."""
     clock, state = tables.clock[0], tables.state
     counts, none = state.counts[0], np.zeros(0, np.int64)
     now_s, rows = clock.now_s, state.rows[: counts.active]
-    if not terms.preempts:
+    if not rules.queue.preempts:
         rows = np.empty(counts.active, np.int64)
         rows = rows[: waiting_rows(state.rows, counts.active, state.table.held, rows)]
     seen = Seen(state.table, rows, now_s, state.room)
-    order, consolidate, clock.wake_s, policy_state = decide(rules, policy_state, seen)
-    counts.decided, clock.stands = counts.entered, int(terms.stands)
+    order, consolidate, clock.wake_s, policy_state = decide(options, policy_state, seen)
+    counts.decided, clock.stands = counts.entered, int(rules.stands)
     clock.num_decisions += 1
     hows = np.empty(len(consolidate), np.int64)
     for i in range(len(hows)):
         hows[i] = -1 if consolidate[i] < 0 else (CONSOLIDATED if consolidate[i] else ANYWHERE)
     asked = Asked(order, none, none, hows)
-    if terms.preempts:
-        started, _, _, _ = exchanged(state, rows, asked, terms.how, terms.backfill, now_s, terms.pauses_s)
-    else:
-        numbers, given, sizes = fill(state, rows, asked, terms.how, terms.backfill, terms.one_queue)
-        started = rows[order[numbers]]
-        state.table.has_auxiliary[started] = state.free[3].shape[1] > 0
-        start(state, started, given, sizes, now_s, terms.pauses_s)
+    started, _, _, _ = brought_about(state, rows, asked, rules.queue, now_s)
     for row in started:
         finish_s = state.table.finish_s[row]
         clock.num_ends = expect(tables.when_s, tables.heap, tables.place, clock.num_ends, row, finish_s)
     note_use(state, now_s)
     is_one_pool = len(state.room) == 1 and state.free[4].shape[0] == 1
-    is_blocked = terms.blocks and counts.waiting and is_one_pool
+    is_blocked = rules.blocks and counts.waiting and is_one_pool
     clock.free_when_blocked = state.free[2].sum() if is_blocked else -1
     return policy_state

@@ -12,7 +12,7 @@ from trainyard.compiling import compiled
 from trainyard.fleet.allocation import Queue
 from trainyard.fleet.mechanism.job_facts import needs_of_rows
 from trainyard.fleet.mechanism.preempt import GETS, KEEPS, assign
-from trainyard.fleet.mechanism.transitions import State, start, wait
+from trainyard.fleet.mechanism.transitions import State, note_use, start, wait
 from trainyard.fleet.place.find import place_jobs
 from trainyard.fleet.place.grants import Laid
 from trainyard.fleet.place.nodes import ANYWHERE, CONSOLIDATED
@@ -75,17 +75,15 @@ def assignment(state: State, rows: Ints, asked: Asked, how: int, backfill: bool)
     backfill : whether a job may run before one that is more urgent and does not fit.
     """
     places, devices, sizes, outcome = assign(asked, rows, state, how, backfill)
-    had = state.table["held"][rows] > 0
-    leaving, stopping = had & (outcome != KEEPS), had & (outcome != KEEPS) & (outcome != GETS)
-    return Assignment(places, Laid(devices, sizes), rows[leaving], rows[stopping])
+    return Assignment(places, Laid(devices, sizes), *_losing(rows, outcome, state.table))
 
 
-class Exchanged(NamedTuple):
-    """What an exchange brought about.
+class Done(NamedTuple):
+    """What became of a queue.
 
     Attributes
     ----------
-    started, places : rows of the jobs that got devices, and their places in the order of urgency.
+    started, places : rows of the jobs that got devices, or others than they had, and their places in the order.
     leaving : rows of the jobs that lost devices, also where they got others.
     known : whether it is known how fast all run that started: each on its gang, wherever that is.
     """
@@ -96,15 +94,25 @@ class Exchanged(NamedTuple):
     known: bool
 
 
-def exchange(
-    state: State,
-    rows: Ints,
-    asked: Asked,
-    how: int,
-    backfill: bool,
-    now_s: float,
-    pauses_s: tuple[float, float],
-) -> Exchanged:
+class Terms(NamedTuple):
+    """By which rules a queue is brought about.
+
+    Attributes
+    ----------
+    preempts : whether devices may be taken from jobs that run.
+    how : placement of jobs for which none is named.
+    backfill, one_queue : as in `Queue`.
+    pauses_s : as for `start`.
+    """
+
+    preempts: bool
+    how: int
+    backfill: bool
+    one_queue: bool
+    pauses_s: tuple[float, float]
+
+
+def bring_about(state: State, rows: Ints, asked: Asked, terms: Terms, now_s: float) -> Done:
     """Find out who gets and who loses devices, and write all that down, in one compiled call.
 
     To call a compiled function for each of these takes longer than what it does, and policies that look at the jobs again
@@ -112,40 +120,51 @@ def exchange(
 
     Parameters
     ----------
-    rows, asked, how, backfill : as for `assignment`.
-    pauses_s : as for `start`.
+    rows : of the snapshot that the order is of.
     """
     # To return an array takes far longer than to write to one.
     found = np.empty((3, max(len(asked.order), len(rows))), np.int64)
-    num_started, num_leaving, known = _exchange(state, rows, asked, how, backfill, now_s, pauses_s, found)
-    return Exchanged(found[0, :num_started], found[1, :num_started], found[2, :num_leaving], known)
+    num_started, num_leaving, known = _bring_about(state, rows, asked, terms, now_s, found)
+    return Done(found[0, :num_started], found[1, :num_started], found[2, :num_leaving], known)
 
 
 @compiled
-def _exchange(state, rows, asked, how, backfill, now_s, pauses_s, found):  # type: ignore[no-untyped-def]
-    started, places, leaving, known = exchanged(state, rows, asked, how, backfill, now_s, pauses_s)
+def _bring_about(state, rows, asked, terms, now_s, found):  # type: ignore[no-untyped-def]
+    started, places, leaving, known = brought_about(state, rows, asked, terms, now_s)
+    note_use(state, now_s)
     found[0, : len(started)], found[1, : len(started)], found[2, : len(leaving)] = started, places, leaving
     return len(started), len(leaving), known
 
 
 @compiled
-def exchanged(state, rows, asked, how, backfill, now_s, pauses_s):  # type: ignore[no-untyped-def]
-    """`exchange`, for compiled functions; returns what `Exchanged` has."""
-    table = state.table
-    places, given, sizes, outcome = assign(asked, rows, state, how, backfill)
-    started, leaving, stopped = rows[asked.order[places]], empty(len(rows), int64), empty(len(rows), int64)
+def brought_about(state, rows, asked, terms, now_s):  # type: ignore[no-untyped-def]
+    """`bring_about`, for compiled functions; returns what `Done` has."""
+    leaving = empty(0, int64)
+    if terms.preempts:
+        places, given, sizes, outcome = assign(asked, rows, state, terms.how, terms.backfill)
+        leaving, stopped = _losing(rows, outcome, state.table)
+        wait(state, stopped, now_s)
+    else:
+        places, given, sizes = fill(state, rows, asked, terms.how, terms.backfill, terms.one_queue)
+    started = rows[asked.order[places]]
+    known = start(state, started, given, sizes, now_s, terms.pauses_s)
+    state.table.has_auxiliary[started] = state.free[3].shape[1] > 0
+    return started, places, leaving, known
+
+
+@compiled
+def _losing(rows, outcome, table):  # type: ignore[no-untyped-def]
+    """Rows of the jobs that lose devices, and of those among them that get no others."""
+    held, leaving, stopped = table.held, empty(len(rows), int64), empty(len(rows), int64)
     num_leaving = num_stopped = 0
     for number in range(len(rows)):
-        if table.held[rows[number]] > 0 and outcome[number] != KEEPS:
+        if held[rows[number]] > 0 and outcome[number] != KEEPS:
             leaving[num_leaving] = rows[number]
             num_leaving += 1
             if outcome[number] != GETS:
                 stopped[num_stopped] = rows[number]
                 num_stopped += 1
-    wait(state, stopped[:num_stopped], now_s)
-    known = start(state, started, given, sizes, now_s, pauses_s)
-    table.has_auxiliary[started] = state.free[3].shape[1] > 0
-    return started, places, leaving[:num_leaving], known
+    return leaving[:num_leaving], stopped[:num_stopped]
 
 
 @compiled

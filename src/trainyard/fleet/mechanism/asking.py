@@ -1,0 +1,79 @@
+"""Asking a policy, and what may be wrong with what it says before anybody looks at devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.compiling import compiled
+from trainyard.fleet.allocation import Allocation, Given, Placed, Queue, TimeFractions
+from trainyard.fleet.mechanism.allocator import Allocator
+from trainyard.fleet.mechanism.job_table import Ints, JobTable
+from trainyard.fleet.site import FleetError
+from trainyard.fleet.snapshot import Need, Snapshot
+
+
+def ask(
+    allocator: Allocator,
+    rows: Ints,
+    now_s: float,
+    needs: frozenset[Need],
+    decide: Callable[[Snapshot], tuple[Allocation, Any]],
+    in_rounds: bool,
+) -> tuple[Allocation, Any]:
+    """What a policy decides on some jobs, and its state then.
+
+    Parameters
+    ----------
+    needs : of the policy.
+    in_rounds : whether the run is in rounds, which alone can give fractions of time.
+
+    Raises
+    ------
+    FleetError
+        If what it says has another form, columns of unlike lengths, or jobs that are not there or named twice.
+    """
+    free, books = allocator.free.by_node.copy(), allocator.books
+    decided = decide(Snapshot(now_s, allocator.site, free, needs, rows, books, allocator.trial))
+    books.decided()
+    allocator.notes.num_decisions += 1
+    _check(decided[0].given, rows, books, in_rounds)
+    return decided
+
+
+def _check(given: Given, rows: Ints, books: JobTable, in_rounds: bool) -> None:
+    if not isinstance(given, (Queue, Placed, TimeFractions)):
+        raise FleetError(f"the policy gives a {type(given).__name__}; give a Queue, Placed or TimeFractions")
+    columns: tuple[Any, ...] = given
+    if isinstance(given, TimeFractions) and not in_rounds:
+        raise FleetError("the policy gives fractions of time; give the run rounds, such as Rounds(360.0)")
+    num_named = len(given.order)
+    for field, column in enumerate(columns):
+        if column is not None and column.__class__ is not bool and len(column) != num_named:
+            name = given._fields[field]
+            raise FleetError(
+                f"the policy names {num_named} jobs, and {name} of {len(column)}; give each its own"
+            )
+    place = _first_wrong(np.asarray(given.order, np.int64), len(rows), isinstance(given, TimeFractions))
+    if place < 0:
+        return
+    number = int(given.order[place])
+    if not 0 <= number < len(rows):
+        raise FleetError(f"the policy names job {number}; jobs of this snapshot are 0 to {len(rows) - 1}")
+    name = books.job(int(rows[number])).name
+    raise FleetError(f"the policy names job {name!r} twice; a job is in the order once")
+
+
+@compiled
+def _first_wrong(order: Ints, num_jobs: int, may_repeat: bool) -> int:
+    """Place of the first number that cannot be, or is there before; -1 if there is none."""
+    is_named: NDArray[np.bool_] = np.zeros(num_jobs, np.bool_)
+    for place in range(len(order)):
+        number = order[place]
+        if number < 0 or number >= num_jobs or (is_named[number] and not may_repeat):
+            return place
+        is_named[number] = True
+    return -1

@@ -1,0 +1,67 @@
+"""Notes that compiled code takes, until they are written down."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.fleet.mechanism.fair import FairTimes
+from trainyard.fleet.mechanism.job_table import JobTable
+from trainyard.fleet.mechanism.transitions import ENDED, EndNote
+from trainyard.fleet.records import Recorder
+from trainyard.fleet.site import Site
+from trainyard.fleet.workload.job import Job
+
+# Ends of jobs, and half of the changes of use, that there is room for.
+_NUM_NOTES = 4096
+
+
+class PendingNotes:
+    """Of jobs that have ended, and of devices in use and jobs that wait.
+
+    Attributes
+    ----------
+    fair : how long jobs would have taken alone.
+    ended, used : the notes, as `State` has them.
+    """
+
+    def __init__(self, site: Site, books: JobTable, recorder: Recorder) -> None:
+        self._books, self._recorder, self.fair = books, recorder, FairTimes(site)
+        self.ended, self.used = np.zeros(_NUM_NOTES, ENDED), np.zeros((3, 2 * _NUM_NOTES))
+
+    def make_room(self) -> None:
+        """For two more changes of use."""
+        if self._books.num_noted[0] + 2 > self.used.shape[1]:
+            self.write_uses(kept=1)
+
+    def write_uses(self, kept: int = 0) -> None:
+        """Write the changes of use down, but for so many of the last ones, which may change."""
+        num = int(self._books.num_noted[0]) - kept
+        self._recorder.uses(self.used[:, :num])
+        self.used[:, :kept], self._books.num_noted[0] = self.used[:, num : num + kept], kept
+
+    def take_ended(self) -> list[EndNote]:
+        """Notes of the jobs that have ended, which are taken away."""
+        counts = self._books.counts[0]
+        found = [EndNote(*note) for note in self.ended[: counts["ended"]].tolist()]
+        counts["ended"] = 0
+        return found
+
+    def write_end(self, job: Job, note: EndNote, ended_s: float | None = None) -> None:
+        """Write the end of a job down.
+
+        Parameters
+        ----------
+        ended_s : the end that counts, if it is another than that of the note.
+        """
+        self._recorder.ended(
+            job,
+            note.first_start_s,
+            note.end_s if ended_s is None else ended_s,
+            note.waited_s,
+            note.lost_s,
+            note.device_s,
+            note.lost_device_s,
+            note.num_preempted,
+            note.num_starts,
+            *self.fair.times_s(job, note.allowed, note.job_s, note.end_s),
+        )
