@@ -26,6 +26,7 @@ from guide_commands import follow_guide
 from trainyard.fleet.policies.optimus import work_left
 from trainyard.fleet.policies.queues import srtf
 from trainyard.fleet.run import local as local_backend
+from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.limits import JobLimits
@@ -50,7 +51,9 @@ def test_nodes_divide_the_cores_of_the_machine(tmp_path: Path, monkeypatch: pyte
     assert [two_nodes.threads(node) for node in (0, 1)] == [2, 2]
     assert two_nodes.core_part == 1.0
     # With two jobs on a device, or more devices, there are more places than cores; two fifths are left for the rest.
-    assert LocalBackend(Site.uniform(2, 4, "local"), tmp_path, shares=True).core_part == pytest.approx(0.3)
+    assert LocalBackend(
+        Site.uniform(2, 4, "local"), tmp_path, BackendOptions(shares=True)
+    ).core_part == pytest.approx(0.3)
     assert LocalBackend(Site.uniform(2, 8, "local"), tmp_path).core_part == pytest.approx(0.3)
     unequal = LocalBackend(Site.of_pools([("local", 1, 1), ("local", 1, 8)]), tmp_path)
     assert [unequal.threads(node) for node in (0, 1)] == [1, 1]
@@ -125,7 +128,7 @@ def test_a_job_that_is_killed_goes_on_from_its_checkpoint(
 @pytest.mark.slow
 def test_a_job_whose_processes_are_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Nobody ends them, and they answer nothing; meanwhile, they listen on this machine only."""
-    local = LocalBackend(SITE, tmp_path, limits=JobLimits(heartbeat_s=2.0))
+    local = LocalBackend(SITE, tmp_path, BackendOptions(limits=JobLimits(heartbeat_s=2.0)))
     job = training_job("a", 0.0, 2, Training("gpt-tiny", 4, 100_000, checkpoint_every=4))
     local.start(job, Grant((0, 1)))
     while local.directory("a").saved_steps() < 4:
@@ -216,12 +219,12 @@ def test_gangs_have_all_their_devices_or_none(tmp_path: Path, undisturbed: dict[
 
 @pytest.mark.slow
 def test_two_jobs_share_a_device(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(LocalBackend(SITE, tmp_path, shares=True), undisturbed)
+    check_sharing(LocalBackend(SITE, tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow
 def test_a_share_changes_while_its_job_runs(tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_shares_change(LocalBackend(site_of(1), tmp_path, shares=True), undisturbed)
+    check_shares_change(LocalBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 def test_what_a_backend_started_when_it_died_leaves_before_it_begins(tmp_path: Path) -> None:

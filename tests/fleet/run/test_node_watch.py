@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import BackendOptions, Progress
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.limits import JobLimits
@@ -93,7 +93,9 @@ def test_a_backend_ends_a_job_without_signs(directory: JobDirectory) -> None:
     """One that its cluster manager holds back gives none, and is well."""
     clock = Clock()
     backend = Suspended(
-        Site.uniform(1, 1, "A100-80G"), directory.path.parent, limits=JobLimits(heartbeat_s=60.0)
+        Site.uniform(1, 1, "A100-80G"),
+        directory.path.parent,
+        BackendOptions(limits=JobLimits(heartbeat_s=60.0)),
     )
     backend._node_watch = NodeWatch(60.0, clock)
     directory.beat(0)

@@ -20,6 +20,7 @@ from trainyard.fleet.policies.tiresias.policy import tiresias
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds
+from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.drive import Driver
 from trainyard.fleet.run.event import Event, Happening
@@ -117,7 +118,7 @@ def test_eight_jobs_end_with_the_losses_of_undisturbed_ones(
 ) -> None:
     """Each step of each job counts as a second, so that a policy does the same where steps take longer."""
     jobs, told = workload(apart_s), list[Event]()
-    local = LocalBackend(SITE, tmp_path, shares=traits_of(policy).shares)
+    local = LocalBackend(SITE, tmp_path, BackendOptions(shares=traits_of(policy).shares))
     rounds = None if round_s is None else Rounds(round_s)
     run = run_by_steps(jobs, policy, local, rounds, told.append)
     assert sorted(run.names) == [job.name for job in jobs]

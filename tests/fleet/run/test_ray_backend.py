@@ -30,7 +30,7 @@ from backend_trials import (
 from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import BackendOptions, Progress
 from trainyard.fleet.run.backends import make_backend
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.site import FleetError, Host, Site
@@ -100,7 +100,7 @@ def test_a_job_outlives_its_driver(cluster: str, tmp_path: Path, undisturbed: di
     job, grant = training_job("a", 0.0, 4, trial_training(400)), Grant((0, 1, 2, 3))
     ray_backend.RayBackend(site, tmp_path).start(job, grant)
     ray.shutdown()
-    backend = ray_backend.RayBackend(site, tmp_path, patience_s=0.0, address=cluster)
+    backend = ray_backend.RayBackend(site, tmp_path, BackendOptions(patience_s=0.0), address=cluster)
     assert backend.adopt(job, grant)
     wait_for(lambda: backend.directory("a").saved_steps() >= 4)
     backend.stop(["a"])
@@ -244,7 +244,9 @@ def test_jobs_are_killed_ten_times(cluster: str, tmp_path: Path, undisturbed: di
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_jobs_share_a_device(cluster: str, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path, shares=True), undisturbed)
+    check_sharing(
+        ray_backend.RayBackend(nodes.ray_site(cluster), tmp_path, BackendOptions(shares=True)), undisturbed
+    )
     wait_for(lambda: _free_gpus() == 4)
 
 
@@ -254,7 +256,9 @@ def test_a_share_changes_while_its_job_runs(
     cluster: str, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
     nodes.connect(cluster)
-    check_shares_change(ray_backend.RayBackend(site_of(1), tmp_path, shares=True), undisturbed)
+    check_shares_change(
+        ray_backend.RayBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed
+    )
     wait_for(lambda: _free_gpus() == 4)
 
 

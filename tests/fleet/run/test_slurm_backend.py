@@ -30,6 +30,7 @@ from gang_trials import check_gangs, check_gangs_of_a_manager, check_resizing
 from guide_commands import follow_guide
 from slurm_here import give_back_node, kill_node, lose_node, slurm_cluster, why_no_slurm
 
+from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.job_directory import JobDirectory
 from trainyard.fleet.run.slurm import SlurmBackend, _cancel
 from trainyard.fleet.run.slurm_nodes import slurm_nodes, slurm_site
@@ -176,7 +177,7 @@ def test_jobs_are_killed_ten_times(cluster: Path, tmp_path: Path, undisturbed: d
 @pytest.mark.slow
 @pytest.mark.long
 def test_two_jobs_share_a_device(cluster: None, tmp_path: Path, undisturbed: dict[int, float]) -> None:
-    check_sharing(SlurmBackend(slurm_site(), tmp_path, shares=True), undisturbed)
+    check_sharing(SlurmBackend(slurm_site(), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow
@@ -184,7 +185,7 @@ def test_two_jobs_share_a_device(cluster: None, tmp_path: Path, undisturbed: dic
 def test_a_share_changes_while_its_job_runs(
     cluster: None, tmp_path: Path, undisturbed: dict[int, float]
 ) -> None:
-    check_shares_change(SlurmBackend(site_of(1), tmp_path, shares=True), undisturbed)
+    check_shares_change(SlurmBackend(site_of(1), tmp_path, BackendOptions(shares=True)), undisturbed)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from backend_trials import site_of
 
+from trainyard.fleet.run.backend import BackendOptions
 from trainyard.fleet.run.directory_backend import own_part
 from trainyard.fleet.run.fault import BackendError
 from trainyard.fleet.run.job_directory import JobDirectory
@@ -115,7 +116,7 @@ def test_without_slots_for_two_jobs(slots: int, tmp_path: Path) -> None:
     with pytest.raises(
         FleetError, match=r"Add slot to GresTypes and slot:8 to the node.s Gres in slurm\.conf"
     ):
-        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, shares=True, nodes=nodes)
+        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_slots_are_none_where_slurm_hides_devices(tmp_path: Path, monkeypatch: p
     nodes = [replace(node, slots=2) for node in NODES]
     _commands(tmp_path, monkeypatch, scontrol="ConstrainCores          = no\nConstrainDevices        = yes")
     with pytest.raises(FleetError, match=r"set ConstrainDevices=no in cgroup.conf"):
-        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, shares=True, nodes=nodes)
+        SlurmBackend(Site.uniform(1, 4, "local"), tmp_path, BackendOptions(shares=True), nodes=nodes)
 
 
 def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

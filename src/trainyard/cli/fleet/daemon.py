@@ -50,6 +50,7 @@ def act(options: Options, screen: Screen) -> Outcome:
         raise ValueError(
             f"`trainyard fleet daemon` needs {error.name!r}, which is not installed: pip install 'trainyard[daemon]'"
         ) from error
+    from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import make_backend
     from trainyard.fleet.scheduler import scheduler_of
     from trainyard.fleet.site_file import site_of
@@ -66,9 +67,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     ask_through(Level1Processes())
     with only_for_user(), only_daemon(folder):
         log_to(folder / "daemon.log")
-        backend = make_backend(
-            options.backend, site, folder / "jobs", shares=scheduler.shares, limits=options.limits
-        )
+        how = BackendOptions(shares=scheduler.shares, limits=options.limits)
+        backend = make_backend(options.backend, site, folder / "jobs", how)
         store = Store(state)
         store.claim(folder=str(folder), cluster=site.name, backend=options.backend)
         daemon = Daemon(site, scheduler, backend, store, folder / "jobs")

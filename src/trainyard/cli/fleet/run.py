@@ -41,6 +41,7 @@ class Options(RunningOptions):
 def act(options: Options, screen: Screen) -> Outcome:
     """Predict, run, compare."""
     from trainyard.compiling import compiling_is_said
+    from trainyard.fleet.run.backend import BackendOptions
     from trainyard.fleet.run.backends import check_runnable, make_backend
     from trainyard.fleet.run.measure import measured_document
     from trainyard.fleet.run.run_fleet import run_fleet
@@ -57,9 +58,8 @@ def act(options: Options, screen: Screen) -> Outcome:
     jobs = tuple(read_workload(options.trace, limit=options.limit, strict=True))
     check_runnable(jobs, site, scheduler.policy, options.limits)
     with only_for_user():
-        backend = make_backend(
-            options.backend, site, options.folder, shares=scheduler.shares, limits=options.limits
-        )
+        how = BackendOptions(shares=scheduler.shares, limits=options.limits)
+        backend = make_backend(options.backend, site, options.folder, how)
         jobs, costs = _with_speeds(jobs, costs, backend, options.measure, screen)
     with compiling_is_said(screen.say, "the simulator"), screen.waiting("predicting"):
         predicted = scheduler.simulate(

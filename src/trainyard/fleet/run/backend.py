@@ -5,8 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainyard.fleet.run.limits import JobLimits
+from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.workload.job import Grant, Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """How a backend runs all of its jobs.
+
+    Attributes
+    ----------
+    patience_s : that a job has to end its step and to write its checkpoint when it is to leave; after that it is killed.
+    shares : whether jobs may have a device together. All jobs of a backend are started in the same way, as a share
+        changes while its job runs, and what a cluster manager gave to a job does not.
+    limits : what every job may do at most.
+    """
+
+    patience_s: float = 120.0
+    shares: bool = False
+    limits: JobLimits = USUAL_LIMITS
+
+
+USUAL_OPTIONS = BackendOptions()
+"""How jobs run where nobody says anything."""
 
 
 @dataclass(frozen=True)

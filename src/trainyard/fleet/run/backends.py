@@ -15,6 +15,7 @@ from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.place.nodes import ANYWHERE
 from trainyard.fleet.policy import Policy
 from trainyard.fleet.records import Recorder
+from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions
 from trainyard.fleet.run.directory_backend import DirectoryBackend
 from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.site import FleetError, Site
@@ -36,15 +37,14 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
 def make_backend(
-    name: str, site: Site, folder: Path, *, shares: bool = False, limits: JobLimits = USUAL_LIMITS
+    name: str, site: Site, folder: Path, options: BackendOptions = USUAL_OPTIONS
 ) -> DirectoryBackend:
     """A backend by name.
 
     Parameters
     ----------
     folder : of the jobs' folders, made if it is not there.
-    shares : whether the policy lets jobs share devices.
-    limits : of every job.
+    options : of all jobs.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def make_backend(
             f"backend {name!r} needs {error.name!r}, which is not installed: pip install 'trainyard[{name}]'"
         ) from error
     make_private(folder)
-    return make(site, folder, shares=shares, limits=limits)
+    return make(site, folder, options)
 
 
 def check_runnable(jobs: Iterable[Job], site: Site, policy: Policy, limits: JobLimits = USUAL_LIMITS) -> None:

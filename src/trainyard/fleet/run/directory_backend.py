@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from trainyard.fleet.place.auxiliary import as_asked
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.fit import require_fit
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.losses import Losses
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.node_watch import NodeWatch
@@ -52,23 +51,13 @@ class DirectoryBackend(ABC):
     ----------
     site : whose devices are numbered in grants.
     folder : of the jobs' folders; all nodes must see it.
-    patience_s : that a job has to end its step and to write its checkpoint; after that it is killed.
-    shares : whether jobs may have a device together. All jobs of a backend are started in the same way, as a share
-        changes while its job runs, and what a cluster manager gave to a job does not.
-    limits : of every job.
+    options : of all jobs.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        folder: Path,
-        patience_s: float = 120.0,
-        *,
-        shares: bool = False,
-        limits: JobLimits = USUAL_LIMITS,
-    ) -> None:
-        self.site, self.folder, self.patience_s, self.shares = site, folder.resolve(), patience_s, shares
-        self.limits, self._node_watch = limits, NodeWatch(limits.heartbeat_s)
+    def __init__(self, site: Site, folder: Path, options: BackendOptions = USUAL_OPTIONS) -> None:
+        self.site, self.folder = site, folder.resolve()
+        self.patience_s, self.shares, self.limits = options.patience_s, options.shares, options.limits
+        self._node_watch = NodeWatch(self.limits.heartbeat_s)
         for kind in site.device_types:
             parse_cluster(cluster_text([(kind, 1)]))  # measures this machine, if that was never done
         self._known: set[str] = set()
@@ -321,6 +310,7 @@ class ManagedBackend(DirectoryBackend):
 
     Parameters
     ----------
+    site, folder, options : see `DirectoryBackend`.
     nodes : that the manager has, in the order in which the nodes of the site are to be its.
     manager : its name, for messages.
     """
@@ -329,14 +319,12 @@ class ManagedBackend(DirectoryBackend):
         self,
         site: Site,
         folder: Path,
-        patience_s: float,
-        shares: bool,
-        limits: JobLimits,
+        options: BackendOptions,
         nodes: Sequence[ManagedNode],
         manager: str,
     ) -> None:
         require_fit(site, [node.host for node in nodes], manager)
-        super().__init__(site, folder, patience_s, shares=shares, limits=limits)
+        super().__init__(site, folder, options)
         self._managed = nodes[: len(site.hosts)]
 
     def host(self, node: int) -> Host:

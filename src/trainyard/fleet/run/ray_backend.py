@@ -27,9 +27,9 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from trainyard.fleet.run.asked import Asked
+from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions
 from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.ray_nodes import NAMESPACE, RayMemory, RayNode, connect, present_nodes
 from trainyard.fleet.site import Host, Site
@@ -52,11 +52,8 @@ class RayBackend(ManagedBackend):
 
     Parameters
     ----------
-    site : whose nodes are, in order, those of Ray; ``ray_site()``, or a smaller one.
-    folder : of the jobs' folders, on a file system that all nodes have.
-    patience_s : that a job has to write its checkpoint when it is to leave.
-    shares : whether two jobs may have a device together.
-    limits : of every job.
+    site, folder, options : see `DirectoryBackend`. The nodes of the site are, in order, those of Ray: ``ray_site()``,
+        or a smaller one.
     address : of the cluster, as ``ray.init`` takes it.
 
     Raises
@@ -69,16 +66,14 @@ class RayBackend(ManagedBackend):
         self,
         site: Site,
         folder: Path,
-        patience_s: float = 120.0,
+        options: BackendOptions = USUAL_OPTIONS,
         *,
-        shares: bool = False,
-        limits: JobLimits = USUAL_LIMITS,
         address: str = "auto",
     ) -> None:
         connect(address)
         self._memory = RayMemory(folder / ".ray-nodes.json")
         self._nodes = self._memory.nodes(site)
-        super().__init__(site, folder, patience_s, shares, limits, self._nodes, "Ray")
+        super().__init__(site, folder, options, self._nodes, "Ray")
         self._gangs = Asked(_gangs, _GANGS_FRESH_S)
         self._present = Asked(present_nodes, _NODES_FRESH_S)
 

@@ -36,10 +36,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.fleet.run.asked import Asked
-from trainyard.fleet.run.backend import Progress
+from trainyard.fleet.run.backend import USUAL_OPTIONS, BackendOptions, Progress
 from trainyard.fleet.run.directory_backend import ManagedBackend
 from trainyard.fleet.run.job_directory import JobDirectory
-from trainyard.fleet.run.limits import USUAL_LIMITS, JobLimits
 from trainyard.fleet.run.node import Ranks
 from trainyard.fleet.run.slurm_nodes import SlurmNode, require_slots, slurm, slurm_nodes, unusable
 from trainyard.fleet.site import FleetError, Host, Site
@@ -61,11 +60,8 @@ class SlurmBackend(ManagedBackend):
 
     Parameters
     ----------
-    site : whose nodes are, in order, those of Slurm; ``slurm_site()``, or a smaller one.
-    folder : of the jobs' folders, on a file system that all nodes have.
-    patience_s : that a job has to write its checkpoint when it is to leave.
-    shares : whether jobs may have a device together, by slots.
-    limits : of every job.
+    site, folder, options : see `DirectoryBackend`. The nodes of the site are, in order, those of Slurm: ``slurm_site()``,
+        or a smaller one.
     nodes : of Slurm; ``slurm_nodes()`` if they are not given.
 
     Raises
@@ -78,16 +74,14 @@ class SlurmBackend(ManagedBackend):
         self,
         site: Site,
         folder: Path,
-        patience_s: float = 120.0,
+        options: BackendOptions = USUAL_OPTIONS,
         *,
-        shares: bool = False,
-        limits: JobLimits = USUAL_LIMITS,
         nodes: Sequence[SlurmNode] | None = None,
     ) -> None:
         self._nodes = tuple(nodes or slurm_nodes())
-        if shares:
+        if options.shares:
             require_slots(self._nodes[: len(site.hosts)])
-        super().__init__(site, folder, patience_s, shares, limits, self._nodes, "Slurm")
+        super().__init__(site, folder, options, self._nodes, "Slurm")
         self._queue = Asked(_queue, _QUEUE_FRESH_S)
         names = [node.name for node in self._nodes[: len(site.hosts)]]
         self._away = Asked(partial(unusable, names), _NODES_FRESH_S)
