@@ -12,6 +12,7 @@ Fidelity: simplified.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -63,126 +64,136 @@ class AntMan:
 
     def decide(self, snapshot: Snapshot, state: None) -> tuple[Allocation, None]:
         """Running jobs stay where they are, except opportunistic ones on devices that became too busy."""
-        chosen = _Choice(self, snapshot)
-        jobs = snapshot.jobs
-        guaranteed = [i for i in range(len(jobs)) if jobs[i].guaranteed]
-        opportunistic = [i for i in range(len(jobs)) if not jobs[i].guaranteed]
-        for order, place in ((guaranteed, chosen.guarantee), (opportunistic, chosen.fit_in)):
-            # Those that have devices first: nothing that runs is moved for one that waits.
-            for i in sorted(order, key=lambda i: not snapshot.is_running[i]):
-                place(i)
-        return chosen.allocation(), None
+        found, jobs = _Placement(self, snapshot), snapshot.jobs
+        # Those that have devices first: nothing that runs is moved for one that waits.
+        order = sorted(range(len(jobs)), key=lambda i: not snapshot.is_running[i])
+        for i in order:
+            if jobs[i].guaranteed:
+                found.place_guaranteed(i)
+        for i in order:
+            if not jobs[i].guaranteed:
+                found.place_opportunistic(i)
+        return found.targets(), None
 
 
-class _Choice:
-    """One decision."""
+class _Placement:
+    """One decision of the global scheduler (section 4.1), job by job."""
 
     def __init__(self, policy: AntMan, snapshot: Snapshot) -> None:
         self.policy, self.snapshot = policy, snapshot
         self.quotas = dict(policy.quotas)
         self.devices = {device: _Device() for device in np.flatnonzero(snapshot.site.is_usable).tolist()}
-        self.used: dict[str, int] = {}
+        self.quota_used: dict[str, int] = {}
         self.placed: dict[int, tuple[int, ...]] = {}
         self.reasons: dict[int, str] = {}
         self.refused: dict[int, str] = {}
 
-    def guarantee(self, i: int) -> None:
-        """Devices without a guaranteed job: those it has, else idle ones before those that are shared."""
-        job, held = self.snapshot.jobs[i], self.snapshot.grants[i]
-        used = self.used.get(job.virtual_cluster, 0)
-        quota = self.quotas.get(job.virtual_cluster, self.snapshot.site.num_devices)
-        if job.num_devices > self.quotas.get(job.virtual_cluster, job.num_devices):
-            self.refused[i] = (
-                f"asks for {job.num_devices} devices; guaranteed jobs of virtual cluster {job.virtual_cluster!r} may "
-                f"have {quota} together"
-            )
+    def place_guaranteed(self, i: int) -> None:
+        """Within its quota, the devices that it has, else some without a guaranteed job: idle ones before shared ones."""
+        job, grant = self.snapshot.jobs[i], self.snapshot.grants[i]
+        if not self._is_within_quota(i):
             return
-        if used + job.num_devices > quota:
-            whose = f"virtual cluster {job.virtual_cluster!r}"
-            self.reasons[i] = (
-                f"{whose} has {used} of its {quota} devices in use, and this job asks for {job.num_devices}"
-            )
-            return
-        shared = self._opportunistic_now()
-        free = [d for d, found in self.devices.items() if found.guaranteed is None]
-        found = self._nearest(i, free, [float(d in shared) for d in free]) if held is None else held.devices
+        if grant is None:
+            shared = self._devices_of_opportunistic()
+            free = [d for d, device in self.devices.items() if device.guaranteed is None]
+            found = self._least_loaded(i, {d: float(d in shared) for d in free})
+        else:
+            found = grant.devices
         if found is None:
             self.reasons[i] = f"asks for {job.num_devices} devices without a guaranteed job"
             return
-        self.used[job.virtual_cluster] = used + job.num_devices
-        for device in found:
-            self.devices[device].guaranteed, self.devices[device].busy = i, job.busy
+        self.quota_used[job.virtual_cluster] = self.quota_used.get(job.virtual_cluster, 0) + job.num_devices
+        for d in found:
+            self.devices[d].guaranteed, self.devices[d].busy = i, job.busy
         self.placed[i] = found
 
-    def fit_in(self, i: int) -> None:
-        """The least busy devices below the threshold, at most one opportunistic job on each."""
-        held = self.snapshot.grants[i]
-        free = [d for d in self.devices if self._takes(d)]
-        stays = held is not None and set(held.devices) <= set(free)
-        found = held.devices if stays else self._nearest(i, free, [self.devices[d].busy for d in free])  # type: ignore[union-attr]
+    def _is_within_quota(self, i: int) -> bool:
+        """Whether its tenant may have the devices for it now; if not, why."""
+        job = self.snapshot.jobs[i]
+        wanted, tenant = job.num_devices, job.virtual_cluster
+        quota = self.quotas.get(tenant, self.snapshot.site.num_devices)
+        used = self.quota_used.get(tenant, 0)
+        if wanted > self.quotas.get(tenant, wanted):
+            self.refused[i] = (
+                f"asks for {wanted} devices; guaranteed jobs of virtual cluster {tenant!r} may have {quota} together"
+            )
+            return False
+        if used + wanted > quota:
+            self.reasons[i] = (
+                f"virtual cluster {tenant!r} has {used} of its {quota} devices in use, and this job asks for {wanted}"
+            )
+            return False
+        return True
+
+    def place_opportunistic(self, i: int) -> None:
+        """The least loaded devices below the threshold, at most one opportunistic job on each."""
+        grant = self.snapshot.grants[i]
+        load = {d: device.busy for d, device in self.devices.items() if self._takes_opportunistic(device)}
+        if grant is not None and load.keys() >= set(grant.devices):
+            found: tuple[int, ...] | None = grant.devices
+        else:
+            found = self._least_loaded(i, load)
         if found is None:
             self.reasons[i] = f"no {self.snapshot.jobs[i].num_devices} devices are idle enough"
             return
-        for device in found:
-            self.devices[device].opportunistic = i
+        for d in found:
+            self.devices[d].opportunistic = i
         self.placed[i] = found
 
-    def _takes(self, device: int) -> bool:
-        found = self.devices[device]
-        return found.opportunistic is None and found.busy <= self.policy.busiest
+    def _takes_opportunistic(self, device: _Device) -> bool:
+        return device.opportunistic is None and device.busy <= self.policy.busiest
 
-    def _opportunistic_now(self) -> set[int]:
-        jobs, grants = self.snapshot.jobs, self.snapshot.grants
-        return {
-            d
-            for j, g in zip(jobs, grants, strict=True)
-            if g is not None and not j.guaranteed
-            for d in g.devices
-        }
+    def _devices_of_opportunistic(self) -> set[int]:
+        """Devices that opportunistic jobs have now."""
+        now = zip(self.snapshot.jobs, self.snapshot.grants, strict=True)
+        return {d for job, grant in now if grant is not None and not job.guaranteed for d in grant.devices}
 
-    def _nearest(self, i: int, free: list[int], load: list[float]) -> tuple[int, ...] | None:
-        """The least loaded devices of one type that the job can run on, on one node if a node has enough, else on as few
-        nodes as may be."""
+    def _least_loaded(self, i: int, load: Mapping[int, float]) -> tuple[int, ...] | None:
+        """The least loaded devices of one type that the job can run on; None if there are too few.
+
+        They are on one node if a node has enough, else on as few nodes as may be.
+
+        Parameters
+        ----------
+        load : of every device that the job may have.
+        """
         wanted, site = self.snapshot.jobs[i].num_devices, self.snapshot.site
-        by_node: dict[int, list[tuple[float, int]]] = {}
-        for device, each in zip(free, load, strict=True):
-            by_node.setdefault(int(site.node_of[device]), []).append((each, device))
-        best = {node: sorted(devices)[:wanted] for node, devices in by_node.items()}
-        pools = [
-            [devices for node, devices in best.items() if site.type_of_node[node] == kind]
+        on_node: dict[int, list[int]] = {}
+        for device in sorted(load, key=lambda d: (load[d], d)):
+            on_node.setdefault(int(site.node_of[device]), []).append(device)
+        nodes = [
+            [on_node[node][:wanted] for node in sorted(on_node) if site.type_of_node[node] == kind]
             for kind in self.snapshot.allowed_types(i)
         ]
-        whole = [devices for pool in pools for devices in pool if len(devices) == wanted]
-        if whole:
-            return _devices(min(whole, key=lambda devices: sum(each for each, _ in devices)))
-        fullest = [sorted(pool, key=lambda devices: -len(devices)) for pool in pools]
-        spread = [list(chain.from_iterable(pool))[:wanted] for pool in fullest]
-        enough = [pairs for pairs in spread if len(pairs) == wanted]
-        if not enough:
+        choices = [devices for pool in nodes for devices in pool if len(devices) == wanted]
+        if not choices:
+            fullest_first = [sorted(pool, key=lambda devices: -len(devices)) for pool in nodes]
+            spread = [list(chain.from_iterable(pool))[:wanted] for pool in fullest_first]
+            choices = [devices for devices in spread if len(devices) == wanted]
+
+        def burden(devices: list[int]) -> tuple[int, float]:
+            return len({int(site.node_of[d]) for d in devices}), sum(load[d] for d in devices)
+
+        if not choices:
             return None
+        best = min(choices, key=burden)
+        return tuple(sorted(best))
 
-        def burden(pairs: list[tuple[float, int]]) -> tuple[int, float]:
-            return len({int(site.node_of[device]) for _, device in pairs}), sum(each for each, _ in pairs)
-
-        return _devices(min(enough, key=burden))
-
-    def allocation(self) -> Allocation:
-        """Guaranteed jobs get what they keep busy, opportunistic ones the rest."""
+    def targets(self) -> Targets:
+        """Who runs where, and with which share of its devices."""
         order = sorted(self.placed)
-        shares = [self._share(i) for i in order]
-        return Allocation(
-            Placed(np.array(order, np.int64), [self.placed[i] for i in order], np.array(shares)),
+        return Targets(
+            np.array(order, np.int64),
+            devices=[self.placed[i] for i in order],
+            share=np.array([self._share(i) for i in order]),
             reasons=self.reasons,
             refused=self.refused,
         )
 
     def _share(self, i: int) -> float:
+        """Section 3.3: a guaranteed job gets the time that it keeps a device busy, an opportunistic one the rest."""
         busy = self.snapshot.jobs[i].busy
         if self.snapshot.jobs[i].guaranteed:
             return busy
         # A gang is as fast as where it gets least.
         return min(busy, *(1.0 - self.devices[d].busy for d in self.placed[i]))
-
-
-def _devices(pairs: list[tuple[float, int]]) -> tuple[int, ...]:
-    return tuple(sorted(device for _, device in pairs))
