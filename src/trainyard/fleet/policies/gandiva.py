@@ -76,10 +76,19 @@ class Gandiva:
         """Nothing runs."""
         return State()
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
-        """The next slice: whoever ran longest ago first, each on its home."""
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+        """The next slice: first the reactive mode, then the mechanisms of the introspective one."""
         found = _Slice(self, snapshot, _observed(snapshot, state))
-        return found.allocation(), found.state()
+        found.give_homes()
+        waiting = found.take_turns()
+        if self.migrate:
+            waiting = [i for i in waiting if not found.migrate(i)]
+        if self.pack:
+            for i in waiting:
+                found.pack(i)
+        if self.grow:
+            found.grow()
+        return found.targets(), found.state()
 
 
 def _observed(snapshot: Snapshot, state: State) -> State:
@@ -111,47 +120,52 @@ def _observed(snapshot: Snapshot, state: State) -> State:
 
 
 class _Slice:
-    """One time slice while it is made."""
+    """One time slice while it is made.
+
+    Attributes
+    ----------
+    free : devices of every node that nobody has in this slice.
+    sizes : devices of every node, 0 of one that is away.
+    pools : of every type of device, the nodes that can be used, the largest first; and how many devices the first one,
+        the first two and so on have together.
+    homes : see `State`.
+    placed : devices of every job that runs in this slice.
+    packed : of every packed job the other one.
+    """
 
     def __init__(self, policy: Gandiva, snapshot: Snapshot, state: State) -> None:
         self.policy, self.snapshot, self.before = policy, snapshot, state
         site = snapshot.site
-        self.free = [
-            list(range(first, first + size))
-            for first, size in zip(site.first_device.tolist(), site.devices_per_node.tolist(), strict=False)
-        ]
         self.sizes = site.devices_per_node.tolist()
-        # Nodes of every type that can be used now, the largest first, and devices of as many of them.
-        large = sorted((n for n in range(len(self.sizes)) if self.sizes[n]), key=lambda n: -self.sizes[n])
+        first_devices = zip(site.first_device.tolist(), self.sizes, strict=False)
+        self.free = [list(range(first, first + size)) for first, size in first_devices]
+        largest_first = sorted((n for n, size in enumerate(self.sizes) if size), key=lambda n: -self.sizes[n])
         kinds = range(len(site.device_types))
-        pools = [[n for n in large if site.type_of_node[n] == kind] for kind in kinds]
-        self.pools = [(nodes, list(accumulate(self.sizes[n] for n in nodes))) for nodes in pools]
+        of_type = [[n for n in largest_first if site.type_of_node[n] == kind] for kind in kinds]
+        self.pools = [(nodes, list(accumulate(self.sizes[n] for n in nodes))) for nodes in of_type]
         self.homes = dict(state.homes)
         self.placed: dict[int, tuple[int, ...]] = {}
         self.packed: dict[int, int] = {}
-        order = sorted(
-            range(snapshot.num_jobs),
-            key=lambda i: (state.last_run_s.get(snapshot.jobs[i].name, -1.0), snapshot.arrival_s[i]),
-        )
-        for i in range(snapshot.num_jobs):
-            name = snapshot.jobs[i].name
-            # A home is too small, too, when a node of it has gone away.
-            if sum(self.sizes[n] for n in self.homes.get(name, ())) < snapshot.jobs[i].num_devices:
-                self.homes.pop(name, None)
-                self.homes[name] = self._new_home(i)
-        for i in order:
-            self._run_at_home(i)
-        waiting = [i for i in order if i not in self.placed]
-        if policy.migrate:
-            waiting = [i for i in waiting if not self._migrate(i)]
-        if policy.pack:
-            for i in waiting:
-                self._pack(i)
-        if policy.grow:
-            self._grow()
 
-    def _load(self, node: int) -> float:
-        """Height of a node: devices asked for by its jobs, over those it has (section 4.2.1)."""
+    # Reactive mode (section 4.2.1).
+
+    def give_homes(self) -> None:
+        """Nodes for every job that has none, or not enough since one of them has gone away."""
+        for i, job in enumerate(self.snapshot.jobs):
+            if sum(self.sizes[n] for n in self.homes.get(job.name, ())) < job.num_devices:
+                self.homes.pop(job.name, None)
+                self.homes[job.name] = self._new_home(i)
+
+    def take_turns(self) -> list[int]:
+        """Whoever ran longest ago first, jobs run at home, as long as devices are free there; returns who waits."""
+        jobs, last_run_s = self.snapshot.jobs, self.before.last_run_s
+        order = sorted(
+            range(len(jobs)), key=lambda i: (last_run_s.get(jobs[i].name, -1.0), self.snapshot.arrival_s[i])
+        )
+        return [i for i in order if not self._run_on(i, self.homes[jobs[i].name])]
+
+    def _height(self, node: int) -> float:
+        """Devices that the jobs of a node ask for, over those that it has."""
         jobs = self.snapshot.jobs
         asked = sum(
             j.num_devices / len(self.homes[j.name]) for j in jobs if node in self.homes.get(j.name, ())
@@ -159,16 +173,15 @@ class _Slice:
         return float(asked / self.sizes[node])
 
     def _affinity(self, node: int) -> int:
-        """Devices of the jobs that a node is for; 0 if it has none."""
+        """Devices that each of the jobs of a node asks for; 0 if it has none."""
         return next((j.num_devices for j in self.snapshot.jobs if node in self.homes.get(j.name, ())), 0)
 
     def _pools_for(self, i: int) -> list[tuple[list[int], int]]:
-        """Of every type that a job can run on and that has enough devices: its nodes, and how many hold the job."""
+        """Of every type that a job can run on and that has enough devices: its nodes, and on how few the job fits."""
+        wanted = self.snapshot.jobs[i].num_devices
         pools = [self.pools[kind] for kind in self.snapshot.allowed_types(i)]
-        counts = [bisect_left(held, self.snapshot.jobs[i].num_devices) + 1 for _, held in pools]
-        return [
-            (nodes, count) for (nodes, _), count in zip(pools, counts, strict=True) if count <= len(nodes)
-        ]
+        fewest = [(nodes, bisect_left(devices_of_first, wanted) + 1) for nodes, devices_of_first in pools]
+        return [(nodes, count) for nodes, count in fewest if count <= len(nodes)]
 
     def _new_home(self, i: int) -> tuple[int, ...]:
         """Algorithm 1: nodes of the same affinity with room, then empty ones, then others with room, then the least
@@ -177,25 +190,21 @@ class _Slice:
         wanted = self.snapshot.jobs[i].num_devices
         found: list[tuple[int, float, tuple[int, ...]]] = []
         for nodes, count in self._pools_for(i):
-            loads = {n: self._load(n) for n in nodes}
-            share = wanted / count
-            room = [n for n in nodes if loads[n] + share / self.sizes[n] <= 1.0 + 1e-9]
+            height = {n: self._height(n) for n in nodes}
+            of_node = wanted / count
+            room = [n for n in nodes if height[n] + of_node / self.sizes[n] <= 1.0 + 1e-9]
             same = [n for n in nodes if self._affinity(n) == wanted]
             empty = [n for n in nodes if self._affinity(n) == 0]
-            ranked = ([n for n in same if n in room], empty, room, same, nodes)
-            choices = [[n for n in candidates if self.sizes[n] >= share] for candidates in ranked]
+            preferred = ([n for n in same if n in room], empty, room, same, nodes)
+            choices = [[n for n in candidates if self.sizes[n] >= of_node] for candidates in preferred]
             choices.append(nodes[:count])
-            rank = next(k for k, large in enumerate(choices) if len(large) >= count)
-            home = sorted(choices[rank], key=lambda n: (loads[n], n))[:count]
-            found.append((rank, sum(loads[n] for n in home), tuple(sorted(home))))
+            rank = next(k for k, choice in enumerate(choices) if len(choice) >= count)
+            home = sorted(choices[rank], key=lambda n: (height[n], n))[:count]
+            found.append((rank, sum(height[n] for n in home), tuple(sorted(home))))
         return min(found)[2] if found else ()
 
-    def _run_at_home(self, i: int) -> None:
-        job = self.snapshot.jobs[i]
-        self._take(i, self.homes[job.name])
-
-    def _take(self, i: int, nodes: tuple[int, ...]) -> bool:
-        """Devices of these nodes, those that the job has already before others; False if they are not free."""
+    def _run_on(self, i: int, nodes: tuple[int, ...]) -> bool:
+        """Give a job devices of some nodes, those that it has already before others; False if too few are free."""
         wanted = self.snapshot.jobs[i].num_devices
         grant = self.snapshot.grants[i]
         free = [d for n in nodes for d in self.free[n]]
@@ -208,22 +217,24 @@ class _Slice:
         self.placed[i] = tuple(devices)
         return True
 
-    def _migrate(self, i: int) -> bool:
-        """A job whose turn it is not moves to where devices are idle."""
+    # Introspective mode (section 4.2.2).
+
+    def migrate(self, i: int) -> bool:
+        """A job whose turn it is not moves to where devices are idle; False if it cannot."""
         wanted, pools = self.snapshot.jobs[i].num_devices, self._pools_for(i)
-        one = [n for nodes, _ in pools for n in nodes if len(self.free[n]) >= wanted]
-        if one:
-            choices = [[min(one, key=lambda n: (len(self.free[n]), n))]]
+        single_nodes = [n for nodes, _ in pools for n in nodes if len(self.free[n]) >= wanted]
+        if single_nodes:
+            choices = [[min(single_nodes, key=lambda n: (len(self.free[n]), n))]]
         else:
             choices = [sorted(nodes, key=lambda n: (-len(self.free[n]), n))[:count] for nodes, count in pools]
-        found = next((nodes for nodes in choices if self._take(i, tuple(sorted(nodes)))), None)
+        found = next((nodes for nodes in choices if self._run_on(i, tuple(sorted(nodes)))), None)
         if found is None:
             return False
         self.homes[self.snapshot.jobs[i].name] = tuple(sorted(found))
         return True
 
-    def _pack(self, i: int) -> None:
-        """Put a job of one device beside the least busy one of its node (section 4.2.2), if both were seen alone."""
+    def pack(self, i: int) -> None:
+        """Put a job of one device beside the least busy one of its node, if it is known how fast both are alone."""
         jobs, alone, undone = self.snapshot.jobs, self.before.alone, self.before.undone
         if jobs[i].num_devices != 1 or jobs[i].name not in alone:
             return
@@ -242,7 +253,7 @@ class _Slice:
             self.packed[i], self.packed[other] = other, i
             self.placed[i] = self.placed[other]
 
-    def _grow(self) -> None:
+    def grow(self) -> None:
         """Elastic jobs take what is idle on their node, and give it back when it is wanted."""
         for i in sorted(self.placed):
             most = self.snapshot.jobs[i].most_devices
