@@ -107,8 +107,8 @@ class Optimus:
         site.require_one_type("Optimus")
         return (0.0, MappingProxyType({}))
 
-    def decide(self, snapshot: Snapshot, state: History) -> tuple[Allocation, History]:
-        """Devices by marginal gain, then places."""
+    def decide(self, snapshot: Snapshot, state: History) -> tuple[Targets, History]:
+        """What is known of every job (section 3), how many devices it gets (4.1), and where (4.2)."""
         serial = snapshot.serial.tolist()
         then_s, known = state
         seen = [known.get(s) or Seen({}) for s in serial]
@@ -116,16 +116,16 @@ class Optimus:
             seen, gain = _true_gains(snapshot, seen)
         else:
             seen = [_measured(snapshot, i, then_s, seen[i]) for i in range(len(seen))]
-            gain = self._gains(snapshot, seen)
-        counts = _greedy(snapshot, gain)
-        places = _places(snapshot, counts, _filled if self.as_published else evenly)
+            gain = self._marginal_gains(snapshot, seen)
+        counts = _allocated(snapshot, gain)
+        places = _placed(snapshot, counts, fullest if self.as_published else evenly)
         devices = keeping(snapshot.site, places, snapshot.grants)
         again_s, reasons = snapshot.now_s + self.interval_s, Reasons(np.flatnonzero(counts == 0), _why)
         allocation = Allocation(Placed(np.arange(len(counts)), devices), again_s, reasons=reasons)
         return allocation, (snapshot.now_s, MappingProxyType(dict(zip(serial, seen, strict=True))))
 
-    def _gains(self, snapshot: Snapshot, seen: Sequence[Seen]) -> Callable[[int, int], float]:
-        """Time that one more device saves a job, by the job and the devices that it would have before."""
+    def _marginal_gains(self, snapshot: Snapshot, seen: Sequence[Seen]) -> Callable[[int, int], float]:
+        """Section 4.1: time that one more device saves a job, by the job and the devices that it would have before."""
         curves = [speed_curve(tuple(s.unit_s.items())) for s in seen]
         left = [
             work_left(report.losses, float(done), self.threshold) if isinstance(report, Report) else None
@@ -135,11 +135,11 @@ class Optimus:
         mean_s = float(np.mean(alone_s)) if alone_s else 1.0
 
         def gain(job: int, num: int) -> float:
-            rest, curve = left[job], curves[job]
-            saved = unit_seconds(curve, num) - unit_seconds(curve, num + 1)
-            if rest is not None:
-                return rest * saved
-            return self.young * mean_s / max(float(curve.sum()), 1e-300) * saved
+            work, curve = left[job], curves[job]
+            saved_s = unit_seconds(curve, num) - unit_seconds(curve, num + 1)
+            if work is not None:
+                return work * saved_s
+            return self.young * mean_s / max(float(curve.sum()), 1e-300) * saved_s
 
         return gain
 
@@ -150,15 +150,8 @@ def _why(job: int) -> str:
 
 def _measured(snapshot: Snapshot, number: int, then_s: float, seen: Seen) -> Seen:
     """With what the job did since the last decision; of a new one, with trials."""
-    job, unit_s = snapshot.job(number), dict(seen.unit_s)
+    unit_s = dict(seen.unit_s) or _tried(snapshot, number)
     done, num_starts = float(snapshot.done[number]), int(snapshot.num_starts[number])
-    if not unit_s:
-        most = min(job.most_devices, snapshot.site.num_devices)
-        sizes = np.unique(np.geomspace(job.least_devices, max(most, job.least_devices), _NUM_TRIALS).round())
-        for size in sizes.astype(int).tolist():
-            speed = snapshot.speed(number, Grant(tuple(range(size))))
-            if speed > 0:
-                unit_s[size] = 1.0 / speed
     num = seen.num_devices
     if num and num_starts == seen.num_starts and done > seen.done:
         found = (snapshot.now_s - then_s) / (done - seen.done)
@@ -169,9 +162,21 @@ def _measured(snapshot: Snapshot, number: int, then_s: float, seen: Seen) -> See
     return Seen(unit_s, done, int(snapshot.held[number]) if works else 0, num_starts)
 
 
+def _tried(snapshot: Snapshot, number: int) -> dict[int, float]:
+    """Seconds of a unit of work in short trials on a few numbers of devices."""
+    job, unit_s = snapshot.job(number), dict[int, float]()
+    most = min(job.most_devices, snapshot.site.num_devices)
+    sizes = np.unique(np.geomspace(job.least_devices, max(most, job.least_devices), _NUM_TRIALS).round())
+    for size in sizes.astype(int).tolist():
+        speed = snapshot.speed(number, Grant(tuple(range(size))))
+        if speed > 0:
+            unit_s[size] = 1.0 / speed
+    return unit_s
+
+
 @lru_cache(maxsize=1 << 12)
 def speed_curve(unit_s: tuple[tuple[int, float], ...]) -> Floats:
-    """a0, a1, a2 of section 3.2."""
+    """a0, a1, a2 of section 3.2, by least squares without negative coefficients."""
     from scipy.optimize import nnls
 
     if not unit_s:
@@ -183,11 +188,12 @@ def speed_curve(unit_s: tuple[tuple[int, float], ...]) -> Floats:
 
 
 def unit_seconds(curve: Floats, num: int) -> float:
+    """Seconds of a unit of work on a number of devices, by its speed curve."""
     return float(curve[0] / num + curve[1] + curve[2] * num)
 
 
 def work_left(losses: tuple[tuple[float, float], ...], done: float, threshold: float) -> float | None:
-    """Work until an epoch lessens the loss by less than the threshold; None where too little is known."""
+    """Section 3.1: work until an epoch lessens the loss by less than the threshold; None where too little is known."""
     if len(losses) < _FEWEST_LOSSES:
         return None
     b0, b1, epoch = loss_curve(losses)
@@ -243,7 +249,7 @@ def _true_gains(snapshot: Snapshot, seen: list[Seen]) -> tuple[list[Seen], Calla
     return known, lambda job, num: left[job] * (true_s(job, num) - true_s(job, num + 1))
 
 
-def _greedy(snapshot: Snapshot, gain: Callable[[int, int], float]) -> Ints:
+def _allocated(snapshot: Snapshot, gain: Callable[[int, int], float]) -> Ints:
     """Section 4.1: the least devices to everybody, by arrival; then one to the job that gains most, while any gains."""
     sizes = [(job.least_devices, job.most_devices) for job in snapshot.jobs]
     counts, free = np.zeros(len(sizes), np.int64), snapshot.site.num_devices
@@ -265,7 +271,7 @@ def _greedy(snapshot: Snapshot, gain: Callable[[int, int], float]) -> Ints:
     return counts
 
 
-def _places(
+def _placed(
     snapshot: Snapshot, counts: Ints, place: Callable[[Ints, int], dict[int, int]]
 ) -> list[dict[int, int]]:
     """Devices of each node for every job, small jobs first; who keeps his number keeps his place."""
@@ -292,11 +298,11 @@ def evenly(free: Ints, wanted: int) -> dict[int, int]:
         share = wanted // num + (np.arange(num) < wanted % num)
         if np.all(free[order[:num]] >= share):
             return dict(zip(order[:num].tolist(), share.tolist(), strict=True))
-    return _filled(free, wanted)
+    return fullest(free, wanted)
 
 
-def _filled(free: Ints, wanted: int) -> dict[int, int]:
-    """All devices of the nodes with most of them free."""
+def fullest(free: Ints, wanted: int) -> dict[int, int]:
+    """All free devices of the nodes with most of them, as many nodes as it takes."""
     found: dict[int, int] = {}
     for node in np.argsort(-free, kind="stable").tolist():
         count = min(wanted, int(free[node]))

@@ -97,28 +97,25 @@ class Synergy:
         site.require_one_type("Synergy")
         return MappingProxyType({})
 
-    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Allocation, Demands]:
-        """The first jobs of the queue that the devices suffice for, packed."""
+    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Targets, Demands]:
+        """Of a round: demands of all jobs, the jobs that run, and their packing."""
         serial = snapshot.serial.tolist()
-        state = {
-            s: state.get(s) or _profiled(snapshot, i, self.saturation, self.allocation == "fair")
-            for i, s in enumerate(serial)
-        }
+        state = {s: state.get(s) or self._demand(snapshot, i) for i, s in enumerate(serial)}
         demands = [state[s] for s in serial]
-        order = np.lexsort((snapshot.arrival_s, self._key(snapshot, demands)))
-        order = _fitting(order, snapshot.num_devices, snapshot.site.num_devices)
+        queue = np.lexsort((snapshot.arrival_s, self._urgency(snapshot, demands)))
+        runnable = _runnable(queue, snapshot.num_devices, snapshot.site.num_devices)
         packing = Packing(snapshot.site, self.as_published)
-        for i in self._packed_order(order, demands):
+        for i in self._packing_order(runnable, demands):
             packing.add(i, demands[i].needs)
-        rows, grants = [packing.rows[i] for i in order.tolist()], [snapshot.grants[i] for i in order.tolist()]
-        given = np.array([packing.needs[i] for i in order.tolist()]).reshape(-1, 3)
-        devices = keeping(snapshot.site, rows, grants)
-        waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
-        reasons = Reasons(waiting, _why)
-        placed = Placed(order, devices, cpus=given[:, 1], memory_bytes=given[:, 2])
-        return Allocation(placed, reasons=reasons), state
+        return _targets(snapshot, runnable, packing), state
 
-    def _key(self, snapshot: Snapshot, demands: list[Demand]) -> Floats:
+    def _demand(self, snapshot: Snapshot, number: int) -> Demand:
+        if self.allocation == "fair":
+            return _proportional_demand(snapshot, number)
+        return _best_demand(snapshot, number, self.saturation)
+
+    def _urgency(self, snapshot: Snapshot, demands: list[Demand]) -> Floats:
+        """A number of every job by which the queue is sorted, the smallest first."""
         if self.order == "fifo":
             return snapshot.arrival_s
         if self.order == "las":
@@ -126,33 +123,53 @@ class Synergy:
         remaining_s: Floats = snapshot.left / np.array([demand.work_per_s for demand in demands])
         return remaining_s
 
-    def _packed_order(self, order: Ints, demands: list[Demand]) -> list[int]:
-        jobs: list[int] = order.tolist()
+    def _packing_order(self, runnable: Ints, demands: list[Demand]) -> list[int]:
+        """Those that are hardest to place first; in the program as they come, under LAS those with most devices first."""
+        jobs: list[int] = runnable.tolist()
         if not self.as_published:
             return sorted(jobs, key=lambda i: demands[i].needs, reverse=True)
         return sorted(jobs, key=lambda i: -demands[i].needs[0]) if self.order == "las" else jobs
 
 
-def _profiled(snapshot: Snapshot, number: int, saturation: float, fair: bool) -> Demand:
+def _targets(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Targets:
+    """As they are packed; who can stays on the devices that he has."""
+    jobs = runnable.tolist()
+    devices = keeping(snapshot.site, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
+    _, cpus, memory_bytes = np.array([packing.needs[i] for i in jobs]).reshape(-1, 3).T
+    reasons = Reasons(np.setdiff1d(np.arange(snapshot.num_jobs), runnable), _why)
+    return Targets(runnable, devices=devices, cpus=cpus, memory_bytes=memory_bytes, reasons=reasons)
+
+
+def _speed(snapshot: Snapshot, number: int, cpus: float, memory_bytes: float) -> float:
+    """Work per second of a job that has so much with each of its devices."""
+    count = int(snapshot.num_devices[number])
+    grant = Grant(tuple(range(count)), cpus=cpus * count, memory_bytes=memory_bytes * count)
+    return snapshot.speed(number, grant)
+
+
+def _proportional_demand(snapshot: Snapshot, number: int) -> Demand:
+    share, count = proportional(snapshot.site), int(snapshot.num_devices[number])
+    return Demand(tuple((share * count).tolist()), _speed(snapshot, number, share[1], share[2]))
+
+
+def _best_demand(snapshot: Snapshot, number: int, saturation: float) -> Demand:
     """The least CPUs at all memory of a node, then the least memory with them, at which a job is as fast as it gets."""
     site, count = snapshot.site, int(snapshot.num_devices[number])
-    devices, share = tuple(range(count)), proportional(site)
+    share = proportional(site)
 
     def work_per_s(cpus: float, memory_bytes: float) -> float:
-        return snapshot.speed(number, Grant(devices, cpus=cpus * count, memory_bytes=memory_bytes * count))
+        return _speed(snapshot, number, cpus, memory_bytes)
 
-    if fair:
-        return Demand(tuple((share * count).tolist()), work_per_s(share[1], share[2]))
     host = max(site.hosts, key=lambda host: host.num_devices)
     neighbours = min(count, host.num_devices)
     most_cpus = max(host.cpus / neighbours, share[1])
     most_bytes = max(host.memory_bytes / neighbours, share[2])
     # Whole CPUs, and thirds of the proportional share of memory: finer than that nothing is given out.
     cpus = [*range(1, int(most_cpus) + 1), most_cpus]
-    parts = [k * share[2] / 3 for k in range(1, round(3 * most_bytes / share[2]) + 1)] if share[2] else [0.0]
+    memory = [k * share[2] / 3 for k in range(1, round(3 * most_bytes / share[2]) + 1)] if share[2] else [0.0]
     enough = saturation * work_per_s(most_cpus, most_bytes)
     best_cpus = cpus[_first(len(cpus), lambda k: work_per_s(cpus[k], most_bytes) >= enough)]
-    best_bytes = parts[_first(len(parts), lambda k: work_per_s(best_cpus, parts[k]) >= enough)]
+    best_bytes = memory[_first(len(memory), lambda k: work_per_s(best_cpus, memory[k]) >= enough)]
     needs = (float(count), float(best_cpus * count), float(best_bytes * count))
     return Demand(needs, work_per_s(best_cpus, best_bytes))
 
@@ -161,12 +178,12 @@ def _why(job: int) -> str:
     return "jobs that are before it leave fewer devices than it asks for"
 
 
-def _fitting(order: Ints, num_devices: Ints, total: int) -> Ints:
-    """The jobs for which devices are left, taken in order."""
+def _runnable(queue: Ints, num_devices: Ints, num_free: int) -> Ints:
+    """The jobs of a queue for which devices are left."""
     found = []
-    for i in order.tolist():
-        if num_devices[i] <= total:
-            total -= int(num_devices[i])
+    for i in queue.tolist():
+        if num_devices[i] <= num_free:
+            num_free -= int(num_devices[i])
             found.append(i)
     return np.array(found, np.int64)
 
