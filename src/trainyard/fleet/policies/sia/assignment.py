@@ -59,8 +59,8 @@ class Options:
     value: Floats
     must: Bools
 
-    def only(self, which: Bools) -> Options:
-        """Some of them."""
+    def only(self, which: Bools | Ints) -> Options:
+        """Some of them, by whether or which."""
         return Options(
             self.job[which], self.device_type[which], self.devices[which], self.value[which], self.must[which]
         )

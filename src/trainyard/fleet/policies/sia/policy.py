@@ -118,67 +118,88 @@ class Sia:
         """All that follows from the cluster."""
         return Configurations.of(site)
 
-    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Allocation, Configurations]:
-        """The best configurations, placed."""
-        least, most, reports = _sizes(snapshot)
-        configs, may = _candidates(snapshot, state, least, most)
-        start = np.where(may, configs.num_devices, most.max() + 1).min(1)
-        most = np.maximum(start, np.minimum(most, 2 * _seen(snapshot, reports)))
-        may &= configs.num_devices <= most[:, None]
-        goodput = goodputs(snapshot.site, reports, configs, may)
+    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Targets, Configurations]:
+        """Configurations (section 3.3), the goodputs in them, and of those the best (3.4), which are placed."""
+        reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
+        configs, valid, least = _valid(snapshot, state, reports)
+        goodput = goodputs(snapshot.site, reports, configs, valid)
         if self.as_published:
-            fresh = np.array([report is not None and report.noise is None for report in reports])
-            goodput[fresh] = np.where(may[fresh], configs.num_devices, 0.0)
-        value = self._values(snapshot, configs, start, goodput)
-        number, config = np.nonzero(_undominated(value, configs.device_type))
-        must = np.zeros(len(number), np.bool_)
-        if self.as_published:
-            must = snapshot.is_restarting[number]
-        options = Options(
-            number, configs.device_type[config], configs.num_devices[config], value[number, config], must
-        )
-        chosen = assigned(options, snapshot.site.devices_of_type)
-        order, kinds, counts = number[chosen], options.device_type[chosen], options.devices[chosen]
-        devices = blocks(snapshot.site, kinds, counts, [snapshot.grants[i] for i in order.tolist()])
+            never_run = np.array([report is not None and report.noise is None for report in reports])
+            goodput[never_run] = np.where(valid[never_run], configs.num_devices, 0.0)
+        options = self._options(snapshot, configs, self._normalized(snapshot, configs, least, goodput))
+        chosen = options.only(assigned(options, snapshot.site.devices_of_type))
+        order, grants = chosen.job, [snapshot.grants[i] for i in chosen.job.tolist()]
+        devices = blocks(snapshot.site, chosen.device_type, chosen.devices, grants)
         waiting = np.setdiff1d(np.arange(snapshot.num_jobs), order)
         again_s = snapshot.now_s + self.interval_s
         return Allocation(Placed(order, devices), again_s, reasons=Reasons(waiting, _why)), state
 
-    def _values(self, snapshot: Snapshot, configs: Configurations, start: Ints, goodput: Floats) -> Floats:
-        """[job, configuration]: what each adds to the objective of section 3.4; 0 where it cannot be."""
+    def _normalized(
+        self, snapshot: Snapshot, configs: Configurations, least: Ints, goodput: Floats
+    ) -> Floats:
+        """[job, configuration]: goodputs by each job's least one, times its least devices and its restart factor."""
         known = goodput > 0
         lowest = np.where(known, goodput, np.inf).min(1)
-        scaled = np.divide(goodput * start[:, None], lowest[:, None], out=np.zeros_like(goodput), where=known)
-        # The restart factor: what share of its age a job would have run, had it restarted once more.
+        found: Floats = np.zeros_like(goodput)
+        np.divide(goodput * least[:, None], lowest[:, None], out=found, where=known)
+        changes = snapshot.is_running[:, None] & ~_current(snapshot, configs)
+        found = np.where(changes, found * self._restart_factor(snapshot)[:, None], found)
+        if self.as_published:
+            found[changes & snapshot.is_restarting[:, None]] = 0.0
+        return found
+
+    def _restart_factor(self, snapshot: Snapshot) -> Floats:
+        """Of every job, what share of its age it would have run, had it restarted once more."""
         age_s = snapshot.now_s - snapshot.arrival_s
-        factor = np.maximum(age_s - snapshot.num_restarts * self.restart_s, 0.0) / (age_s + self.restart_s)
+        factor: Floats = np.maximum(age_s - snapshot.num_restarts * self.restart_s, 0.0)
+        factor /= age_s + self.restart_s
         if self.as_published:
             factor[age_s < self.restart_s] = 1.0
-        changes = snapshot.is_running[:, None] & ~_current(snapshot, configs)
-        scaled = np.where(changes, scaled * factor[:, None], scaled)
-        if self.as_published:
-            scaled[changes & snapshot.is_restarting[:, None]] = 0.0
-        usable = scaled > 0
-        powers = np.zeros_like(scaled)
-        powers[usable] = scaled[usable] ** self.power
+        return factor
+
+    def _options(self, snapshot: Snapshot, configs: Configurations, goodput: Floats) -> Options:
+        """What the program of section 3.4 can choose, and what that adds to its objective.
+
+        Parameters
+        ----------
+        goodput : [job, configuration], normalized; 0 where it cannot be.
+        """
+        usable = goodput > 0
+        powers = np.zeros_like(goodput)
+        powers[usable] = goodput[usable] ** self.power
         if self.as_published:
             powers = np.minimum(np.round(powers, 2), _CLIP)
         gain = self.incentive + (powers if self.power > 0 else -powers)
-        return np.where(usable, np.maximum(gain, 0.0), 0.0)
+        value = np.where(usable, np.maximum(gain, 0.0), 0.0)
+        job, config = np.nonzero(_undominated(value, configs.device_type))
+        must = snapshot.is_restarting[job] if self.as_published else np.zeros(len(job), np.bool_)
+        return Options(
+            job, configs.device_type[config], configs.num_devices[config], value[job, config], must
+        )
 
 
 def _why(job: int) -> str:
     return "the sum over all jobs is better if others have the devices"
 
 
-def _sizes(snapshot: Snapshot) -> tuple[Ints, Ints, list[Report | None]]:
-    """Least and most devices of every job, and what it says of itself."""
+def _valid(
+    snapshot: Snapshot, configs: Configurations, reports: Sequence[Report | None]
+) -> tuple[Configurations, Bools, Ints]:
+    """Section 3.3: which configurations every job may have now: a job grows to at most twice what it ran on.
+
+    Returns
+    -------
+    The configurations, [job, configuration] whether it may have it, and the devices of each job's smallest one.
+    """
     sizes = np.array([(job.least_devices, job.most_devices) for job in snapshot.jobs], np.int64)
-    reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
-    return sizes[:, 0], sizes[:, 1], reports
+    least, most = sizes.T
+    configs, valid = _possible(snapshot, configs, least, most)
+    smallest = np.where(valid, configs.num_devices, most.max() + 1).min(1)
+    most = np.maximum(smallest, np.minimum(most, 2 * _most_run_on(snapshot, reports)))
+    return configs, valid & (configs.num_devices <= most[:, None]), smallest
 
 
-def _seen(snapshot: Snapshot, reports: Sequence[Report | None]) -> Ints:
+def _most_run_on(snapshot: Snapshot, reports: Sequence[Report | None]) -> Ints:
     """The most devices on which every job ever ran, but for trials."""
     measured = [
         report.most_devices if report is not None and report.noise is not None else 0 for report in reports
@@ -187,10 +208,10 @@ def _seen(snapshot: Snapshot, reports: Sequence[Report | None]) -> Ints:
     return np.where(silent, snapshot.held, np.array(measured, np.int64))
 
 
-def _candidates(
+def _possible(
     snapshot: Snapshot, configs: Configurations, least: Ints, most: Ints
 ) -> tuple[Configurations, Bools]:
-    """[job, configuration]: which configurations a job may have, some made for jobs that none would suit."""
+    """[job, configuration]: which configurations a job can ever have, some made for jobs that none would suit."""
     size_of_type = snapshot.site.devices_of_type
     allowed = (snapshot.allowed[:, None] >> np.arange(len(size_of_type))) & 1 > 0
     odd = allowed & (least[:, None] <= size_of_type)
@@ -214,24 +235,24 @@ def _current(snapshot: Snapshot, configs: Configurations) -> Bools:
     return found
 
 
-def goodputs(site: Site, reports: Sequence[Report | None], configs: Configurations, may: Bools) -> Floats:
-    """[job, configuration]: steps at the smallest batch per second, at the best batch size; 0 where a job may not be.
+def goodputs(site: Site, reports: Sequence[Report | None], configs: Configurations, valid: Bools) -> Floats:
+    """[job, configuration]: steps at the smallest batch per second, at the best batch size; 0 where that is not valid.
 
     Section 3.2: on a type on which a job was on one device only, it is taken to scale as on one on which it was on more.
     """
-    found = np.where(may, configs.num_devices, 0).astype(np.float64)
-    models, model, wide = _models(site.device_types, reports)
+    found = np.where(valid, configs.num_devices, 0).astype(np.float64)
+    models, model, most = _models(site.device_types, reports)
     if models is None:
         return found
     alone = models.goodputs_at(np.zeros(len(models.theta), np.bool_), np.ones(len(models.theta), np.int64))
     jobs = np.arange(len(reports))[:, None]
     # Where nothing was measured, or one device only: the type on which the job was on most.
-    widest = np.broadcast_to(wide.argmax(1)[:, None], model.shape)
+    known_best = np.broadcast_to(most.argmax(1)[:, None], model.shape)
     own = np.arange(model.shape[1])
-    source = np.where((wide > 1) | (wide[jobs, widest] <= 1) & (model >= 0), own, widest)
+    source = np.where((most > 1) | (most[jobs, known_best] <= 1) & (model >= 0), own, known_best)
     there = model[jobs, source]
     ratio = np.where((model >= 0) & (there >= 0), alone[model] / alone[there], 1.0)
-    number, config = np.nonzero(may & (there >= 0)[:, configs.device_type])
+    number, config = np.nonzero(valid & (there >= 0)[:, configs.device_type])
     kinds, count = configs.device_type[config], configs.num_devices[config]
     across = count > configs.node_size[source[number, kinds]]
     predicted = models.rows(there[number, kinds]).goodputs_at(across, count)
@@ -244,7 +265,7 @@ def _models(
 ) -> tuple[Models | None, Ints, Ints]:
     """What was measured: the models, and [job, type] which of them and the most devices; -1 and 0 where nothing was."""
     model = np.full((len(reports), len(device_types)), -1)
-    wide = np.zeros(model.shape, np.int64)
+    most = np.zeros(model.shape, np.int64)
     theta: list[Theta] = []
     noise: list[Noise] = []
     limits: list[Limits] = []
@@ -257,15 +278,15 @@ def _models(
             if fitted is None:
                 continue
             model[number, kind] = len(theta)
-            wide[number, kind] = max(t.num_devices for t in report.timings if t.device_type == name)
+            most[number, kind] = max(t.num_devices for t in report.timings if t.device_type == name)
             own = report.limits_on(name)
             theta.append(fitted)
             noise.append(report.noise or _QUIET)
             limits.append(own._replace(smallest=fixed, largest=fixed) if fixed else own)
     if not theta:
-        return None, model, wide
+        return None, model, most
     models = Models(*(np.array(part, np.float64) for part in (theta, noise, limits)))
-    return models, model, wide
+    return models, model, most
 
 
 def _undominated(value: Floats, device_type: Ints) -> Bools:
