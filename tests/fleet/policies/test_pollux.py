@@ -14,7 +14,7 @@ import pytest
 from trainyard.fleet.catalog import parse_policy
 from trainyard.fleet.mechanism.costs import Costs
 from trainyard.fleet.policies.pollux.genetic import Problem, allocations, search
-from trainyard.fleet.policies.pollux.offspring import written
+from trainyard.fleet.policies.pollux.offspring import child_as_in_paper
 from trainyard.fleet.policies.pollux.policy import Pollux
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.simulate import simulate_fleet
@@ -138,12 +138,12 @@ def test_the_fairest_mean_is_the_least_speedup(as_published: bool) -> None:
     """Of two jobs on 16 devices, one gains a third of what the other does by each: 4 and 12, found by trying all."""
     n = np.arange(17.0)
     task = problem(np.stack([np.stack([n, n]), np.stack([n / 3, n / 3])]), [[], []], 16)
-    found, fitness = search(replace(task, fairness=-np.inf), task.base, 0, 100, 100, as_published)
+    found, fitness = search(replace(task, fairness=-np.inf), task.current, 0, 100, 100, as_published)
     best = max(min(a, (16 - a) / 3) for a in range(17))
     assert fitness[0] == pytest.approx(best + 4e-3)
     assert sum(count for _, count in found.rows(0)[0]) == 4
     # Nobody is left without devices for the sake of the others, as under the sum.
-    sums, _ = search(replace(task, fairness=1.0), task.base, 0, 100, 100, as_published)
+    sums, _ = search(replace(task, fairness=1.0), task.current, 0, 100, 100, as_published)
     assert sum(count for _, count in sums.rows(0)[0]) == 16
 
 
@@ -166,7 +166,7 @@ def test_search_finds_the_best_division(seed: int, as_published: bool) -> None:
         float
     )
     task = problem(speedup, [[], []], 16)
-    found, fitness = search(task, task.base, seed, 100, 100, as_published)
+    found, fitness = search(task, task.current, seed, 100, 100, as_published)
     assert sorted(found.rows(0)[1])[0][1] >= 1
     assert sum(count for _, count in found.rows(0)[0]) == 15
     assert fitness[0] == pytest.approx(2 / (1 / (15**0.9 + 4e-3) + 1 / (1 + 4e-3)))
@@ -177,7 +177,7 @@ def test_distributed_jobs_do_not_share_nodes(as_published: bool) -> None:
     """Section 4.2.1, interference avoidance; and nobody gets more than there is."""
     n = np.arange(13)
     task = problem(np.broadcast_to(n**0.8, (6, 2, 13)).copy(), [[]] * 6, 12)
-    found, fitness = search(task, task.base, 0, 100, 100, as_published)
+    found, fitness = search(task, task.current, 0, 100, 100, as_published)
     assert (np.diff(fitness) <= 0).all()
     for which in range(len(fitness)):
         rows = found.rows(which)
@@ -195,7 +195,7 @@ def test_a_gang_gets_all_or_nothing(as_published: bool) -> None:
     task = replace(
         problem(np.broadcast_to(n, (4, 2, 4)).copy(), [[]] * 4, 3, num_nodes=2), least=np.full(4, 3, np.int32)
     )
-    found, _ = search(task, task.base, 0, 50, 50, as_published)
+    found, _ = search(task, task.current, 0, 50, 50, as_published)
     counts = [sum(count for _, count in row) for which in range(5) for row in found.rows(which)]
     assert set(counts) <= {0, 3}
     assert [sum(count for _, count in row) for row in found.rows(0)].count(3) == 2
@@ -210,7 +210,9 @@ def offspring(
     known = tuple(np.concatenate(pair) for pair in zip(one, other, strict=True))
     random = np.random.Generator(np.random.SFC64(seed))
     least, most = np.ones(num_jobs, np.int32), np.full(num_jobs, devices, np.int32)
-    written(random, known, 0, 1, np.array(sizes, np.int32), least, most, tuple(part[0] for part in child))
+    child_as_in_paper(
+        random, known, 0, 1, np.array(sizes, np.int32), least, most, tuple(part[0] for part in child)
+    )
     return child.rows(0)
 
 
@@ -263,8 +265,8 @@ def test_moving_must_be_worth_it(as_published: bool) -> None:
     base = [[(0, 2)]]
     for factor, devices in [(0.4, 2), (0.6, 4)]:
         task = problem(np.stack([n, n])[None], base, 4)
-        changed = replace(task, keep=np.array([factor]))
-        found, _ = search(changed, changed.base, 0, 50, 50, as_published)
+        changed = replace(task, realloc_factor=np.array([factor]))
+        found, _ = search(changed, changed.current, 0, 50, 50, as_published)
         assert sum(count for _, count in found.rows(0)[0]) == devices
 
 

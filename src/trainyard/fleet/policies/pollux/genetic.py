@@ -17,14 +17,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compiling import compiled
-from trainyard.fleet.policies.pollux.offspring import below, chances_of_hits, programmed, written
+from trainyard.compiling import compiled, lean
+from trainyard.fleet.policies.pollux.offspring import (
+    below,
+    chances_of_hits,
+    child_as_in_paper,
+    child_as_in_program,
+)
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 _IDLE = 4e-3  # speedup of a job without devices: more than none, so that a mean exists
-_CROSS = 0.9  # chance of two parents instead of one, in the program
+_CHANCE_OF_TWO_PARENTS = 0.9  # instead of one, in the program
 
 
 class Allocations(NamedTuple):
@@ -54,17 +59,17 @@ class Problem:
     Attributes
     ----------
     sizes : devices of every node.
-    base : one allocation: what jobs have now.
+    current : one allocation: what jobs have now.
     speedup : [job, on several nodes, number of devices].
-    keep : factor on the speedup of a job whose devices change.
+    realloc_factor : on the speedup of a job whose devices change (``REALLOC_FACTOR``).
     least, most : devices of every job, if it has any.
     fairness : power p of the mean of speedups; the smaller, the fairer; not 0.
     """
 
     sizes: Ints
-    base: Allocations
+    current: Allocations
     speedup: Floats
-    keep: Floats
+    realloc_factor: Floats
     least: Ints
     most: Ints
     fairness: float
@@ -78,9 +83,14 @@ def allocations(rows: list[list[tuple[int, int]]], num_entries: int) -> Allocati
     return Allocations(first[None], flat[0], flat[1])
 
 
-def carried(before: Allocations, place: Ints) -> Allocations:
-    """The same for other jobs: of each, its place among the former ones, or -1 if it was not there."""
-    return Allocations(*_carried(*before, place))
+def carried_over(before: Allocations, place: Ints) -> Allocations:
+    """Allocations of former jobs, for the present ones.
+
+    Parameters
+    ----------
+    place : of every present job among the former ones; -1 if it was not there.
+    """
+    return Allocations(*_carried_over(*before, place))
 
 
 def search(
@@ -101,10 +111,10 @@ def search(
     found = _search(
         np.random.Generator(np.random.SFC64(seed)),
         *start,
-        *p.base,
+        *p.current,
         p.sizes,
         p.speedup,
-        p.keep,
+        p.realloc_factor,
         p.least,
         p.most,
         p.fairness,
@@ -116,7 +126,7 @@ def search(
 
 
 @compiled
-def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
+def _carried_over(first, node, count, place):  # type: ignore[no-untyped-def]
     num, num_jobs = len(first), len(place)
     to_first = np.zeros((num, num_jobs + 1), np.int32)
     to_node, to_count = np.zeros_like(node), np.zeros_like(count)
@@ -133,54 +143,58 @@ def _carried(first, node, count, place):  # type: ignore[no-untyped-def]
 
 @compiled
 def _search(  # type: ignore[no-untyped-def]
-    random, first0, node0, count0, base_first, base_node, base_count, sizes, speedup, keep, least, most, fairness,
+    random, first0, node0, count0, now_first, now_node, now_count, sizes, speedup, realloc_factor, least, most, fairness,
     num_generations, population, as_published,
 ):  # fmt: skip
-    num_jobs, num_entries, num = base_first.shape[1] - 1, node0.shape[1], len(first0)
+    num_jobs, num_entries, num = now_first.shape[1] - 1, node0.shape[1], len(first0)
     first = np.zeros((2 * population, num_jobs + 1), np.int32)
     node = np.zeros((2 * population, num_entries), np.int32)
     count = np.zeros((2 * population, num_entries), np.int32)
     first[:num], node[:num], count[:num] = first0, node0, count0
-    base = (base_first[0], base_node[0], base_count[0])
+    current = (now_first[0], now_node[0], now_count[0])
     chances = chances_of_hits(num_jobs)
-    fitness, slots = np.full(2 * population, -np.inf), np.arange(2 * population)
+    fitness, ranked = np.full(2 * population, -np.inf), np.arange(2 * population)
     for i in range(num):
-        fitness[i] = _fitness(first[i], node[i], count[i], base, speedup, keep, fairness)
-    slots = slots[np.argsort(-fitness[slots])]
+        fitness[i] = _fitness(first[i], node[i], count[i], current, speedup, realloc_factor, fairness)
+    # Numbers of the allocations, the fittest first; what comes after those that live is room for their children.
+    ranked = ranked[np.argsort(-fitness[ranked])]
     for _ in range(num_generations):
-        born = num
+        end = num
         for _ in range(population):
-            a, b = _winner(random, fitness, slots, num), _winner(random, fitness, slots, num)
-            s = slots[born]
-            child = (first[s], node[s], count[s])
+            a, b = (
+                _tournament_winner(random, fitness, ranked, num),
+                _tournament_winner(random, fitness, ranked, num),
+            )
+            c = ranked[end]
+            child = (first[c], node[c], count[c])
             if as_published:
                 one, other = (first[a], node[a], count[a]), (first[b], node[b], count[b])
-                cut = below(random, num_jobs) if random.random() < _CROSS else num_jobs
-                programmed(random, one, other, cut, base, sizes, least, most, chances, child)
+                cut = below(random, num_jobs) if random.random() < _CHANCE_OF_TWO_PARENTS else num_jobs
+                child_as_in_program(random, one, other, cut, current, sizes, least, most, chances, child)
             else:
-                written(random, (first, node, count), a, b, sizes, least, most, child)
-            fitness[s] = _fitness(first[s], node[s], count[s], base, speedup, keep, fairness)
-            if not _known(first, node, count, fitness, slots[:born], s):
-                born += 1
-        if born == num:
+                child_as_in_paper(random, (first, node, count), a, b, sizes, least, most, child)
+            fitness[c] = _fitness(first[c], node[c], count[c], current, speedup, realloc_factor, fairness)
+            if not _is_duplicate(first, node, count, fitness, ranked[:end], c):
+                end += 1
+        if end == num:
             break  # there is nothing new near to these
-        for i in range(born, 2 * population):
-            fitness[slots[i]] = -np.inf
-        slots = slots[np.argsort(-fitness[slots])]
-        num = min(born, population)
-    kept = slots[:num]
-    return first[kept], node[kept], count[kept], fitness[kept]
+        for i in range(end, 2 * population):
+            fitness[ranked[i]] = -np.inf
+        ranked = ranked[np.argsort(-fitness[ranked])]
+        num = min(end, population)
+    living = ranked[:num]
+    return first[living], node[living], count[living], fitness[living]
 
 
-@compiled
-def _winner(random, fitness, slots, num):  # type: ignore[no-untyped-def]
-    """Tournament of two."""
-    a, b = slots[below(random, num)], slots[below(random, num)]
+@lean
+def _tournament_winner(random, fitness, ranked, num):  # type: ignore[no-untyped-def]
+    """The fitter of two random ones of those that live, of which there are ``num``."""
+    a, b = ranked[below(random, num)], ranked[below(random, num)]
     return a if fitness[a] >= fitness[b] else b
 
 
-@compiled
-def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
+@lean
+def _is_duplicate(first, node, count, fitness, others, s):  # type: ignore[no-untyped-def]
     """Whether the allocation is already there."""
     end = first[s, -1]
     for o in others:
@@ -198,10 +212,10 @@ def _known(first, node, count, fitness, others, s):  # type: ignore[no-untyped-d
     return False
 
 
-@compiled
-def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore[no-untyped-def]
+@lean
+def _fitness(first, node, count, current, speedup, realloc_factor, fairness):  # type: ignore[no-untyped-def]
     """Power mean of the speedups of all jobs; with a power of minus infinity that is the least of them."""
-    total, least, num_jobs, num_idle = 0.0, np.inf, len(keep), 0
+    total, least, num_jobs, num_idle = 0.0, np.inf, len(realloc_factor), 0
     for j in range(num_jobs):
         begin, end = first[j], first[j + 1]
         if begin == end:
@@ -211,8 +225,8 @@ def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore
         for e in range(begin, end):
             devices += count[e]
         found = speedup[j, int(end - begin > 1), devices]
-        if not _same(first, node, count, base, j):
-            found *= keep[j]
+        if not _is_current(first, node, count, current, j):
+            found *= realloc_factor[j]
         found += _IDLE
         least = min(least, found)
         total += 1.0 / found if fairness == -1.0 else found**fairness
@@ -222,14 +236,15 @@ def _fitness(first, node, count, base, speedup, keep, fairness):  # type: ignore
     return (total / num_jobs) ** (1.0 / fairness)
 
 
-@compiled
-def _same(first, node, count, base, j):  # type: ignore[no-untyped-def]
-    base_first, base_node, base_count = base
+@lean
+def _is_current(first, node, count, current, j):  # type: ignore[no-untyped-def]
+    """Whether a job has what it has now."""
+    now_first, now_node, now_count = current
     length = first[j + 1] - first[j]
-    if base_first[j + 1] - base_first[j] != length:
+    if now_first[j + 1] - now_first[j] != length:
         return False
-    a, b = first[j], base_first[j]
+    a, b = first[j], now_first[j]
     same = True
     for k in range(length):
-        same &= node[a + k] == base_node[b + k] and count[a + k] == base_count[b + k]
+        same &= node[a + k] == now_node[b + k] and count[a + k] == now_count[b + k]
     return same

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.compiling import compiled
+from trainyard.compiling import compiled, lean
 
-_RESET, _THIN = 0.1, 0.1  # chances of the mutations of a job, in the program
+_CHANCE_OF_RESET = 0.1  # to what it has now, of every job, in the program
+_CHANCE_OF_LOSS = 0.1  # that a job loses devices, and of each of its nodes if it does, in the program
 
 
 @compiled
-def written(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
+def child_as_in_paper(random, alive, one, other, sizes, least, most, child):  # type: ignore[no-untyped-def]
     """A child as the paper has it: rows of both parents at random, elements mutated, and random ones taken back.
 
     Parameters
@@ -26,23 +27,24 @@ def written(random, alive, one, other, sizes, least, most, child):  # type: igno
     alive : several allocations; ``one`` and ``other`` are the numbers of the parents among them.
     child : what is written to.
     """
-    first, node, count, owner = _mutated(random, alive, one, other, sizes)
+    first, node, count, owner = _mixed_and_mutated(random, alive, one, other, sizes)
+    # The repair of the paper: no two distributed jobs on a node, no job over its most, no node over its size.
     on_node, after = _by_node(node, len(sizes))
-    _separate(random, first, count, owner, on_node, after)
+    _avoid_interference(random, first, count, owner, on_node, after)
     total = np.zeros(len(least), np.int32)
     for e in range(len(count)):
         total[owner[e]] += count[e]
     for j in range(len(least)):
         if total[j] > most[j]:
-            _capped(random, count[first[j] : first[j + 1]], most[j])
+            _limit(random, count[first[j] : first[j + 1]], most[j])
     left = np.zeros_like(sizes)
     for m in range(len(sizes)):
-        left[m] = _fit(random, count, on_node[m], after, sizes[m])
-    _compacted(first, node, count, left, least, child)
+        left[m] = _fit_node(random, count, on_node[m], after, sizes[m])
+    _write_child(first, node, count, left, least, child)
 
 
 @compiled
-def _mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
+def _mixed_and_mutated(random, alive, one, other, sizes):  # type: ignore[no-untyped-def]
     """Every job as in either parent; with chance 1 / nodes an element is set to any number of the node's devices.
 
     Returns
@@ -95,24 +97,24 @@ def _by_node(node, num_nodes):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _separate(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
-    """Random jobs that are on several nodes leave a node until there is only one of them."""
-    length, spread = np.diff(first), np.empty(len(owner), np.int32)
+def _avoid_interference(random, first, count, owner, on_node, after):  # type: ignore[no-untyped-def]
+    """Random jobs that are distributed, on several nodes, leave a node until there is only one of them."""
+    length, distributed = np.diff(first), np.empty(len(owner), np.int32)
     for m in range(len(on_node)):
         num, e = 0, on_node[m]
         while e >= 0:
-            spread[num] = e
+            distributed[num] = e
             num += length[owner[e]] > 1
             e = after[e]
         stays = below(random, num) if num > 1 else 0
         for k in range(num):
             if k != stays:
-                count[spread[k]] = 0
-                length[owner[spread[k]]] -= 1
+                count[distributed[k]] = 0
+                length[owner[distributed[k]]] -= 1
 
 
 @compiled
-def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
+def _fit_node(random, count, head, after, size):  # type: ignore[no-untyped-def]
     """Random elements of a node are decremented until it has room for all; returns the devices that are left."""
     total, num = 0, 0
     e = head
@@ -139,10 +141,12 @@ def _fit(random, count, head, after, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
+def _write_child(first, node, count, left, least, child):  # type: ignore[no-untyped-def]
     """Without empty elements, and with what is missing for jobs that cannot run on so few."""
     to_first, to_node, to_count = child
-    crossed = _crossed(first, node, count, len(left)) if least.max() > 1 else np.zeros(0, np.bool_)
+    has_distributed = (
+        np.zeros(0, np.bool_) if least.max() <= 1 else _distributed_on(first, node, count, len(left))
+    )
     end = 0
     for j in range(len(least)):
         begin = end
@@ -153,22 +157,22 @@ def _compacted(first, node, count, left, least, child):  # type: ignore[no-untyp
         if least[j] > 1:
             for e in range(begin, end):
                 left[to_node[e]] += to_count[e]
-            end = _enough(child, j, begin, end, least[j], left, crossed)
+            end = _settle(child, j, begin, end, least[j], left, has_distributed)
         to_first[j + 1] = end
 
 
 @compiled
-def _crossed(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
-    """Of every node, whether a job is on it that is on others, too."""
-    crossed = np.zeros(num_nodes, np.bool_)
+def _distributed_on(first, node, count, num_nodes):  # type: ignore[no-untyped-def]
+    """Of every node, whether there is a distributed job on it: one that is on others, too."""
+    has_distributed = np.zeros(num_nodes, np.bool_)
     for j in range(len(first) - 1):
         length = 0
         for e in range(first[j], first[j + 1]):
             length += count[e] > 0
         if length > 1:
             for e in range(first[j], first[j + 1]):
-                crossed[node[e]] |= count[e] > 0
-    return crossed
+                has_distributed[node[e]] |= count[e] > 0
+    return has_distributed
 
 
 @compiled
@@ -184,40 +188,72 @@ def chances_of_hits(num_jobs):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def programmed(random, one, other, cut, base, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
+def child_as_in_program(random, one, other, cut, current, sizes, least, most, chances, child):  # type: ignore[no-untyped-def]
     """A child as the authors' program makes it: jobs before a cut as in one parent, the rest as in the other.
 
     Devices are added where some are free, and the first jobs keep contested ones.
     """
-    num_jobs, num_nodes = len(least), len(sizes)
-    room = len(one[1]) + len(other[1]) + len(base[1])
+    num_jobs, room = len(least), len(one[1]) + len(other[1]) + len(current[1])
     first, node, count = np.zeros(num_jobs + 1, np.int32), np.zeros(room, np.int32), np.zeros(room, np.int32)
-    used, shared = np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32)
+    used, num_entries = np.zeros_like(sizes), np.zeros_like(sizes)
+    end = _cut_and_mutated(random, one, other, cut, current, (first, node, count), used, num_entries)
+    _grow(random, node, count, end, used, num_entries, sizes, num_jobs)
+    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
+    _spread(random, (first, node, count), end, used, sizes, chances, head, after)
+    _repair(random, first, node, count, head, after, sizes, least, most, child)
+
+
+@lean
+def _cut_and_mutated(random, one, other, cut, current, entries, used, num_entries):  # type: ignore[no-untyped-def]
+    """Jobs as in their parent, or as they are now, some without some of their nodes; returns where the entries end.
+
+    Parameters
+    ----------
+    entries : what is written to.
+    used, num_entries : of every node, devices and entries; what is written is added.
+    """
+    first, node, count = entries
     n = 0
-    for j in range(num_jobs):
+    for j in range(len(first) - 1):
         source = one if j < cut else other
-        if random.random() < _RESET:
-            source = base
-        thin = random.random() < _THIN
+        if random.random() < _CHANCE_OF_RESET:
+            source = current
+        loses = random.random() < _CHANCE_OF_LOSS
         for e in range(source[0][j], source[0][j + 1]):
-            if thin and random.random() < _THIN:
+            if loses and random.random() < _CHANCE_OF_LOSS:
                 continue
             node[n], count[n] = source[1][e], source[2][e]
             used[node[n]] += count[n]
-            shared[node[n]] += 1
+            num_entries[node[n]] += 1
             n += 1
         first[j + 1] = n
-    # Entries on nodes with free devices grow: those that are there ...
-    each = 1.0 / num_jobs
-    for e in range(n):
+    return n
+
+
+@lean
+def _grow(random, node, count, end, used, num_entries, sizes, num_jobs):  # type: ignore[no-untyped-def]
+    """Entries on nodes with free devices grow at random."""
+    of_all = 1.0 / num_jobs
+    for e in range(end):
         m = node[e]
         if used[m] < sizes[m]:
-            own = 1.0 / shared[m]
-            if random.random() < each + own - each * own:
+            of_node = 1.0 / num_entries[m]
+            if random.random() < of_all + of_node - of_all * of_node:
                 count[e] += below(random, sizes[m] + 1 - count[e])
-    # ... and those that are not, which are linked in lists by job.
-    head, after = np.full(num_jobs, -1, np.int32), np.zeros(room, np.int32)
-    for m in range(num_nodes):
+
+
+@lean
+def _spread(random, entries, end, used, sizes, chances, head, after):  # type: ignore[no-untyped-def]
+    """Random jobs come to nodes with free devices on which they are not.
+
+    Parameters
+    ----------
+    entries : to which the new ones are added, from ``end`` on.
+    head, after : the new ones as linked lists, which are written: the first one of every job, and after each the next.
+    """
+    first, node, count = entries
+    num_jobs, n = len(head), end
+    for m in range(len(sizes)):
         if used[m] >= sizes[m]:
             continue
         hits, draw = 0, random.random()
@@ -225,23 +261,22 @@ def programmed(random, one, other, cut, base, sizes, least, most, chances, child
             hits += 1
         for _ in range(hits):
             j, value = below(random, num_jobs), below(random, sizes[m] + 1)
-            known = value == 0 or n == room or (head[j] >= 0 and node[head[j]] == m)
+            known = value == 0 or n == len(node) or (head[j] >= 0 and node[head[j]] == m)
             for e in range(first[j], first[j + 1]):
                 known |= node[e] == m
             if not known:
                 node[n], count[n], after[n] = m, value, head[j]
                 head[j] = n
                 n += 1
-    _repaired(random, first, node, count, head, after, sizes, least, most, child)
 
 
 @compiled
-def _repaired(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
-    """Make it possible: one spread job per node, no job over its most or under its least, no node over its size.
+def _repair(random, first, node, count, head, after, sizes, least, most, child):  # type: ignore[no-untyped-def]
+    """Make it possible: one distributed job per node, no job over its most or under its least, no node over its size.
 
     The first jobs keep what they have.
     """
-    left, crossed = sizes.copy(), np.zeros(len(sizes), np.bool_)
+    left, has_distributed = sizes.copy(), np.zeros(len(sizes), np.bool_)
     row, amount = np.zeros(len(sizes), np.int32), np.zeros(len(sizes), np.int32)
     _, to_node, to_count = child
     end = 0
@@ -253,17 +288,17 @@ def _repaired(random, first, node, count, head, after, sizes, least, most, child
         while e >= 0:
             n = _insert(row, amount, n, node[e], count[e])
             e = after[e]
-        total, spread = 0, n > 1
+        total, is_distributed = 0, n > 1
         for k in range(n):
             m = row[k]
-            if spread:
-                if crossed[m]:
+            if is_distributed:
+                if has_distributed[m]:
                     amount[k] = 0
                     continue
-                crossed[m] = True
+                has_distributed[m] = True
             total += amount[k]
         if total > most[j]:
-            _capped(random, amount[:n], most[j])
+            _limit(random, amount[:n], most[j])
         begin = end
         for k in range(n):
             m = row[k]
@@ -271,16 +306,16 @@ def _repaired(random, first, node, count, head, after, sizes, least, most, child
             if got > 0:
                 to_node[end], to_count[end] = m, got
                 end += 1
-        end = _enough(child, j, begin, end, least[j], left, crossed)
+        end = _settle(child, j, begin, end, least[j], left, has_distributed)
 
 
 @compiled
-def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-untyped-def]
-    """Takes what a job has from what is left, and what it lacks, or nothing; returns where its entries end."""
+def _settle(child, j, begin, end, least, left, has_distributed):  # type: ignore[no-untyped-def]
+    """Let a job have its entries, and what it lacks, or nothing; returns where its entries end."""
     first, node, count = child
     total = count[begin:end].sum()
     if 0 < total < least:
-        end = _filled(node, count, begin, end, least - total, left, crossed)
+        end = _top_up(node, count, begin, end, least - total, left, has_distributed)
     for e in range(begin, end):
         left[node[e]] -= count[e]
     first[j + 1] = end
@@ -288,17 +323,17 @@ def _enough(child, j, begin, end, least, left, crossed):  # type: ignore[no-unty
 
 
 @compiled
-def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-untyped-def]
+def _top_up(node, count, begin, end, wanted, left, has_distributed):  # type: ignore[no-untyped-def]
     """More devices for a job that cannot run on so few, from any nodes; if there are none, it gets nothing."""
-    # On a node that another spread job is on, it cannot become one.
-    stays = end - begin == 1 and crossed[node[begin]]
+    # On a node that another distributed job is on, it cannot become one.
+    stays = end - begin == 1 and has_distributed[node[begin]]
     for m in range(len(left)):
         at = begin
         while at < end and node[at] < m:
             at += 1
         there = at < end and node[at] == m
         more = min(wanted, left[m] - count[at] if there else left[m])
-        if more <= 0 or (not there and (stays or crossed[m])):
+        if more <= 0 or (not there and (stays or has_distributed[m])):
             continue
         if there:
             count[at] += more
@@ -308,7 +343,7 @@ def _filled(node, count, begin, end, wanted, left, crossed):  # type: ignore[no-
     if wanted > 0:
         return begin
     if end - begin > 1:
-        crossed[node[begin:end]] = True
+        has_distributed[node[begin:end]] = True
     return end
 
 
@@ -324,7 +359,7 @@ def _insert(row, amount, n, m, value):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _capped(random, amount, most):  # type: ignore[no-untyped-def]
+def _limit(random, amount, most):  # type: ignore[no-untyped-def]
     """Take entries in random order until the job has all that it may have."""
     order = np.arange(len(amount))
     for k in range(len(amount)):

@@ -39,7 +39,7 @@ from trainyard.fleet.policies.pollux.genetic import (
     Ints,
     Problem,
     allocations,
-    carried,
+    carried_over,
     search,
 )
 from trainyard.fleet.site import FleetError, Site
@@ -123,16 +123,16 @@ class Pollux:
         site.require_one_type("Pollux")
         return Searched()
 
-    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Allocation, Searched]:
-        """The best allocation that is found."""
+    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Targets, Searched]:
+        """The best allocation that is found (section 4.2.1)."""
         order = np.lexsort((snapshot.arrival_s, snapshot.attained_device_s))
         jobs = [snapshot.jobs[i] for i in order]
         serials = tuple(snapshot.serial[order].tolist())
         problem = self._problem(snapshot, order, jobs)
-        start = problem.base
+        start = problem.current
         if state.population is not None and state.away == snapshot.site.away:
-            known = {serial: i for i, serial in enumerate(state.jobs)}
-            start = carried(state.population, np.array([known.get(s, -1) for s in serials], np.int32))
+            former = {serial: i for i, serial in enumerate(state.jobs)}
+            start = carried_over(state.population, np.array([former.get(s, -1) for s in serials], np.int32))
         seed = int(np.random.SeedSequence((self.seed, state.num_rounds)).generate_state(1)[0])
         found, _ = search(problem, start, seed, self.num_generations, self.population, self.as_published)
         counts = [dict(row) for row in found.rows(0)]
@@ -143,6 +143,7 @@ class Pollux:
         return allocation, Searched(state.num_rounds + 1, serials, found, snapshot.site.away)
 
     def _problem(self, snapshot: Snapshot, order: np.ndarray, jobs: list[KnownJob]) -> Problem:
+        """What a good allocation is for jobs, in an order."""
         site = snapshot.site
         reports = [_report(snapshot.reports[i]) for i in order]
         least = np.array([job.least_devices for job in jobs], np.int32)
@@ -153,15 +154,14 @@ class Pollux:
         most = np.minimum(np.minimum(most, np.maximum(least, 2 * seen)), site.num_devices).astype(np.int32)
         age_s = snapshot.now_s - snapshot.arrival_s[order]
         lost_s = snapshot.num_restarts[order] * self.restart_s
-        base = allocations(_rows(snapshot, order), site.num_devices)
         return Problem(
-            site.devices_per_node.astype(np.int32),
-            base,
-            _speedups(reports, most, site),
-            np.maximum(age_s - lost_s, 0.0) / (age_s + self.restart_s),
-            least,
-            most,
-            self.fairness,
+            sizes=site.devices_per_node.astype(np.int32),
+            current=allocations(_current_rows(snapshot, order), site.num_devices),
+            speedup=_speedups(reports, most, site),
+            realloc_factor=np.maximum(age_s - lost_s, 0.0) / (age_s + self.restart_s),
+            least=least,
+            most=most,
+            fairness=self.fairness,
         )
 
 
@@ -169,7 +169,7 @@ def _why(job: int) -> str:
     return "in the best allocation that was found, other jobs get on better with the devices"
 
 
-def _rows(snapshot: Snapshot, order: np.ndarray) -> list[Row]:
+def _current_rows(snapshot: Snapshot, order: np.ndarray) -> list[Row]:
     """Devices of each node that every job has."""
     rows: list[Row] = []
     for i in order.tolist():
