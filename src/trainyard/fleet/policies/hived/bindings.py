@@ -168,24 +168,30 @@ class Bindings:
         chain, base = self.layout.chains[cell.chain], self.layout.first_place[cell.chain]
         crowded = self._crowded(cell.chain)
         if self.cell_at[number] < 0:
-            found = self._whole_cell(cell, crowded) or find(chain, self.free[cell.chain], cell.level, crowded)
-            left = found and take(chain, self.free[cell.chain], found)
-            assert found is not None, "there are enough cells at any time"
-            assert left is not None
-            self.free[cell.chain], self.cell_at[number] = left, found.number
+            self._bind_cell(number, crowded)
         at = Cell(cell.level, int(self.cell_at[number]))
         for size in reversed(chain.sizes[: cell.level]):
             start = origin + (virtual - origin) // size * size
             bound = self.place_of[start : start + size]
             bound = bound[bound >= 0]
-            if len(bound):
+            if len(bound):  # another place of this part has a place: the part is bound already
                 at = Cell(at.level - 1, int(bound[0] - base) // size)
                 continue
             parts = [p.number for p in chain.children(at) if not self._is_bound(base, chain.slots(p))]
             at = least_crowded(chain, at.level - 1, parts, crowded)
         return base + at.number
 
-    def _whole_cell(self, cell: VirtualCell, crowded: Ints) -> Cell | None:
+    def _bind_cell(self, number: int, crowded: Ints) -> None:
+        """Bind a virtual cell to a physical one that is free."""
+        cell = self.layout.virtual_cells[number]
+        chain, free = self.layout.chains[cell.chain], self.free[cell.chain]
+        found = self._cell_without_lost_places(cell, crowded) or find(chain, free, cell.level, crowded)
+        assert found is not None, "there are enough cells at any time"
+        left = take(chain, free, found)
+        assert left is not None
+        self.free[cell.chain], self.cell_at[number] = left, found.number
+
+    def _cell_without_lost_places(self, cell: VirtualCell, crowded: Ints) -> Cell | None:
         """Where places are lost: a free cell without any, also of a larger one, if that leaves enough for everybody."""
         chain, free = self.layout.chains[cell.chain], self.free[cell.chain]
         if not self.lost.any():
@@ -215,13 +221,13 @@ class Bindings:
         for level in sorted({self.layout.virtual_cells[number].level for number in mine}):
             same = [number for number in mine if self.layout.virtual_cells[number].level == level]
             trial = Bindings(self.frozen(), self.lost)
-            if all(trial._claim(place, level, same) for place in places):
+            if all(trial._bind_to(place, level, same) for place in places):
                 trial.start(serial, places, priority)
                 return trial
         return None
 
-    def _claim(self, place: int, level: int, mine: Sequence[int]) -> bool:
-        """Bind a virtual place to a place; whether that can be, with enough cells left for everybody."""
+    def _bind_to(self, place: int, level: int, mine: Sequence[int]) -> bool:
+        """Bind some virtual place to a place; whether that can be, with enough cells left for everybody."""
         c = bisect_right(self.layout.first_place, place) - 1
         chain, slot = self.layout.chains[c], place - self.layout.first_place[c]
         own = [number for number in mine if self.layout.virtual_cells[number].chain == c]
@@ -250,6 +256,7 @@ class Bindings:
         return True
 
     def _unbound(self, chain: int) -> list[int]:
+        """Virtual cells of every level of a chain that are bound to none."""
         cells = zip(self.layout.virtual_cells, self.cell_at.tolist(), strict=True)
         counts = Counter(cell.level for cell, at in cells if cell.chain == chain and at < 0)
         return [counts[level] for level in range(len(self.layout.chains[chain].sizes))]

@@ -127,61 +127,75 @@ def _is_quota(value: Any) -> bool:
 
 
 class _Decision:
-    """One decision."""
+    """One decision: who has left gives its cells back, who runs goes on, and who waits is tried."""
 
     def __init__(self, snapshot: Snapshot, state: State) -> None:
         self.snapshot, self.layout = snapshot, state.bound.layout
         self.lost = ~snapshot.site.is_usable[self.layout.device_at]
-        self.books, self.possible = Bindings(state.bound, self.lost), set(state.possible)
+        self.bindings, self.possible = Bindings(state.bound, self.lost), set(state.possible)
         self.failed = dict(state.failed) if state.away == snapshot.site.away else {}
         self.serials: list[int] = snapshot.serial.tolist()
         self.number = {serial: i for i, serial in enumerate(self.serials)}
-        known = state.requests
-        for serial, held in list(self.books.jobs.items()):
-            if serial not in self.number or self.lost[list(held.places)].any():
-                self.books.end(serial)
-                self._freed(known[serial])
+        self._end_those_that_left(state.requests)
         self.requests = {
-            serial: known.get(serial) or Request.of(snapshot.job(i), self.layout)
+            serial: state.requests.get(serial) or Request.of(snapshot.job(i), self.layout)
             for i, serial in enumerate(self.serials)
         }
+        self.waiting: list[tuple[int, int]] = []  # a heap: of higher priority first, then by arrival
 
-    def made(self) -> tuple[Allocation, State]:
-        """Jobs that wait are tried in order of priority, then of arrival; one that does not fit holds up nobody."""
-        running = [
-            (-self.requests[self.serials[i]].priority, i)
-            for i in np.flatnonzero(self.snapshot.is_running).tolist()
-            if self.serials[i] not in self.books.jobs
-        ]
-        for _, i in sorted(running):
+    def made(self) -> tuple[Targets, State]:
+        """What is to run, and what is remembered."""
+        for i in self._running_elsewhere():
             self._adopt(i)
-        waiting = [
-            (-r.priority, serial) for serial, r in self.requests.items() if serial not in self.books.jobs
-        ]
-        heapq.heapify(waiting)
-        reasons: dict[int, str] = {}
-        refused: dict[int, str] = {}
-        while waiting:
-            serial = heapq.heappop(waiting)[1]
-            request = self.requests[serial]
-            reason = self.failed.get(request)
-            if reason is None:
-                reason = self.failed[request] = self._try(serial, request, waiting)
-                if not reason:
-                    del self.failed[request]
-                    continue
-            (reasons if request in self.possible else refused)[self.number[serial]] = reason
-        order = sorted(self.number[serial] for serial in self.books.jobs)
-        devices = [self.books.jobs[self.serials[i]].devices for i in order]
-        allocation = Allocation(
-            Placed(np.array(order, np.int64), devices),
+        reasons, refused = self._try_waiting()
+        order = sorted(self.number[serial] for serial in self.bindings.jobs)
+        targets = Targets(
+            np.array(order, np.int64),
+            devices=[self.bindings.jobs[self.serials[i]].devices for i in order],
             reasons=reasons,
             refused=refused,
         )
-        state = State(
-            self.books.frozen(), self.requests, frozenset(self.possible), self.failed, self.snapshot.site.away
-        )
-        return allocation, state
+        bound, away = self.bindings.frozen(), self.snapshot.site.away
+        return targets, State(bound, self.requests, frozenset(self.possible), self.failed, away)
+
+    def _end_those_that_left(self, requests: Mapping[int, Request]) -> None:
+        """Jobs that ended, and those that were on nodes that are lost."""
+        for serial, held in list(self.bindings.jobs.items()):
+            if serial not in self.number or self.lost[list(held.places)].any():
+                self.bindings.end(serial)
+                self._freed(requests[serial])
+
+    def _running_elsewhere(self) -> list[int]:
+        """Numbers of jobs that run, and not because this policy said so: of higher priority first, then by arrival."""
+        running = np.flatnonzero(self.snapshot.is_running).tolist()
+        unknown = [i for i in running if self.serials[i] not in self.bindings.jobs]
+        return sorted(unknown, key=lambda i: (-self.requests[self.serials[i]].priority, i))
+
+    def _try_waiting(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Jobs that wait are tried in order of priority, then of arrival; one that does not fit holds up nobody.
+
+        Returns
+        -------
+        Why jobs still wait, and why others will never run, by their numbers.
+        """
+        for serial in self.requests.keys() - self.bindings.jobs.keys():
+            self._wait(serial)
+        reasons: dict[int, str] = {}
+        refused: dict[int, str] = {}
+        while self.waiting:
+            serial = heapq.heappop(self.waiting)[1]
+            request = self.requests[serial]
+            if request not in self.failed:
+                reason = self._place(serial, request)
+                if not reason:
+                    continue
+                self.failed[request] = reason
+            told = reasons if request in self.possible else refused
+            told[self.number[serial]] = self.failed[request]
+        return reasons, refused
+
+    def _wait(self, serial: int) -> None:
+        heapq.heappush(self.waiting, (-self.requests[serial].priority, serial))
 
     def _freed(self, request: Request) -> None:
         """A job with such a request has left: others of its virtual cluster, or opportunistic ones, may fit now."""
@@ -190,54 +204,61 @@ class _Decision:
             return
         self.failed = {r: why for r, why in self.failed.items() if r.is_guaranteed and r.part != request.part}
 
-    def _try(self, serial: int, request: Request, waiting: list[tuple[int, int]]) -> str:
-        """Place a job; those that have to leave wait. Returns why not, if not."""
+    def _place(self, serial: int, request: Request) -> str:
+        """Find cells for a job; those that have to leave them wait. Returns why there are none, if so."""
         if request not in self.possible:
             wrong = request.impossible(self.layout)
             if wrong:
                 return wrong
             self.possible.add(request)
-        if not request.is_guaranteed:
-            places = request.fit(self.layout, np.where(self.lost, HIGHEST, self.books.priority))
-            if places is None:
-                return f"the cluster has no idle {request.cells}"
-            self.books.start(serial, places, OPPORTUNISTIC)
-            return ""
+        if request.is_guaranteed:
+            return self._place_guaranteed(serial, request)
+        places = request.fit(self.layout, np.where(self.lost, HIGHEST, self.bindings.priority))
+        if places is None:
+            return f"the cluster has no idle {request.cells}"
+        self.bindings.start(serial, places, OPPORTUNISTIC)
+        return ""
+
+    def _place_guaranteed(self, serial: int, request: Request) -> str:
+        """In its virtual cluster, whose cells are bound to physical ones (algorithm 1)."""
         blocked = np.zeros(self.layout.first_virtual[-1], np.bool_)
         while True:
-            taken = np.where(blocked, HIGHEST, self.books.virtual_priority())
+            taken = np.where(blocked, HIGHEST, self.bindings.virtual_priority())
             virtual = request.fit(self.layout, taken)
             if virtual is None:
                 there = " on nodes that are there" if blocked.any() else ""
                 return f"virtual cluster {request.owner!r} has no free {request.cells}{there}"
-            lost = self._bind(serial, request, virtual, waiting)
+            lost = self._bind(serial, request, virtual)
             if not len(lost):
                 return ""
             # These would come to lie on lost nodes: try without them.
             blocked |= np.isin(self.layout.virtual_node, self.layout.virtual_node[lost])
 
-    def _bind(
-        self, serial: int, request: Request, virtual: list[int], waiting: list[tuple[int, int]]
-    ) -> Ints:
+    def _bind(self, serial: int, request: Request, virtual: list[int]) -> Ints:
         """Give a job virtual places, unless some would come to lie on lost ones; returns those."""
-        before = Bindings(self.books.frozen(), self.lost) if self.lost.any() else self.books
-        left: list[int] = []
-        for other in self.books.holders(virtual):
-            self._freed(self.requests[other])
-            if self.snapshot.job(self.number[other]).yields:
-                self.books.give_up(other)
-            else:
-                self.books.end(other)
-                left.append(other)
-        left += self.books.guarantee(serial, virtual, request.priority)
-        lost: Ints = np.array(virtual)[self.lost[list(self.books.jobs[serial].places)]]
+        before = Bindings(self.bindings.frozen(), self.lost) if self.lost.any() else self.bindings
+        left = self._preempt(virtual)
+        left += self.bindings.guarantee(serial, virtual, request.priority)
+        lost: Ints = np.array(virtual)[self.lost[list(self.bindings.jobs[serial].places)]]
         if len(lost):
-            self.books = before
+            self.bindings = before
             return lost
         for other in left:
             self._freed(self.requests[other])
-            heapq.heappush(waiting, (-self.requests[other].priority, other))
+            self._wait(other)
         return lost
+
+    def _preempt(self, virtual: list[int]) -> list[int]:
+        """Take virtual places from jobs of lower priority: some go on without a guarantee, the rest, returned, leave."""
+        left: list[int] = []
+        for other in self.bindings.holders(virtual):
+            self._freed(self.requests[other])
+            if self.snapshot.job(self.number[other]).yields:
+                self.bindings.give_up(other)
+            else:
+                self.bindings.end(other)
+                left.append(other)
+        return left
 
     def _adopt(self, i: int) -> None:
         """A job that another policy started, or this one under other virtual clusters, goes on where it is.
@@ -249,13 +270,13 @@ class _Decision:
         request = self.requests[serial]
         place_of = self.layout.device_at.argsort()
         places = sorted(place_of[list(grant.devices)].tolist())
-        if np.any(self.books.holder[places] >= 0):
+        if np.any(self.bindings.holder[places] >= 0):
             return
         mine = [n for n, cell in enumerate(self.layout.virtual_cells) if request.can_use(cell, self.layout)]
         kept = None
         if request.is_guaranteed:
-            kept = self.books.adopted(serial, places, request.priority, mine)
+            kept = self.bindings.adopted(serial, places, request.priority, mine)
         if kept is None:
-            self.books.start(serial, places, OPPORTUNISTIC)
+            self.bindings.start(serial, places, OPPORTUNISTIC)
         else:
-            self.books = kept
+            self.bindings = kept
