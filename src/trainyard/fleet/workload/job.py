@@ -183,6 +183,7 @@ class JobRequest:
     yields : whether it goes on as an opportunistic job, if it can, when one of higher priority takes its guarantee.
     """
 
+    __slots__ = ()  # what a policy sees of a job refers to these, and has no room for its own
     name: str
     arrival_s: float
     num_devices: int
