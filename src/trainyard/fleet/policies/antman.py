@@ -73,7 +73,7 @@ class AntMan:
         for i in order:
             if not jobs[i].guaranteed:
                 found.place_opportunistic(i)
-        return found.targets(), None
+        return found.allocation(), None
 
 
 class _Placement:
@@ -179,16 +179,12 @@ class _Placement:
         best = min(choices, key=burden)
         return tuple(sorted(best))
 
-    def targets(self) -> Targets:
+    def allocation(self) -> Allocation:
         """Who runs where, and with which share of its devices."""
         order = sorted(self.placed)
-        return Targets(
-            np.array(order, np.int64),
-            devices=[self.placed[i] for i in order],
-            share=np.array([self._share(i) for i in order]),
-            reasons=self.reasons,
-            refused=self.refused,
-        )
+        shares = np.array([self._share(i) for i in order])
+        placed = Placed(np.array(order, np.int64), [self.placed[i] for i in order], shares)
+        return Allocation(placed, reasons=self.reasons, refused=self.refused)
 
     def _share(self, i: int) -> float:
         """Section 3.3: a guaranteed job gets the time that it keeps a device busy, an opportunistic one the rest."""

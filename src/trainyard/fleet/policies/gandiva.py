@@ -76,7 +76,7 @@ class Gandiva:
         """Nothing runs."""
         return State()
 
-    def decide(self, snapshot: Snapshot, state: State) -> tuple[Targets, State]:
+    def decide(self, snapshot: Snapshot, state: State) -> tuple[Allocation, State]:
         """The next slice: first the reactive mode, then the mechanisms of the introspective one."""
         found = _Slice(self, snapshot, _observed(snapshot, state))
         found.give_homes()
@@ -88,7 +88,7 @@ class Gandiva:
                 found.pack(i)
         if self.grow:
             found.grow()
-        return found.targets(), found.state()
+        return found.allocation(), found.state()
 
 
 def _observed(snapshot: Snapshot, state: State) -> State:

@@ -107,7 +107,7 @@ class Optimus:
         site.require_one_type("Optimus")
         return (0.0, MappingProxyType({}))
 
-    def decide(self, snapshot: Snapshot, state: History) -> tuple[Targets, History]:
+    def decide(self, snapshot: Snapshot, state: History) -> tuple[Allocation, History]:
         """What is known of every job (section 3), how many devices it gets (4.1), and where (4.2)."""
         serial = snapshot.serial.tolist()
         then_s, known = state

@@ -97,7 +97,7 @@ class Synergy:
         site.require_one_type("Synergy")
         return MappingProxyType({})
 
-    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Targets, Demands]:
+    def decide(self, snapshot: Snapshot, state: Demands) -> tuple[Allocation, Demands]:
         """Of a round: demands of all jobs, the jobs that run, and their packing."""
         serial = snapshot.serial.tolist()
         state = {s: state.get(s) or self._demand(snapshot, i) for i, s in enumerate(serial)}
@@ -107,7 +107,7 @@ class Synergy:
         packing = Packing(snapshot.site, self.as_published)
         for i in self._packing_order(runnable, demands):
             packing.add(i, demands[i].needs)
-        return _targets(snapshot, runnable, packing), state
+        return _allocation(snapshot, runnable, packing), state
 
     def _demand(self, snapshot: Snapshot, number: int) -> Demand:
         if self.allocation == "fair":
@@ -131,13 +131,14 @@ class Synergy:
         return sorted(jobs, key=lambda i: -demands[i].needs[0]) if self.order == "las" else jobs
 
 
-def _targets(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Targets:
+def _allocation(snapshot: Snapshot, runnable: Ints, packing: Packing) -> Allocation:
     """As they are packed; who can stays on the devices that he has."""
     jobs = runnable.tolist()
     devices = keeping(snapshot.site, [packing.rows[i] for i in jobs], [snapshot.grants[i] for i in jobs])
     _, cpus, memory_bytes = np.array([packing.needs[i] for i in jobs]).reshape(-1, 3).T
     reasons = Reasons(np.setdiff1d(np.arange(snapshot.num_jobs), runnable), _why)
-    return Targets(runnable, devices=devices, cpus=cpus, memory_bytes=memory_bytes, reasons=reasons)
+    placed = Placed(runnable, devices, cpus=cpus, memory_bytes=memory_bytes)
+    return Allocation(placed, reasons=reasons)
 
 
 def _speed(snapshot: Snapshot, number: int, cpus: float, memory_bytes: float) -> float:

@@ -143,20 +143,17 @@ class _Decision:
         }
         self.waiting: list[tuple[int, int]] = []  # a heap: of higher priority first, then by arrival
 
-    def made(self) -> tuple[Targets, State]:
+    def made(self) -> tuple[Allocation, State]:
         """What is to run, and what is remembered."""
         for i in self._running_elsewhere():
             self._adopt(i)
         reasons, refused = self._try_waiting()
         order = sorted(self.number[serial] for serial in self.bindings.jobs)
-        targets = Targets(
-            np.array(order, np.int64),
-            devices=[self.bindings.jobs[self.serials[i]].devices for i in order],
-            reasons=reasons,
-            refused=refused,
-        )
+        devices = [self.bindings.jobs[self.serials[i]].devices for i in order]
+        placed = Placed(np.array(order, np.int64), devices)
+        allocation = Allocation(placed, reasons=reasons, refused=refused)
         bound, away = self.bindings.frozen(), self.snapshot.site.away
-        return targets, State(bound, self.requests, frozenset(self.possible), self.failed, away)
+        return allocation, State(bound, self.requests, frozenset(self.possible), self.failed, away)
 
     def _end_those_that_left(self, requests: Mapping[int, Request]) -> None:
         """Jobs that ended, and those that were on nodes that are lost."""

@@ -123,7 +123,7 @@ class Pollux:
         site.require_one_type("Pollux")
         return Searched()
 
-    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Targets, Searched]:
+    def decide(self, snapshot: Snapshot, state: Searched) -> tuple[Allocation, Searched]:
         """The best allocation that is found (section 4.2.1)."""
         order = np.lexsort((snapshot.arrival_s, snapshot.attained_device_s))
         jobs = [snapshot.jobs[i] for i in order]

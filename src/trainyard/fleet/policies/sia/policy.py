@@ -118,7 +118,7 @@ class Sia:
         """All that follows from the cluster."""
         return Configurations.of(site)
 
-    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Targets, Configurations]:
+    def decide(self, snapshot: Snapshot, state: Configurations) -> tuple[Allocation, Configurations]:
         """Configurations (section 3.3), the goodputs in them, and of those the best (3.4), which are placed."""
         reports = [report if isinstance(report, Report) else None for report in snapshot.reports]
         configs, valid, least = _valid(snapshot, state, reports)
