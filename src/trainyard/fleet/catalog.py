@@ -15,12 +15,15 @@ from trainyard.fleet.policies.antman import AntMan
 from trainyard.fleet.policies.edf import EDF
 from trainyard.fleet.policies.elasticflow.policy import ElasticFlow
 from trainyard.fleet.policies.gandiva import Gandiva
-from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
-from trainyard.fleet.policies.gavel.fifo import GavelFifo
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
-from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
+from trainyard.fleet.policies.gavel.objectives import (
+    GavelFifo,
+    LeastCost,
+    LeastMakespan,
+    MaxMinFairness,
+    MostThroughput,
+)
+from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.policies.hived.policy import hived
 from trainyard.fleet.policies.optimus import Optimus
 from trainyard.fleet.policies.pollux.policy import Pollux

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
-from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
-from trainyard.fleet.policies.gavel.fifo import GavelFifo
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
-from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
+from trainyard.fleet.policies.gavel.objectives import (
+    GavelFifo,
+    LeastCost,
+    LeastMakespan,
+    MaxMinFairness,
+    MostThroughput,
+)
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.rounds.accounts import Accounts, credited, opened, priorities, turn
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import FleetError, Site
@@ -41,16 +44,16 @@ PAPER_SHARES = np.array([[0.45, 0.0], [0.45, 0.09], [0.09, 0.91]])
 def problem(speed: Floats, room: list[int], **given: object) -> Problem:
     jobs, kinds = speed.shape
     standard: dict[str, object] = {
-        "gang": np.ones(jobs),
+        "scale_factors": np.ones(jobs),
         "weight": np.ones(jobs),
         "serial": np.arange(jobs),
-        "kinds": ("v100", "p100", "k80")[:kinds],
+        "device_types": ("v100", "p100", "k80")[:kinds],
         "able": speed > 0,
         "left": np.full(jobs, 1000.0),
         "age_s": np.zeros(jobs),
         "time_left_s": np.full(jobs, np.inf),
     }
-    return Problem(speed=speed, room=np.array(room), **(standard | given))  # type: ignore[arg-type]
+    return Problem(throughputs=speed, devices_of_type=np.array(room), **(standard | given))  # type: ignore[arg-type]
 
 
 def drawn(seed: int) -> Problem:
@@ -62,7 +65,11 @@ def drawn(seed: int) -> Problem:
     gang = rng.choice([1.0, 1.0, 2.0, 4.0], jobs)
     gang[-1] = gang[-2]
     return problem(
-        speed, [4, 6, 8], gang=gang, left=rng.uniform(100, 1e5, jobs), age_s=rng.uniform(0, 1e4, jobs)
+        speed,
+        [4, 6, 8],
+        scale_factors=gang,
+        left=rng.uniform(100, 1e5, jobs),
+        age_s=rng.uniform(0, 1e4, jobs),
     )
 
 
@@ -73,11 +80,11 @@ def fractions(policy: Gavel, given: Problem) -> Floats:
 def assert_feasible(given: Problem, fraction: Floats) -> None:
     assert (fraction >= 0).all()
     assert (fraction.sum(axis=1) <= 1 + 1e-6).all()
-    assert (given.gang @ fraction <= given.room * (1 + 1e-6)).all()
+    assert (given.scale_factors @ fraction <= given.devices_of_type * (1 + 1e-6)).all()
 
 
 def rates(given: Problem, fraction: Floats) -> Floats:
-    found: Floats = (given.speed * fraction).sum(axis=1)
+    found: Floats = (given.throughputs * fraction).sum(axis=1)
     return found
 
 
@@ -86,17 +93,17 @@ def best(given: Problem, reward: Floats, rows: Floats, need: Floats) -> float:
 
     Rows are of the fractions and a level, and at least ``need``.
     """
-    jobs, kinds = given.speed.shape
+    jobs, kinds = given.throughputs.shape
     size = jobs * kinds
     time, devices = np.zeros((jobs, size + 1)), np.zeros((kinds, size + 1))
     for job in range(jobs):
         time[job, job * kinds : (job + 1) * kinds] = 1
         for kind in range(kinds):
-            devices[kind, job * kinds + kind] = given.gang[job]
+            devices[kind, job * kinds + kind] = given.scale_factors[job]
     found = linprog(
         -reward,
         A_ub=np.vstack((time, devices, -rows)),
-        b_ub=np.concatenate((np.ones(jobs), given.room, -need)),
+        b_ub=np.concatenate((np.ones(jobs), given.devices_of_type, -need)),
         bounds=[(0, None)] * size + [(None, None)],
     )
     assert found.status == 0
@@ -114,7 +121,7 @@ def by_job(values: Floats, level: Floats) -> Floats:
 
 
 def only_level(given: Problem) -> Floats:
-    return np.append(np.zeros(given.speed.size), 1.0)
+    return np.append(np.zeros(given.throughputs.size), 1.0)
 
 
 # Section 4.1: max-min fairness
@@ -126,7 +133,7 @@ def test_the_example_of_section_4_1() -> None:
     np.testing.assert_allclose(fraction, PAPER_SHARES, atol=0.01)
     gain = rates(given, fraction) / (PAPER_SPEED.sum(axis=1) / 3)
     assert (gain > 1.08).all(), "the paper: about a tenth more than types that are taken for alike"
-    alike = fractions(MaxMinFairness(aware=False), replace(given, speed=np.ones((3, 2))))
+    alike = fractions(MaxMinFairness(aware=False), replace(given, throughputs=np.ones((3, 2))))
     np.testing.assert_allclose(alike.sum(axis=1), 2 / 3, atol=1e-9)
 
 
@@ -135,13 +142,13 @@ def test_max_min_is_the_optimum_and_an_incentive_to_share(seed: int) -> None:
     given = drawn(seed)
     fraction = fractions(MaxMinFairness(), given)
     assert_feasible(given, fraction)
-    level = (normalised(given) * fraction).sum(axis=1).min()
-    rows = by_job(normalised(given), np.full(given.num_jobs, -1.0))
+    level = (given.scaled_throughputs * fraction).sum(axis=1).min()
+    rows = by_job(given.scaled_throughputs, np.full(given.num_jobs, -1.0))
     assert level == pytest.approx(best(given, only_level(given), rows, np.zeros(given.num_jobs)), rel=1e-6)
     # With one device each, an n-th of the cluster is never better than sharing all of it (section 4.4).
-    single = replace(given, gang=np.ones(given.num_jobs))
+    single = replace(given, scale_factors=np.ones(given.num_jobs))
     shared = rates(single, fractions(MaxMinFairness(), single))
-    part = single.equal_speed * min(1.0, single.room.sum() / single.num_jobs)
+    part = single.equal_throughput * min(1.0, single.devices_of_type.sum() / single.num_jobs)
     assert (shared >= part * (1 - 1e-6)).all()
 
 
@@ -158,7 +165,7 @@ def test_makespan_is_the_least(seed: int) -> None:
     given = drawn(seed)
     fraction = fractions(LeastMakespan(), given)
     assert_feasible(given, fraction)
-    rows = by_job(given.speed / given.left[:, None], np.full(given.num_jobs, -1e-4))
+    rows = by_job(given.throughputs / given.left[:, None], np.full(given.num_jobs, -1e-4))
     least_s = 1e4 / best(given, only_level(given), rows, np.zeros(given.num_jobs))
     reached_s = (given.left / rates(given, fraction)).max()
     assert reached_s == pytest.approx(least_s, rel=1e-6)
@@ -169,9 +176,9 @@ def test_nobody_is_slowed_more_than_alone_and_no_fractions_are_fairer(seed: int)
     given = replace(drawn(seed), age_s=np.zeros(drawn(seed).num_jobs))
     fraction = fractions(FinishTimeFairness(), given)
     assert_feasible(given, fraction)
-    rho = (given.isolated_speed / rates(given, fraction)).max()
+    rho = (given.isolated_throughput / rates(given, fraction)).max()
     assert rho <= 1 + 1e-4
-    rows = by_job(given.speed / given.isolated_speed[:, None], np.full(given.num_jobs, -1.0))
+    rows = by_job(given.throughputs / given.isolated_throughput[:, None], np.full(given.num_jobs, -1.0))
     assert 1 / rho == pytest.approx(best(given, only_level(given), rows, np.zeros(given.num_jobs)), rel=1e-4)
 
 
@@ -179,7 +186,7 @@ def test_finish_time_fairness_counts_the_time_that_passed() -> None:
     # One device: who has waited longer with the same work left gets more of it, until both are slowed alike.
     given = problem(np.ones((2, 1)), [1], left=np.array([100.0, 100.0]), age_s=np.array([300.0, 0.0]))
     speed = rates(given, fractions(FinishTimeFairness(), given))
-    rho = (given.age_s + given.left / speed) / (given.left / given.isolated_speed)
+    rho = (given.age_s + given.left / speed) / (given.left / given.isolated_throughput)
     assert speed[0] > speed[1]
     assert rho[0] == pytest.approx(rho[1], rel=1e-3)
 
@@ -195,14 +202,14 @@ def test_cost_is_least_and_deadlines_are_kept(seed: int) -> None:
     given = drawn(seed)
     price = np.array([2.48, 1.46, 0.45])
     fraction = fractions(LeastCost(), given)
-    gained = (given.speed / given.equal_speed[:, None] * fraction).sum()
-    spent = (given.gang @ fraction) @ price
+    gained = (given.throughputs / given.equal_throughput[:, None] * fraction).sum()
+    spent = (given.scale_factors @ fraction) @ price
     # Without needs no ratio can beat the best single pair of job and type.
-    single = given.speed / given.equal_speed[:, None] / (given.gang[:, None] * price)
+    single = given.throughputs / given.equal_throughput[:, None] / (given.scale_factors[:, None] * price)
     assert gained / spent == pytest.approx(single.max(), rel=1e-4)
-    slowest = int(np.argmin(given.gang))
+    slowest = int(np.argmin(given.scale_factors))
     time_left_s = np.full(given.num_jobs, np.inf)
-    time_left_s[slowest] = given.left[slowest] / given.speed[slowest].max() * 1.5
+    time_left_s[slowest] = given.left[slowest] / given.throughputs[slowest].max() * 1.5
     urgent = replace(given, time_left_s=time_left_s)
     kept = rates(urgent, fractions(LeastCost(slo=True), urgent))[slowest]
     assert kept >= given.left[slowest] / time_left_s[slowest] * (1 - 1e-6)
@@ -228,7 +235,7 @@ def test_water_filling_is_pareto_efficient_and_no_less_fair(seed: int) -> None:
     given = drawn(seed)
     fraction = fractions(WaterFilling(), given)
     assert_feasible(given, fraction)
-    scaled = normalised(given)
+    scaled = given.scaled_throughputs
     had = (scaled * fraction).sum(axis=1)
     fairest = (scaled * fractions(MaxMinFairness(), given)).sum(axis=1).min()
     assert had.min() == pytest.approx(fairest, rel=1e-6)
@@ -273,7 +280,9 @@ def test_over_rounds_everybody_gets_what_was_decided() -> None:
     jobs, types = np.nonzero(np.ones_like(wanted))
     accounts = opened(None, np.arange(3), TimeFractions(jobs, types, wanted[jobs, types]), 2, 0.0)
     for number in range(400):
-        found, kinds = turn(accounts, priorities(accounts, float(number)), np.ones(3, np.int64), given.room)
+        found, kinds = turn(
+            accounts, priorities(accounts, float(number)), np.ones(3, np.int64), given.devices_of_type
+        )
         assert len(set(found.tolist())) == len(found) == 2
         accounts = credited(accounts, found, kinds, np.ones(2))
     np.testing.assert_allclose(accounts.received_s / 400, wanted, atol=0.02)

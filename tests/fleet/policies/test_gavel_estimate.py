@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.fleet.policies.gavel import estimate
 from trainyard.fleet.policies.gavel.estimate import completed, most_similar
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
+from trainyard.fleet.policies.gavel.objectives import MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import SpaceSharing
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.simulate import simulate_fleet

@@ -21,14 +21,11 @@ from scipy.optimize import linprog
 from trainyard.fleet.allocation import TimeFractions
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.place.together import seats
-from trainyard.fleet.policies.gavel import program
-from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
-from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs
+from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
 from trainyard.fleet.policies.gavel.policy import Gavel
-from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.problem import Fractions, Pairs, Problem
+from trainyard.fleet.policies.gavel.solver import program
 from trainyard.fleet.rounds.accounts import credited, opened, priorities, turn
 from trainyard.fleet.site import FleetError, Site
 
@@ -40,7 +37,7 @@ SHARING = [entry.factory for entry in CATALOG if "space sharing" in entry.varian
 def problem(speed: Floats, room: list[int], like: list[int], part: Floats, **rest: object) -> Problem:
     jobs, kinds = speed.shape
     standard: dict[str, object] = {
-        "gang": np.ones(jobs),
+        "scale_factors": np.ones(jobs),
         "weight": np.ones(jobs),
         "left": np.full(jobs, 1000.0),
         "age_s": np.zeros(jobs),
@@ -48,10 +45,10 @@ def problem(speed: Floats, room: list[int], like: list[int], part: Floats, **res
         "entity": tuple("ab"[i % 2] for i in range(jobs)),
     }
     return Problem(
-        speed=speed,
-        room=np.array(room),
+        throughputs=speed,
+        devices_of_type=np.array(room),
         serial=np.arange(jobs),
-        kinds=("v100", "p100", "k80")[:kinds],
+        device_types=("v100", "p100", "k80")[:kinds],
         able=speed > 0,
         pairs=Pairs(np.array(like), part),
         **(standard | rest),  # type: ignore[arg-type]
@@ -71,7 +68,9 @@ def drawn(seed: int, equal: bool = False) -> tuple[Problem, Floats]:
     gains = measured + measured.transpose(1, 0, 2) > 1
     speed = rng.uniform(0.5, 20.0, (kinds, 3))[like]
     left = np.full(jobs, 1000.0) if equal else rng.uniform(100, 1e5, jobs)
-    found = problem(speed, [1, 2, 2], like.tolist(), np.where(gains, measured, 0.0), gang=gang, left=left)
+    found = problem(
+        speed, [1, 2, 2], like.tolist(), np.where(gains, measured, 0.0), scale_factors=gang, left=left
+    )
     return found, measured
 
 
@@ -80,16 +79,16 @@ def fractions(policy: Gavel, asked: Problem) -> Fractions:
 
 
 def assert_feasible(asked: Problem, found: Fractions) -> None:
-    time, devices = found.alone.sum(axis=1), asked.gang @ found.alone
+    time, devices = found.alone.sum(axis=1), asked.scale_factors @ found.alone
     assert (found.alone >= 0).all()
     assert (found.together >= 0).all()
     np.add.at(time, found.first, found.together)
     np.add.at(time, found.second, found.together)
-    np.add.at(devices, found.device_type, found.together * asked.gang[found.first])
+    np.add.at(devices, found.device_type, found.together * asked.scale_factors[found.first])
     assert (time <= 1 + 1e-6).all()
-    assert (devices <= asked.room * (1 + 1e-6)).all()
+    assert (devices <= asked.devices_of_type * (1 + 1e-6)).all()
     assert (found.first != found.second).all()
-    assert (asked.gang[found.first] == asked.gang[found.second]).all()
+    assert (asked.scale_factors[found.first] == asked.scale_factors[found.second]).all()
 
 
 def brute(asked: Problem, part: Floats, rate: Floats, reward: Floats | None = None) -> float:
@@ -111,14 +110,14 @@ def brute(asked: Problem, part: Floats, rate: Floats, reward: Floats | None = No
                 share = 1.0 if one == other else part[like[own], like[beside], kind]
                 column[own], column[jobs + kinds + own] = 1.0, -share * rate[own, kind]
                 gain += 0.0 if reward is None else share * reward[own, kind]
-            column[jobs + kind] = asked.gang[one]
+            column[jobs + kind] = asked.scale_factors[one]
             if one == other or part[like[one], like[other], kind] > 0:
                 columns.append((column, gain))
     level = np.concatenate((np.zeros(jobs + kinds), np.ones(jobs)))
     found = linprog(
         np.array([*(-gain for _, gain in columns), -1.0 if reward is None else 0.0]),
         A_ub=np.column_stack([column for column, _ in columns] + [level]),
-        b_ub=np.concatenate((np.ones(jobs), asked.room, np.zeros(jobs))),
+        b_ub=np.concatenate((np.ones(jobs), asked.devices_of_type, np.zeros(jobs))),
         bounds=[(0, None)] * (len(columns) + 1),
     )
     assert found.status == 0
@@ -141,10 +140,10 @@ def test_an_example_by_hand() -> None:
     np.testing.assert_allclose(found.alone, [[0.0], [1 / 3]], atol=1e-9)
     assert (found.first.tolist(), found.second.tolist(), found.device_type.tolist()) == ([0], [1], [0])
     np.testing.assert_allclose(found.together, [2 / 3])
-    np.testing.assert_allclose(one_device().throughput(found), 0.6)
+    np.testing.assert_allclose(one_device().effective_throughput(found), 0.6)
     # Work of 300 and 100, the rest for the first job: (0.9 p + (1 - p)) / 300 = 0.4 p / 100 where p = 10/13.
     skewed = replace(one_device(), left=np.array([300.0, 100.0]))
-    speed = skewed.throughput(fractions(LeastMakespan(space_sharing=True), skewed))
+    speed = skewed.effective_throughput(fractions(LeastMakespan(space_sharing=True), skewed))
     assert (skewed.left / speed).max() == pytest.approx(325.0)
 
 
@@ -161,7 +160,7 @@ def test_equal_jobs_share_in_turns() -> None:
 
 
 def test_nobody_shares_where_devices_are_idle() -> None:
-    asked = replace(one_device(), room=np.array([2]))
+    asked = replace(one_device(), devices_of_type=np.array([2]))
     for make in SHARING:
         if make is not LeastCost:  # To share is cheaper, though slower.
             assert not len(fractions(make(space_sharing=True), asked).together)
@@ -183,18 +182,18 @@ def test_optima_over_all_pairs(seed: int, at_once: int, monkeypatch: pytest.Monk
     for equal in (False, True):
         asked, part = drawn(seed, equal)
         shared = {make: fractions(make(space_sharing=True), asked) for make in SHARING}
-        speed = {make: asked.throughput(found) for make, found in shared.items()}
-        fair = normalised(asked)
-        reached = (speed[MaxMinFairness] * (fair / asked.speed)[:, 0]).min()
+        speed = {make: asked.effective_throughput(found) for make, found in shared.items()}
+        fair = asked.scaled_throughputs
+        reached = (speed[MaxMinFairness] * (fair / asked.throughputs)[:, 0]).min()
         assert reached == pytest.approx(brute(asked, part, fair), rel=1e-6)
-        rate = asked.speed / asked.left[:, None] * 1e4
+        rate = asked.throughputs / asked.left[:, None] * 1e4
         least = (speed[LeastMakespan] / asked.left).min() * 1e4
         assert least == pytest.approx(brute(asked, part, rate), rel=1e-6)
-        isolated = asked.speed / asked.isolated_speed[:, None]
-        rho = (asked.isolated_speed / speed[FinishTimeFairness]).max()
+        isolated = asked.throughputs / asked.isolated_throughput[:, None]
+        rho = (asked.isolated_throughput / speed[FinishTimeFairness]).max()
         assert 1 / rho == pytest.approx(brute(asked, part, isolated), rel=1e-4)
-        gained = asked.speed / asked.equal_speed[:, None]
-        most = (speed[MostThroughput] / asked.equal_speed).sum()
+        gained = asked.throughputs / asked.equal_throughput[:, None]
+        most = (speed[MostThroughput] / asked.equal_throughput).sum()
         assert most == pytest.approx(brute(asked, part, fair, gained), rel=1e-6)
 
 
@@ -204,11 +203,11 @@ def test_cost_counts_shared_devices_once(seed: int) -> None:
     assert asked.pairs is not None
     price, like = np.array([2.48, 1.46, 0.45]), asked.pairs.like
     found = fractions(LeastCost(space_sharing=True), asked)
-    spent = (asked.gang @ found.alone) @ price
-    spent += (asked.gang[found.first] * price[found.device_type] * found.together).sum()
-    gained = (asked.throughput(found) / asked.equal_speed).sum()
+    spent = (asked.scale_factors @ found.alone) @ price
+    spent += (asked.scale_factors[found.first] * price[found.device_type] * found.together).sum()
+    gained = (asked.effective_throughput(found) / asked.equal_throughput).sum()
     # No ratio of sums is larger than that of the best combination.
-    unit = asked.speed / asked.equal_speed[:, None] / (asked.gang[:, None] * price)
+    unit = asked.throughputs / asked.equal_throughput[:, None] / (asked.scale_factors[:, None] * price)
     ratios = [unit.max()]
     for one in range(asked.num_jobs):
         for other in range(one):

@@ -14,8 +14,7 @@ from runs import finished
 
 from trainyard.fleet.catalog import CATALOG
 from trainyard.fleet.mechanism.costs import Costs
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness
+from trainyard.fleet.policies.gavel.objectives import LeastMakespan, MaxMinFairness
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.records import FleetRun
 from trainyard.fleet.rounds.rounds import Rounds

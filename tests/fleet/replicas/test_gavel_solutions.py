@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
+from trainyard.fleet.policies.gavel.objectives import LeastMakespan, MaxMinFairness
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel import MakespanProgram, MaxMinProgram
@@ -26,13 +25,13 @@ def drawn(seed: int) -> Problem:
     speed[-1] = speed[-2]
     gang = rng.choice([1.0, 1.0, 2.0, 4.0], jobs)
     gang[-1] = gang[-2]
-    return problem(speed, (4, 6, 8), gang=gang, left=rng.uniform(100, 1e5, jobs))
+    return problem(speed, (4, 6, 8), scale_factors=gang, left=rng.uniform(100, 1e5, jobs))
 
 
 def assert_feasible(given: Problem, fraction: Floats) -> None:
     assert (fraction >= 0).all()
     assert (fraction.sum(axis=1) <= 1 + 1e-6).all()
-    assert (given.gang @ fraction <= given.room * (1 + 1e-6)).all()
+    assert (given.scale_factors @ fraction <= given.devices_of_type * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -40,7 +39,7 @@ def test_the_inner_solution_is_an_optimum(seed: int) -> None:
     given = drawn(seed)
     inner, corner = (fractions(policy, given) for policy in (MaxMinProgram(), MaxMinFairness()))
     assert_feasible(given, inner)
-    levels = [(normalised(given) * x).sum(axis=1).min() for x in (inner, corner)]
+    levels = [(given.scaled_throughputs * x).sum(axis=1).min() for x in (inner, corner)]
     assert levels[0] == pytest.approx(levels[1], rel=1e-4)
 
 
@@ -57,7 +56,7 @@ def test_bisection_finds_the_makespan_to_a_twentieth(seed: int) -> None:
     given = drawn(seed)
     bisected, exact = (fractions(policy, given) for policy in (MakespanProgram(), LeastMakespan()))
     assert_feasible(given, bisected)
-    found_s, least_s = ((given.left / (given.speed * x).sum(axis=1)).max() for x in (bisected, exact))
+    found_s, least_s = ((given.left / (given.throughputs * x).sum(axis=1)).max() for x in (bisected, exact))
     assert least_s * (1 - 1e-6) <= found_s <= 1.06 * least_s
 
 

@@ -17,16 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.best import with_most_reward
-from trainyard.fleet.policies.gavel.burden import ALL, least_part
-from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness, least_slowed, rates_for
-from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
-from trainyard.fleet.policies.gavel.pairs import Fractions
+from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
 from trainyard.fleet.policies.gavel.policy import Gavel
-from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.problem import Fractions, Problem
+from trainyard.fleet.policies.gavel.solver import can_have, solve
+from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel_rounds import GavelRounds
 from trainyard.fleet.rounds.rounds import Rounds
@@ -76,8 +72,8 @@ class MaxMinProgram(MaxMinFairness, GavelProgram):
     """Max-min fairness, solved from inside."""
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        rate = normalised(problem) / problem.weight[:, None]
-        found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
+        rate = problem.scaled_throughputs / problem.weight[:, None]
+        found = centre(rate, problem.scale_factors, problem.devices_of_type, share=np.ones(problem.num_jobs))
         return super().fractions(problem, kept) if found is None else (Fractions.without_pairs(found), None)
 
 
@@ -87,24 +83,17 @@ class MakespanProgram(LeastMakespan, GavelProgram):
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
         need = problem.left / _bisected_s(problem)
-        found = centre(problem.speed, problem.gang, problem.room, need=need)
+        found = centre(problem.throughputs, problem.scale_factors, problem.devices_of_type, need=need)
         return super().fractions(problem, kept) if found is None else (Fractions.without_pairs(found), None)
 
 
 def _bisected_s(problem: Problem) -> float:
-    held, fastest = problem.gang[:, None] / np.maximum(problem.room, 1), problem.speed.max(axis=1)
-    price = np.full(len(problem.room), 1 / len(problem.room))
-
-    def suffices(length_s: float) -> bool:
-        need = problem.left / length_s
-        return bool((need <= fastest).all()) and least_part(problem.speed, held, need, price, ALL)[0] <= ALL
-
     least_s, most_s, limit_s = 100.0, 1e6, 1e6
     enough_s: float | None = None
     while enough_s is None:
         while 1.05 * least_s < most_s:
             middle_s = (least_s + most_s) / 2
-            if suffices(middle_s):
+            if can_have(problem, problem.throughputs, problem.left / middle_s):
                 enough_s = most_s = middle_s
             else:
                 least_s = middle_s
@@ -120,7 +109,7 @@ class FinishTimeProgram(FinishTimeFairness, GavelProgram):
     def best(self, problem: Problem, whole_s: Floats) -> Fractions:
         fraction, rho = least_slowed(problem, whole_s)
         rate = rates_for(problem, whole_s, rho)
-        found = centre(rate, problem.gang, problem.room, share=np.ones(problem.num_jobs))
+        found = centre(rate, problem.scale_factors, problem.devices_of_type, share=np.ones(problem.num_jobs))
         return fraction if found is None else Fractions.without_pairs(found)
 
 
@@ -129,7 +118,7 @@ class CostProgram(LeastCost, GavelProgram):
     """Most throughput over dollars, summed over jobs."""
 
     def best(self, problem: Problem, price: Floats, need: Floats | None) -> Fractions:
-        return with_most_reward(problem, problem.speed / price, need=need)
+        return solve(problem, problem.relative_throughputs, reward=problem.throughputs / price, need=need)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +126,7 @@ class ThroughputProgram(MostThroughput, GavelProgram):
     """Most throughput of all jobs together, each in its own unit."""
 
     def fractions(self, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        return with_most_reward(problem, problem.speed), None
+        return solve(problem, problem.throughputs, reward=problem.throughputs), None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.fifo import GavelFifo
-from trainyard.fleet.policies.gavel.pairs import Fractions
-from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.objectives import GavelFifo
+from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.replicas.gavel import GavelProgram
 
 
@@ -34,16 +33,16 @@ class FifoProgram(GavelFifo, GavelProgram):
 
 
 def _dealt_fastest(problem: Problem) -> tuple[Fractions, None]:
-    left, fraction = problem.room.copy(), np.zeros_like(problem.speed)
+    left, fraction = problem.devices_of_type.copy(), np.zeros_like(problem.throughputs)
     alphabetical = np.array(_alphabetical(problem))
     for job in range(problem.num_jobs):
-        fits = alphabetical[left[alphabetical] >= problem.gang[job]]
+        fits = alphabetical[left[alphabetical] >= problem.scale_factors[job]]
         if not len(fits):
             break
-        kind = fits[np.argmax(problem.speed[job, fits])]
+        kind = fits[np.argmax(problem.throughputs[job, fits])]
         if problem.able[job, kind]:
             fraction[job, kind] = 1.0
-            left[kind] -= int(problem.gang[job])
+            left[kind] -= int(problem.scale_factors[job])
     return Fractions.without_pairs(fraction), None
 
 
@@ -58,23 +57,27 @@ class _Dealt:
 def _dealt_blindly(problem: Problem, kept: _Dealt) -> tuple[Fractions, _Dealt]:
     serials = problem.serial.tolist()
     number = {serial: job for job, serial in enumerate(serials)}
-    left, kinds = problem.room.tolist(), dict(kept.kinds)
+    left, kinds = problem.devices_of_type.tolist(), dict(kept.kinds)
     queue = [serial for serial in serials if serial not in kinds]
     for serial, kind in sorted(kept.kinds.items()):
         if serial in number:
-            left[kind] -= int(problem.gang[number[serial]])
+            left[kind] -= int(problem.scale_factors[number[serial]])
             continue
         # The first that waits takes the place of one that ended.
         del kinds[serial]
-        if queue and problem.gang[number[queue[0]]] <= left[kind] and problem.able[number[queue[0]], kind]:
+        if (
+            queue
+            and problem.scale_factors[number[queue[0]]] <= left[kind]
+            and problem.able[number[queue[0]], kind]
+        ):
             heir = queue.pop(0)
             kinds[heir] = kind
-            left[kind] -= int(problem.gang[number[heir]])
+            left[kind] -= int(problem.scale_factors[number[heir]])
     draws = random.Random()
     draws.setstate(kept.draws)
     open_kinds = [kind for kind in _alphabetical(problem) if left[kind] > 0]
     for serial in queue:
-        gang = int(problem.gang[number[serial]])
+        gang = int(problem.scale_factors[number[serial]])
         fits = [place for place, kind in enumerate(open_kinds) if left[kind] >= gang]
         if not fits:
             break
@@ -84,11 +87,11 @@ def _dealt_blindly(problem: Problem, kept: _Dealt) -> tuple[Fractions, _Dealt]:
             left[kind] -= gang
             if left[kind] == 0:
                 open_kinds.pop(drawn)
-    fraction = np.zeros_like(problem.speed)
+    fraction = np.zeros_like(problem.throughputs)
     for serial, kind in kinds.items():
         fraction[number[serial], kind] = 1.0
     return Fractions.without_pairs(fraction), _Dealt(kinds, draws.getstate())
 
 
 def _alphabetical(problem: Problem) -> list[int]:
-    return sorted(range(len(problem.kinds)), key=lambda kind: problem.kinds[kind].lower())
+    return sorted(range(len(problem.device_types)), key=lambda kind: problem.device_types[kind].lower())

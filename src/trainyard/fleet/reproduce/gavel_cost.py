@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.cost import CLOUD_PRICES, LeastCost
+from trainyard.fleet.policies.gavel.objectives import CLOUD_PRICES, LeastCost
 from trainyard.fleet.policies.gavel.problem import Problem
 from trainyard.fleet.reproduce.programs.gavel import TYPES, fractions, small_problem
 from trainyard.published import PaperTable, Row
@@ -17,9 +17,9 @@ _PRICE = np.array([dict(CLOUD_PRICES)[kind] for kind in TYPES])
 
 def _without(given: Problem, kind: int) -> Problem:
     """The same with no devices of a type."""
-    room, speed = given.room.copy(), given.speed.copy()
+    room, speed = given.devices_of_type.copy(), given.throughputs.copy()
     room[kind], speed[:, kind] = 0, 0.0
-    return replace(given, room=room, speed=speed, able=speed > 0)
+    return replace(given, devices_of_type=room, throughputs=speed, able=speed > 0)
 
 
 def _rows() -> Iterator[Row]:
@@ -28,7 +28,7 @@ def _rows() -> Iterator[Row]:
         "all types": whole,
         **{f"no {kind}": _without(whole, i) for i, kind in enumerate(TYPES)},
     }.items():
-        gained = given.speed / given.equal_speed[:, None]
+        gained = given.throughputs / given.equal_throughput[:, None]
         fraction = fractions(LeastCost(), given)
         reached = (gained * fraction).sum() / (fraction.sum(axis=0) @ _PRICE)
         yield Row(label, float((gained / _PRICE).max()), float(reached))

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.hierarchical import Hierarchical
+from trainyard.fleet.policies.gavel.water_filling import Hierarchical
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 

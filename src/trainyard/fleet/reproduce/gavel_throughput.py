@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from trainyard.fleet.policies.gavel.cost import MostThroughput
+from trainyard.fleet.policies.gavel.objectives import MostThroughput
 from trainyard.fleet.replicas.gavel import ThroughputProgram
 from trainyard.fleet.reproduce.programs.gavel import fractions, small_problem
 from trainyard.fleet.reproduce.programs.sia import TABLE
@@ -17,11 +17,14 @@ from trainyard.published import PaperTable, Row
 def _rows() -> Iterator[Row]:
     given = small_problem()
     units = {
-        "speeds in parts of an equal share": (MostThroughput(), given.speed / given.equal_speed[:, None]),
-        "speeds in steps per second (the authors' program)": (ThroughputProgram(), given.speed),
+        "speeds in parts of an equal share": (
+            MostThroughput(),
+            given.throughputs / given.equal_throughput[:, None],
+        ),
+        "speeds in steps per second (the authors' program)": (ThroughputProgram(), given.throughputs),
     }
     for label, (policy, gained) in units.items():
-        by_device = np.repeat(gained, given.room, axis=1)
+        by_device = np.repeat(gained, given.devices_of_type, axis=1)
         best = float(by_device[linear_sum_assignment(by_device, maximize=True)].sum())
         fraction = fractions(policy, given)
         yield Row(label, best, float((gained * fraction).sum()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainyard.fleet.policies.gavel.hierarchical import WaterFilling
+from trainyard.fleet.policies.gavel.water_filling import WaterFilling
 from trainyard.fleet.reproduce.programs.gavel import fractions, problem
 from trainyard.published import PaperTable, Row
 

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.fleet.known import KnownJob
-from trainyard.fleet.policies.gavel.pairs import Pairs, gaining, kinds_of
+from trainyard.fleet.policies.gavel.pairs import gaining, kinds_of
+from trainyard.fleet.policies.gavel.problem import Pairs
 from trainyard.fleet.snapshot import Snapshot
 
 Floats = NDArray[np.float64]

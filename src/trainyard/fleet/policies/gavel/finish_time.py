@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.burden import ALL, costs, least_part
-from trainyard.fleet.policies.gavel.filling import rewarded_alone
-from trainyard.fleet.policies.gavel.pairs import Fractions
 from trainyard.fleet.policies.gavel.policy import Gavel
-from trainyard.fleet.policies.gavel.problem import Problem, alike, solve
+from trainyard.fleet.policies.gavel.problem import Fractions, Problem, alike
+from trainyard.fleet.policies.gavel.solver.prices import costs, rewarded
+from trainyard.fleet.policies.gavel.solver.program import Solution, solve_in_highs
+from trainyard.fleet.policies.gavel.solver.simplex import ALL, least_part
 from trainyard.fleet.snapshot import Need
 
 Floats = NDArray[np.float64]
@@ -93,7 +93,7 @@ def _reckoned(problem: Problem, kept: _Alone) -> _Alone:
     others = ~np.isin(kept.serial, problem.serial) & np.isin(kept.serial, problem.waiting)
     serial = np.concatenate((problem.serial, kept.serial[others]))
     left = np.concatenate((problem.left, kept.left[others]))
-    speed = np.concatenate((problem.isolated_speed, kept.speed[others]))
+    speed = np.concatenate((problem.isolated_throughput, kept.speed[others]))
     return _Alone(serial, left, speed, np.concatenate((past_s, kept.past_s[others])))
 
 
@@ -102,9 +102,9 @@ def _by_prices(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
 
     At prices of the types, what all need costs at most as much as there is. That is convex in rho, so Newton's method
     comes from below to the least rho that these prices allow; the program says that all can have it, or which prices
-    allow only more (`burden`).
+    allow only more (`solver.prices`).
     """
-    seen = problem.speed, problem.left, problem.age_s, whole_s
+    seen = problem.throughputs, problem.left, problem.age_s, whole_s
     first, member, count, held = alike(problem, *seen)
     speed, left, age_s, whole_s = (v[first] for v in seen)
     least_s = left / speed.max(axis=1)
@@ -125,7 +125,7 @@ def _by_prices(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             rho = ahead
 
     rho, before, part = float(((age_s + least_s) / whole_s).max()), 0.0, float("inf")
-    price = np.full(len(problem.room), 1 / len(problem.room))
+    price = np.full(len(problem.devices_of_type), 1 / len(problem.devices_of_type))
     while part > ALL:
         rho = allowed(rho, price)
         if rho == before:
@@ -133,8 +133,8 @@ def _by_prices(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             break
         before = rho
         part, price, _ = least_part(speed, held, need(rho), price, ALL)
-    reward = problem.spare[first] * count[:, None]
-    fraction = rewarded_alone(speed, held, need(rho), reward)
+    reward = problem.relative_throughputs[first] * count[:, None]
+    fraction = rewarded(speed, held, need(rho), reward)
     return Fractions.without_pairs(fraction[member] / max(1.0, part)), rho
 
 
@@ -143,28 +143,20 @@ def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
 
     What a solution that is not enough comes to is one that all can have, and often the least: so there it looks next.
     """
-    best_s = problem.age_s + problem.left / problem.fastest
+    best_s, near = problem.age_s + problem.left / problem.fastest_throughput, None
     low, high = float((best_s / whole_s).max()), float("inf")
     rho, under, above = low * (1 + _EXACT), 0.0, (0.0, 0.0)
-    near = None
     while True:
-        rate = rates_for(problem, whole_s, rho)
-        solution = solve(problem, rate, share=np.ones(problem.num_jobs), near=near)
-        assert solution is not None, "no time at all for anybody is a solution"
-        fraction, near = solution
-        level = near.level
-        speed = problem.throughput(fraction)
+        fraction, near = _highest(problem, whole_s, rho, None, near)
+        speed = problem.effective_throughput(fraction)
         reached = float(((problem.age_s + problem.left / speed) / whole_s).max())
-        if level < 1:
-            low, under = rho, level - 1
+        if near.level < 1:
+            low, under = rho, near.level - 1
         else:
-            above, reached = (rho, level - 1), min(reached, rho)
+            above, reached = (rho, near.level - 1), min(reached, rho)
         high = min(high, reached)
         if high - low <= _EXACT * high:
-            rate = rates_for(problem, whole_s, high)
-            solution = solve(problem, rate, share=np.ones(problem.num_jobs), reward=problem.spare, near=near)
-            assert solution is not None, "no time at all for anybody is a solution"
-            return solution[0], high
+            return _highest(problem, whole_s, high, problem.relative_throughputs, near)[0], high
         if not above[0]:
             rho = high * (1 - _EXACT / 2)
         else:
@@ -174,8 +166,18 @@ def _in_highs(problem: Problem, whole_s: Floats) -> tuple[Fractions, float]:
             rho = min(max(chord, low + margin), high - margin)
 
 
+def _highest(
+    problem: Problem, whole_s: Floats, rho: float, reward: Floats | None, near: Solution | None
+) -> tuple[Fractions, Solution]:
+    """The highest part that all can have of what they need for a rho."""
+    rate, share = rates_for(problem, whole_s, rho), np.ones(problem.num_jobs)
+    found = solve_in_highs(problem, rate, share=share, reward=reward, near=near)
+    assert found is not None, "no time at all for anybody is a solution"
+    return found
+
+
 def rates_for(problem: Problem, whole_s: Floats, rho: float) -> Floats:
     """Speeds in parts of what every job needs for a rho."""
-    left_s = np.maximum(rho * whole_s - problem.age_s, problem.left / problem.fastest)
-    found: Floats = problem.speed * (left_s / problem.left)[:, None]
+    left_s = np.maximum(rho * whole_s - problem.age_s, problem.left / problem.fastest_throughput)
+    found: Floats = problem.throughputs * (left_s / problem.left)[:, None]
     return found

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trainyard.fleet.allocation import Allocation, TimeFractions
 from trainyard.fleet.policies.gavel.estimate import Estimated, estimated_pairs
-from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, Seen, seen_pairs
-from trainyard.fleet.policies.gavel.problem import Problem
+from trainyard.fleet.policies.gavel.pairs import Seen, seen_pairs
+from trainyard.fleet.policies.gavel.problem import Fractions, Pairs, Problem
 from trainyard.fleet.rounds.rounds import Rounds
 from trainyard.fleet.site import FleetError, Site
 from trainyard.fleet.snapshot import Need, Snapshot

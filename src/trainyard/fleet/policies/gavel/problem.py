@@ -1,4 +1,4 @@
-"""What a policy of Gavel knows when it decides, in arrays; and the shares that it starts from."""
+"""What a policy of Gavel knows when it decides, and what it finds, in arrays (section 3.1 of the paper)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.compiling import compiled
-from trainyard.fleet.policies.gavel.pairs import Fractions, Pairs, dealt
-from trainyard.fleet.policies.gavel.program import Optimum, alone, optimum, with_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Fractions:
+    """Of the time that combinations of jobs should have every type of device: X in the paper.
+
+    Attributes
+    ----------
+    alone : of every job (row) on every type, by itself.
+    first, second, device_type, together : pairs of jobs, a type, and the fraction of both together.
+    """
+
+    alone: Floats
+    first: Ints
+    second: Ints
+    device_type: Ints
+    together: Floats
+
+    @classmethod
+    def without_pairs(cls, alone: Floats) -> Fractions:
+        """Every job by itself."""
+        none = np.zeros(0, np.int64)
+        return cls(alone, none, none, none, np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """How fast jobs are beside others.
+
+    Attributes
+    ----------
+    like : kind of every job; jobs of one kind are equal beside others.
+    part : (kinds of jobs, kinds of jobs, types of device) of its speed alone that one of the first kind has beside one of
+        the second; 0 where they do not share.
+    is_sure : whether each of these is measured; None if all are.
+    """
+
+    like: Ints
+    part: Floats
+    is_sure: Bools | None = None
+
+    def where(self, able: Bools) -> Pairs:
+        """Those that can be now.
+
+        Parameters
+        ----------
+        able : (jobs, types) whether each can run on a type now.
+        """
+        runs = np.zeros((len(self.part), able.shape[1]), np.bool_)
+        runs[self.like] = able
+        return replace(self, part=self.part * (runs[:, None] & runs))
+
+    def of(self, jobs: Ints) -> Pairs:
+        """Those of some of the jobs."""
+        return replace(self, like=self.like[jobs])
+
+    def are_sure(self, found: Fractions) -> bool:
+        """Whether all pairs that get time are measured."""
+        if self.is_sure is None:
+            return True
+        return bool(self.is_sure[self.like[found.first], self.like[found.second], found.device_type].all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +81,13 @@ class Problem:
 
     Attributes
     ----------
-    speed : work per second of every job's gang, 0 where it cannot run, as on a type without devices (T in the paper).
-    gang : devices of every job (scale_factor).
-    room : devices of every type (num_workers).
+    throughputs : work per second of every job on every type, 0 where it cannot run, as on one without devices (T).
+    scale_factors : devices of every job.
+    devices_of_type : devices of every type (num_workers).
     weight : of every job.
     serial : of every job; ascending, its own for life.
-    kinds : names of the types.
-    able : whether every job can run on every type, also where ``speed`` takes all types for alike.
+    device_types : names of the types.
+    able : whether every job can run on every type, also where ``throughputs`` takes all types for alike.
     left : work left, where the policy needs it (num_steps).
     age_s, time_left_s : since arrival, and to the deadline, infinite without one.
     entity : name of the virtual cluster of every job.
@@ -37,12 +96,12 @@ class Problem:
     in_highs : whether HiGHS solves all programs, also those that prices solve.
     """
 
-    speed: Floats
-    gang: Floats
-    room: Ints
+    throughputs: Floats
+    scale_factors: Floats
+    devices_of_type: Ints
     weight: Floats
     serial: Ints
-    kinds: tuple[str, ...]
+    device_types: tuple[str, ...]
     able: Bools
     left: Floats = field(default_factory=lambda: np.zeros(0))
     age_s: Floats = field(default_factory=lambda: np.zeros(0))
@@ -53,52 +112,60 @@ class Problem:
     in_highs: bool = False
 
     def __post_init__(self) -> None:
-        assert not self.speed[:, self.room == 0].any(), "nothing runs on no devices"
+        assert not self.throughputs[:, self.devices_of_type == 0].any(), "nothing runs on no devices"
 
     @property
     def num_jobs(self) -> int:
-        return len(self.speed)
+        return len(self.throughputs)
 
     @property
     def by_prices(self) -> bool:
-        """Whether programs are solved by prices of the types: that takes that only devices couple jobs (`burden`)."""
+        """Whether prices of the types solve programs: that takes that only devices couple jobs (`solver.prices`)."""
         return self.pairs is None and not self.in_highs
 
     @property
-    def equal_speed(self) -> Floats:
+    def equal_throughput(self) -> Floats:
         """Speed of every job that has equal shares of every device: throughput(m, X^equal) of section 4.1."""
-        found: Floats = self.speed @ (self.room / self.room.sum())
+        found: Floats = self.throughputs @ (self.devices_of_type / self.devices_of_type.sum())
         return found
 
     @property
-    def spare(self) -> Floats:
+    def relative_throughputs(self) -> Floats:
         """What decides between fractions that are equally good: throughput, that in equal shares being 1 for every job.
 
         Else jobs would share devices though others are idle, since it is just as good for the job that has least.
         """
-        found: Floats = self.speed / self.equal_speed[:, None]
+        found: Floats = self.throughputs / self.equal_throughput[:, None]
         return found
 
     @property
-    def isolated_speed(self) -> Floats:
+    def scaled_throughputs(self) -> Floats:
+        """Throughput in parts of that with equal shares, times devices: what max-min fairness looks at."""
+        found: Floats = self.throughputs * (self.scale_factors / self.equal_throughput)[:, None]
+        return found
+
+    @property
+    def isolated_throughput(self) -> Floats:
         """Speed of every job on its own part of the cluster, 1 of n: throughput(m, X^isolated) of section 4.2."""
-        part = self.room / self.num_jobs / self.gang[:, None]
-        found: Floats = (self.speed * part).sum(axis=1) / np.maximum(1.0, part.sum(axis=1))
+        part = self.devices_of_type / self.num_jobs / self.scale_factors[:, None]
+        found: Floats = (self.throughputs * part).sum(axis=1) / np.maximum(1.0, part.sum(axis=1))
         return found
 
     @property
-    def fastest(self) -> Floats:
+    def fastest_throughput(self) -> Floats:
         """Speed of every job where it is fastest."""
-        found: Floats = self.speed.max(axis=1)
+        found: Floats = self.throughputs.max(axis=1)
         if self.pairs is not None:
             # Some were measured to be faster beside others than alone.
             most = np.maximum(1.0, self.pairs.part.max(axis=1))[self.pairs.like]
-            found = (self.speed * most).max(axis=1)
+            found = (self.throughputs * most).max(axis=1)
         return found
 
-    def throughput(self, fractions: Fractions) -> Floats:
+    def effective_throughput(self, fractions: Fractions) -> Floats:
         """Effective throughput of every job: throughput(m, X) of section 3.1."""
-        found: Floats = (self.speed * fractions.alone).sum(axis=1) + self.beside(self.speed, fractions)
+        found: Floats = (self.throughputs * fractions.alone).sum(axis=1) + self.beside(
+            self.throughputs, fractions
+        )
         return found
 
     def beside(self, rate: Floats, fractions: Fractions) -> Floats:
@@ -117,68 +184,6 @@ class Problem:
         return found
 
 
-def solve(
-    problem: Problem,
-    rate: Floats,
-    *,
-    share: Floats | None = None,
-    need: Floats | None = None,
-    reward: Floats | None = None,
-    cost: Floats | None = None,
-    near: Optimum | None = None,
-) -> tuple[Fractions, Optimum] | None:
-    """Fractions that are best; None if no fractions meet all needs.
-
-    Jobs that are equal in all that the program sees are one job in it that stands for them all, since an optimum in which
-    they share alike always exists.
-
-    Parameters
-    ----------
-    rate, reward : of every job on every type, alone; beside another one it has the part of both that it has of its speed.
-    share, need : of every job; `optimum`.
-    cost : of every job's devices on every type, taken off the reward once for all who share them.
-    near : solution of a program that was much the same; it is looked at first.
-
-    Returns
-    -------
-    The fractions, and the solution with ``price`` by job.
-    """
-    pairs, gang = problem.pairs, problem.gang
-    gain = reward if reward is None or cost is None else reward - cost
-    like = None if pairs is None else pairs.like.astype(float)
-    seen = [v for v in (rate, gang, share, need, gain, like) if v is not None]
-    first, member, count = grouped(np.column_stack(seen))
-    columns = alone(rate[first] > 0, gang[first])
-    by_itself = slice(0, len(columns.device_type))
-    if pairs is not None:
-        columns, *both = with_pairs(columns, gang[first], count, pairs.like[first], pairs.part)
-    gained = None if reward is None else columns.of_columns(reward[first])
-    if gained is not None and cost is not None:
-        gained -= columns.of_devices(cost[first], gang[first])
-    begin = np.arange(by_itself.stop)
-    if near is not None and len(near.fraction) == len(columns.device_type):
-        begin = np.union1d(begin, np.nonzero(near.fraction > 0)[0])
-    found = optimum(
-        columns,
-        rate[first],
-        problem.room,
-        count=count.astype(float),
-        share=share if share is None else share[first] * count,
-        need=need if need is None else need[first] * count,
-        reward=gained,
-        begin=begin if need is None else None,
-    )
-    if found is None:
-        return None
-    solution = replace(found, price=found.price[member])
-    fraction, jobs = np.zeros((len(first), len(problem.room))), columns.job[by_itself]
-    fraction[jobs, columns.device_type[by_itself]] = found.fraction[by_itself] / count[jobs]
-    if pairs is None:
-        return Fractions.without_pairs(fraction[member]), solution
-    groups = (both[0], both[1], columns.device_type[by_itself.stop :])
-    return Fractions(fraction[member], *dealt(member, groups, found.fraction[by_itself.stop :])), solution
-
-
 def alike(problem: Problem, *seen: Floats | Ints) -> tuple[Ints, Ints, Ints, Floats]:
     """Jobs with gangs of one size that are equal in all that is seen: what `grouped` finds, and what each group holds.
 
@@ -187,8 +192,13 @@ def alike(problem: Problem, *seen: Floats | Ints) -> tuple[Ints, Ints, Ints, Flo
     First job, group of every job, size of every group; and the part of every type that all of a group hold when they run
     there all the time.
     """
-    first, member, count = grouped(np.column_stack((*seen, problem.gang)))
-    return first, member, count, (count * problem.gang[first])[:, None] / np.maximum(problem.room, 1)
+    first, member, count = grouped(np.column_stack((*seen, problem.scale_factors)))
+    return (
+        first,
+        member,
+        count,
+        (count * problem.scale_factors[first])[:, None] / np.maximum(problem.devices_of_type, 1),
+    )
 
 
 @compiled

@@ -70,17 +70,17 @@ def problem(speed: Floats, room: tuple[int, ...], **given: Floats | tuple[str, .
     """Jobs of one device each, of which all that a policy may know is stated; the rest is alike."""
     jobs, kinds = speed.shape
     alike = {
-        "gang": np.ones(jobs),
+        "scale_factors": np.ones(jobs),
         "weight": np.ones(jobs),
         "left": np.full(jobs, 1000.0),
         "age_s": np.zeros(jobs),
         "time_left_s": np.full(jobs, np.inf),
     }
     return Problem(
-        speed=speed,
-        room=np.array(room),
+        throughputs=speed,
+        devices_of_type=np.array(room),
         serial=np.arange(jobs),
-        kinds=TYPES[:kinds],
+        device_types=TYPES[:kinds],
         able=speed > 0,
         **{**alike, **given},  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""Steps of the simplex method where every job has one row of its own and all share only a few, the types of device.
+"""A basis of the simplex method where every job has one row of its own and all share only a few, the types of device.
 
 Every job has a key, a vertex that takes all of its weight that its others do not take (generalised upper bounds), so that
 the matrix is no larger than there are types. Nothing is carried from step to step but the basis, so that errors do not
@@ -24,8 +24,6 @@ EXACT = 1e-11
 """What costs less than that, in parts of the cluster, costs nothing."""
 STEEP = 1e-9
 """What is not steeper than that does not end a step: it is rounding, and would make the basis singular."""
-STALLED = 50
-"""Steps without progress after which any column that promises some is as good as the best: so that it ends."""
 
 PART, SPARE = -1, -2
 """Instead of the job, in columns of none: the part of the cluster, and devices of a type that are to spare."""
@@ -127,11 +125,11 @@ def _inverse(matrix):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def times(matrix, vector, sign, out):  # type: ignore[no-untyped-def]
+def times(matrix, vector, out):  # type: ignore[no-untyped-def]
     for row in range(len(matrix)):
         out[row] = 0.0
         for column in range(len(vector)):
-            out[row] += sign * matrix[row, column] * vector[column]
+            out[row] += matrix[row, column] * vector[column]
 
 
 @compiled

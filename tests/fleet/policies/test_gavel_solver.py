@@ -14,18 +14,27 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from trainyard.fleet.policies.gavel.best import with_highest_level
-from trainyard.fleet.policies.gavel.burden import costs, least_part, most_reward
-from trainyard.fleet.policies.gavel.cost import LeastCost, MostThroughput
-from trainyard.fleet.policies.gavel.fifo import GavelFifo
-from trainyard.fleet.policies.gavel.filling import Entities
 from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness, _by_prices, _in_highs
-from trainyard.fleet.policies.gavel.hierarchical import Hierarchical, WaterFilling, _filled_in_highs, filled
-from trainyard.fleet.policies.gavel.makespan import LeastMakespan
-from trainyard.fleet.policies.gavel.max_min import MaxMinFairness, normalised
-from trainyard.fleet.policies.gavel.pairs import Fractions
+from trainyard.fleet.policies.gavel.objectives import (
+    GavelFifo,
+    LeastCost,
+    LeastMakespan,
+    MaxMinFairness,
+    MostThroughput,
+)
 from trainyard.fleet.policies.gavel.policy import Gavel
-from trainyard.fleet.policies.gavel.problem import Problem, solve
+from trainyard.fleet.policies.gavel.problem import Fractions, Problem
+from trainyard.fleet.policies.gavel.solver import solve
+from trainyard.fleet.policies.gavel.solver.prices import costs
+from trainyard.fleet.policies.gavel.solver.program import solve_in_highs
+from trainyard.fleet.policies.gavel.solver.simplex import least_part, most_reward
+from trainyard.fleet.policies.gavel.water_filling import (
+    Entities,
+    Hierarchical,
+    WaterFilling,
+    _filled_in_highs,
+    fill_water,
+)
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site
@@ -61,7 +70,7 @@ def assert_feasible(given: Problem, fraction: Floats) -> None:
     assert (fraction >= 0).all()
     assert (fraction[~given.able] == 0).all()
     assert (fraction.sum(axis=1) <= 1 + 1e-8).all()
-    assert (given.gang @ fraction <= given.room * (1 + 1e-8)).all()
+    assert (given.scale_factors @ fraction <= given.devices_of_type * (1 + 1e-8)).all()
 
 
 def least_by_scipy(rate: Floats, held: Floats, need: Floats) -> float:
@@ -81,11 +90,11 @@ def least_by_scipy(rate: Floats, held: Floats, need: Floats) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_least_part_is_an_optimum_and_its_prices_prove_it(seed: int) -> None:
     given, rng = drawn(seed), np.random.default_rng(seed)
-    rate, held = given.speed, given.gang[:, None] / given.room
+    rate, held = given.throughputs, given.scale_factors[:, None] / given.devices_of_type
     # Some need nothing, some all that they can have, and some just what one type gives.
     parts = rng.choice([0.0, 1 / 3, 0.5, 1.0], given.num_jobs)
     need = rate.max(axis=1) * np.where(rng.random(given.num_jobs) < 0.5, parts, rng.random(given.num_jobs))
-    price = np.full(len(given.room), 1 / len(given.room))
+    price = np.full(len(given.devices_of_type), 1 / len(given.devices_of_type))
     part, prices, fraction = least_part(rate, held, need, price, 0.0)
     assert part == pytest.approx(least_by_scipy(rate, held, need), rel=1e-6, abs=1e-9)
     assert prices.sum() == pytest.approx(1.0)
@@ -108,28 +117,36 @@ def test_costs_rise_as_the_hull_of_types_does() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_what_needs_leave_brings_as_much_as_in_the_linear_program(seed: int) -> None:
     given, rng = drawn(seed), np.random.default_rng(seed)
-    held, price = given.gang[:, None] / given.room, np.full(len(given.room), 1 / len(given.room))
-    reward = given.speed * rng.uniform(0.0, 1.0, given.speed.shape) / given.speed.sum()
+    held, price = (
+        given.scale_factors[:, None] / given.devices_of_type,
+        np.full(len(given.devices_of_type), 1 / len(given.devices_of_type)),
+    )
+    reward = given.throughputs * rng.uniform(0.0, 1.0, given.throughputs.shape) / given.throughputs.sum()
     if seed % 4 == 3:
         # What running costs may be more than it brings.
         reward = np.where(given.able, reward - rng.uniform(0.0, 1.0) * reward.max(), 0.0)
     # Some need nothing, and together they need some part of the cluster.
-    need = given.speed.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
-    need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 1.0))
-    found = most_reward(given.speed, held, need, reward, price)
+    need = given.throughputs.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
+    need /= max(1.0, least_by_scipy(given.throughputs, held, need) / rng.uniform(0.1, 1.0))
+    found = most_reward(given.throughputs, held, need, reward, price)
     assert_feasible(given, found)
-    assert ((given.speed * found).sum(axis=1) >= need * (1 - 1e-8)).all()
-    program = solve(given, given.speed, need=need * (1 - 1e-9), reward=reward)
+    assert ((given.throughputs * found).sum(axis=1) >= need * (1 - 1e-8)).all()
+    program = solve_in_highs(given, given.throughputs, need=need * (1 - 1e-9), reward=reward)
     assert program is not None
     assert (reward * found).sum() == pytest.approx((reward * program[0].alone).sum(), rel=1e-6)
 
 
 def cheapest_by_scipy(given: Problem, spent: Floats, need: Floats) -> float:
     """Best ratio of throughput to cost, as one linear program (Charnes and Cooper), in parts of the cost."""
-    rate, (jobs, kinds) = given.spare, given.speed.shape
+    rate, (jobs, kinds) = given.relative_throughputs, given.throughputs.shape
     time = np.hstack((np.repeat(np.eye(jobs), kinds, axis=1), -np.ones((jobs, 1))))
-    devices = np.hstack((np.tile(np.eye(kinds), jobs) * np.repeat(given.gang, kinds), -given.room[:, None]))
-    rates = np.hstack((-np.repeat(np.eye(jobs), kinds, axis=1) * given.speed.ravel(), need[:, None]))
+    devices = np.hstack(
+        (
+            np.tile(np.eye(kinds), jobs) * np.repeat(given.scale_factors, kinds),
+            -given.devices_of_type[:, None],
+        )
+    )
+    rates = np.hstack((-np.repeat(np.eye(jobs), kinds, axis=1) * given.throughputs.ravel(), need[:, None]))
     found = linprog(
         -np.append(rate.ravel(), 0.0),
         A_ub=np.vstack((time, devices, rates)),
@@ -144,30 +161,32 @@ def cheapest_by_scipy(given: Problem, spent: Floats, need: Floats) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_cheaper_though_deadlines_are_kept(seed: int) -> None:
     given, rng = drawn(seed), np.random.default_rng(seed)
-    prices = tuple(zip(given.kinds, rng.uniform(0.5, 5.0, len(given.kinds)), strict=True))
-    spent = given.gang[:, None] * (np.array([price for _, price in prices]) if len(prices) > 1 else 1.0)
-    need = given.speed.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
-    held = given.gang[:, None] / given.room
-    need /= max(1.0, least_by_scipy(given.speed, held, need) / rng.uniform(0.1, 0.99))
+    prices = tuple(zip(given.device_types, rng.uniform(0.5, 5.0, len(given.device_types)), strict=True))
+    spent = given.scale_factors[:, None] * (
+        np.array([price for _, price in prices]) if len(prices) > 1 else 1.0
+    )
+    need = given.throughputs.max(axis=1) * rng.choice([0.0, 0.5, 1.0], given.num_jobs)
+    held = given.scale_factors[:, None] / given.devices_of_type
+    need /= max(1.0, least_by_scipy(given.throughputs, held, need) / rng.uniform(0.1, 0.99))
     time_left_s = np.where(need > 0, given.left / np.maximum(need, 1e-12), np.inf)
     found, _ = LeastCost(prices=prices, slo=True).fractions(replace(given, time_left_s=time_left_s), None)
     assert_feasible(given, found.alone)
-    assert ((given.speed * found.alone).sum(axis=1) >= need * (1 - 1e-8)).all()
-    ratio = (given.spare * found.alone).sum() / (spent * found.alone).sum()
+    assert ((given.throughputs * found.alone).sum(axis=1) >= need * (1 - 1e-8)).all()
+    ratio = (given.relative_throughputs * found.alone).sum() / (spent * found.alone).sum()
     assert ratio == pytest.approx(cheapest_by_scipy(given, spent, need), rel=3e-6)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_highest_level_is_that_of_the_linear_program_with_most_throughput(seed: int) -> None:
     given = drawn(seed)
-    rate = given.speed / given.left[:, None]
-    found = with_highest_level(given, rate)
+    rate = given.throughputs / given.left[:, None]
+    found = solve(given, rate, highest_level=True)
     assert_feasible(given, found.alone)
     level = (rate * found.alone).sum(axis=1).min()
-    program = solve(given, rate, share=np.ones(given.num_jobs), reward=given.spare)
+    program = solve_in_highs(given, rate, share=np.ones(given.num_jobs), reward=given.relative_throughputs)
     assert program is not None
     assert level == pytest.approx(program[1].level, rel=1e-6)
-    ours, theirs = ((given.spare * x.alone).sum() for x in (found, program[0]))
+    ours, theirs = ((given.relative_throughputs * x.alone).sum() for x in (found, program[0]))
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
@@ -175,10 +194,10 @@ def test_the_highest_level_is_that_of_the_linear_program_with_most_throughput(se
 def test_water_comes_to_the_levels_of_the_linear_programs(seed: int) -> None:
     given, rng = drawn(seed), np.random.default_rng(seed)
     entities = Entities(rng.integers(0, 3, given.num_jobs), np.array([1.0, 2.0, 0.5]), rng.random(3) < 0.4)
-    scaled = normalised(given)
-    found = filled(given, entities)
+    scaled = given.scaled_throughputs
+    found = fill_water(given, entities)
     assert_feasible(given, found.alone)
-    programs = _filled_in_highs(given, scaled, entities)
+    programs = _filled_in_highs(given, entities)
     ours, theirs = ((scaled * x.alone).sum(axis=1) for x in (found, programs))
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * theirs.max())
 
@@ -186,14 +205,14 @@ def test_water_comes_to_the_levels_of_the_linear_programs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_nobody_is_slowed_more_than_by_the_linear_programs(seed: int) -> None:
     given = drawn(seed)
-    whole_s = given.left / given.isolated_speed
+    whole_s = given.left / given.isolated_throughput
     (ours, rho), (theirs, near) = _by_prices(given, whole_s), _in_highs(given, whole_s)
     assert_feasible(given, ours.alone)
-    reached = ((given.age_s + given.left / given.throughput(ours)) / whole_s).max()
+    reached = ((given.age_s + given.left / given.effective_throughput(ours)) / whole_s).max()
     assert reached == pytest.approx(rho, rel=1e-8)
     # Theirs is known to a hundred thousandth.
     assert near * (1 - 1e-5) <= rho <= near * (1 + 1e-8)
-    throughputs = [(given.spare * x.alone).sum() for x in (ours, theirs)]
+    throughputs = [(given.relative_throughputs * x.alone).sum() for x in (ours, theirs)]
     assert throughputs[0] == pytest.approx(throughputs[1], rel=1e-4)
 
 
@@ -229,15 +248,15 @@ class OnTypes:
     ],
 )
 def test_highs_may_solve_what_prices_do(make: type[Gavel], monkeypatch: pytest.MonkeyPatch) -> None:
-    solve, asked = make.fractions, list[bool]()
+    plain, asked = make.fractions, list[bool]()
 
     def both(self: Gavel, problem: Problem, kept: Any) -> tuple[Fractions, Any]:
-        found, following = solve(self, problem, kept)
-        same, _ = solve(self, replace(problem, in_highs=False), kept)
-        reward = problem.spare
+        found, following = plain(self, problem, kept)
+        same, _ = plain(self, replace(problem, in_highs=False), kept)
+        reward = problem.relative_throughputs
         if make is GavelFifo:
             places = np.arange(problem.num_jobs, 0, -1)
-            reward = problem.speed / problem.speed.max(axis=1, keepdims=True) * places[:, None]
+            reward = problem.throughputs / problem.throughputs.max(axis=1, keepdims=True) * places[:, None]
         throughputs = [(reward * x.alone).sum() for x in (found, same)]
         assert throughputs[0] == pytest.approx(throughputs[1], rel=1e-4)
         asked.append(problem.in_highs)
