@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness, _by_prices, _in_highs
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import (
     GavelFifo,
     LeastCost,
@@ -24,17 +24,13 @@ from trainyard.fleet.policies.gavel.objectives import (
 )
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
-from trainyard.fleet.policies.gavel.solver import solve
+from trainyard.fleet.policies.gavel.solver import Entities, fill_water, solve
 from trainyard.fleet.policies.gavel.solver.prices import costs
 from trainyard.fleet.policies.gavel.solver.program import solve_in_highs
 from trainyard.fleet.policies.gavel.solver.simplex import least_part, most_reward
-from trainyard.fleet.policies.gavel.water_filling import (
-    Entities,
-    Hierarchical,
-    WaterFilling,
-    _filled_in_highs,
-    fill_water,
-)
+from trainyard.fleet.policies.gavel.solver.slowdown import _by_prices, _in_highs
+from trainyard.fleet.policies.gavel.solver.water import _filled_in_highs
+from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.scheduler import scheduler_of
 from trainyard.fleet.simulate import simulate_fleet
 from trainyard.fleet.site import Site

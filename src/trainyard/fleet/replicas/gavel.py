@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness, least_slowed, rates_for
+from trainyard.fleet.policies.gavel.finish_time import FinishTimeFairness
 from trainyard.fleet.policies.gavel.objectives import LeastCost, LeastMakespan, MaxMinFairness, MostThroughput
 from trainyard.fleet.policies.gavel.policy import Gavel
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
-from trainyard.fleet.policies.gavel.solver import can_have, solve
+from trainyard.fleet.policies.gavel.solver import can_have, least_slowed, rates_for, solve
 from trainyard.fleet.policies.gavel.water_filling import Hierarchical, WaterFilling
 from trainyard.fleet.replicas.centre import centre
 from trainyard.fleet.replicas.gavel_rounds import GavelRounds

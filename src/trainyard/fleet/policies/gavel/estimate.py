@@ -127,10 +127,8 @@ def estimated_pairs(snapshot: Snapshot, speed: Floats, before: Estimated | None)
         part[np.ix_(own, own)] = known.part[np.ix_(place[own], place[own])]
         themselves = np.isin(own, [index for index, kind in enumerate(example) if kind in known.kinds])
         is_sure[np.ix_(own, own)] = (themselves[:, None] & themselves)[:, :, None]
-    ran, index = (
-        {**before.ran, **_running(snapshot, like, tuple(example), speed)},
-        {k: i for i, k in enumerate(example)},
-    )
+    ran = {**before.ran, **_running(snapshot, like, tuple(example), speed)}
+    index = {kind: place for place, kind in enumerate(example)}
     for (kind, other, device_type), measured in ran.items():
         if kind in index and other in index:
             where = index[kind], index[other], device_type

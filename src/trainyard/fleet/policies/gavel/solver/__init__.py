@@ -1,8 +1,10 @@
 """Linear programs of fractions of time, solved by HiGHS (`program`, `highs`) or by prices of the types (`prices`).
 
-Where no two jobs share devices, only the devices couple jobs, and programs come apart: with up to some hundred jobs the
-simplex method that uses that (`simplex`, `basis`) takes a fifth of HiGHS's time or less, and a run half. HiGHS solves
-all others, and any if asked to.
+`solve` finds the best of one program, `fill_water` and `least_slowed` what takes several in turn.
+
+Where no two jobs share devices, only the devices couple jobs, and programs come apart: with some ten or a hundred jobs,
+the simplex method that uses that (`simplex`, `basis`) takes a fourth to a twentieth of HiGHS's time, and a whole run a
+tenth to two thirds. HiGHS solves all others, and any if asked to.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from numpy.typing import NDArray
 from trainyard.fleet.policies.gavel.problem import Fractions, Problem
 from trainyard.fleet.policies.gavel.solver.prices import can_have_by_prices, solve_by_prices
 from trainyard.fleet.policies.gavel.solver.program import solve_in_highs
+from trainyard.fleet.policies.gavel.solver.slowdown import least_slowed, rates_for
+from trainyard.fleet.policies.gavel.solver.water import Entities, fill_water
+
+__all__ = ["Entities", "can_have", "fill_water", "least_slowed", "rates_for", "solve"]
 
 Floats = NDArray[np.float64]
 

@@ -3,9 +3,6 @@
 At any prices all jobs have cheapest vertices (`simplex`). What these cost together is a lower bound of the part of the
 cluster that needs take, the best of which is the part itself. It is convex in how far needs grow, so that Newton's method
 comes from above to the most that these prices allow. The program then says that all can have it, or at which prices less.
-
-Water is filled bottleneck by bottleneck: all levels rise as far as they can, and a job to which more would cost something
-can have no more, and stays.
 """
 
 from __future__ import annotations
@@ -82,87 +79,12 @@ def _highest(rate, held, reward):  # type: ignore[no-untyped-def]
     for job in range(jobs):
         most[job] = rate[job].max()
     price = even(kinds)
-    level, price, _ = _raised(rate, held, most, np.zeros(jobs), np.ones(jobs), price, most.min())
+    level, price, _ = raised(rate, held, most, np.zeros(jobs), np.ones(jobs), price, most.min())
     return most_reward(rate, held, np.full(jobs, level), reward, price)
 
 
 @compiled
-def filled(rate, held, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
-    """Fractions by water filling.
-
-    Parameters
-    ----------
-    rate, held : as for `rewarded`.
-    weight, count, order : of every job: its weight, how many equal ones it stands for, and when it came.
-    entity, entity_weight, is_fifo : as for `split`.
-    """
-    jobs, kinds = rate.shape
-    most, level = np.zeros(jobs), np.zeros(jobs)
-    for job in range(jobs):
-        most[job] = rate[job].max()
-    grows, price, fraction = np.ones(jobs, np.bool_), even(kinds), np.zeros(rate.shape)
-    while grows.any():
-        share = split(grows, weight, count, order, entity, entity_weight, is_fifo)
-        top = np.inf
-        for job in range(jobs):
-            if share[job] > 0:
-                top = min(top, (most[job] - level[job]) / share[job])
-        rise, price, fraction = _raised(rate, held, most, level, share, price, top)
-        level = _needs(most, level, share, rise)
-        if not _stop(grows, share, costs(rate, held, level, price)[2], rise < top):
-            break
-    return fraction
-
-
-@compiled
-def split(grows, weight, count, order, entity, entity_weight, is_fifo):  # type: ignore[no-untyped-def]
-    """Weights of entities, divided among their jobs that can still grow or given to the first of them.
-
-    Parameters
-    ----------
-    grows, weight, count, order : of every job: whether it can still grow, and as for `filled`.
-    entity : of every job, by number.
-    entity_weight, is_fifo : of every entity: its weight, and whether all goes to its first job that can still grow.
-    """
-    first, total = np.full(len(entity_weight), -1), np.zeros(len(entity_weight))
-    for job in range(len(grows)):
-        whose = entity[job]
-        if grows[job]:
-            total[whose] += weight[job] * count[job]
-            if first[whose] < 0 or order[job] < order[first[whose]]:
-                first[whose] = job
-    found = np.zeros(len(grows))
-    for job in range(len(grows)):
-        whose = entity[job]
-        if grows[job] and is_fifo[whose]:
-            found[job] = entity_weight[whose] if job == first[whose] else 0.0
-        elif grows[job]:
-            found[job] = entity_weight[whose] * weight[job] / total[whose]
-    return found
-
-
-@compiled
-def _stop(grows, share, more, tight):  # type: ignore[no-untyped-def]
-    """Let jobs grow no more that can have no more; whether there are any.
-
-    Parameters
-    ----------
-    more : what a little more would cost each, at prices that are right if devices are the limit (``tight``); infinite
-        for those that have all that they can have.
-    """
-    total, found = 0.0, False
-    for job in range(len(share)):
-        if share[job] > 0 and more[job] < np.inf:
-            total += share[job] * more[job]
-    for job in range(len(share)):
-        dear = more[job] == np.inf or (tight and share[job] * more[job] > ENOUGH * total)
-        if share[job] > 0 and dear:
-            grows[job], found = False, True
-    return found
-
-
-@compiled
-def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
+def raised(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """How far levels can rise, up to a given rise; prices that prove it, and fractions that reach it."""
     before, part, following, fraction = np.inf, np.inf, price, np.zeros(rate.shape)
     while part > ALL:
@@ -171,7 +93,7 @@ def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-unt
             # By rounding errors, prices allow what is a little too much.
             break
         price, before = following, rise
-        need = _needs(most, level, share, rise)
+        need = needed(most, level, share, rise)
         part, following, fraction = least_part(rate, held, need, price, ALL)
     for job in range(len(fraction)):
         for kind in range(len(price)):
@@ -180,7 +102,7 @@ def _raised(rate, held, most, level, share, price, rise):  # type: ignore[no-unt
 
 
 @compiled
-def _needs(most, level, share, rise):  # type: ignore[no-untyped-def]
+def needed(most, level, share, rise):  # type: ignore[no-untyped-def]
     found = np.zeros(len(level))
     for job in range(len(level)):
         found[job] = min(most[job], level[job] + share[job] * rise) if share[job] > 0 else level[job]
@@ -191,7 +113,7 @@ def _needs(most, level, share, rise):  # type: ignore[no-untyped-def]
 def _affordable(rate, held, most, level, share, price, rise):  # type: ignore[no-untyped-def]
     """The most that levels can rise at these prices, up to a given rise (Newton's method)."""
     while rise > 0.0:
-        cost, less, _ = costs(rate, held, _needs(most, level, share, rise), price)
+        cost, less, _ = costs(rate, held, needed(most, level, share, rise), price)
         slope = 0.0
         for job in range(len(level)):
             slope += share[job] * less[job]
