@@ -193,7 +193,9 @@ def _loaded(
         np.zeros(0) if share is None else -share[bound],
     )
     shape = (jobs + kinds + len(bound), size + (share is not None))
-    matrix = csc_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(places))), shape)
+    place = np.concatenate(places)
+    order, starts = np.argsort(place, kind="stable"), np.bincount(place + 1, minlength=shape[1] + 1).cumsum()
+    matrix = csc_array((np.concatenate(values)[order], np.concatenate(rows)[order], starts), shape)
     row_least = np.concatenate((np.full(jobs + kinds, -np.inf), need[bound]))
     row_most = np.concatenate((count, problem.devices_of_type, np.full(len(bound), np.inf)))
     least = np.append(np.zeros(size), [-np.inf] * (share is not None))
